@@ -1,0 +1,63 @@
+"""Parketto keeps plain Parquet datasets healthy: in place, atomically, rewriting as little as possible."""
+
+from importlib.metadata import version as _version
+
+from parketto.commit.recovery import Recovery
+from parketto.dataset import Dataset
+from parketto.engines.base import Progress
+from parketto.errors import (
+    ColumnNotFound,
+    CommitConflict,
+    CommitError,
+    CommitFailed,
+    CommitStateUnknown,
+    DatasetNotFound,
+    InvalidArgument,
+    LockTimeout,
+    NotADataset,
+    ParkettoError,
+    UnreadableFile,
+)
+from parketto.handlers import compact_parquet_dataset_pyarrow, optimize_parquet_dataset_pyarrow
+from parketto.plan.rewrite import FileGroup
+from parketto.planning import (
+    DatasetStats,
+    GroupPlan,
+    collect_dataset_stats,
+    plan_compaction_groups,
+    plan_optimize_groups,
+)
+from parketto.stats import MaintenanceStats, WriteStats
+from parketto.storage.footers import ColumnStats, FileInfo, RowGroupInfo
+
+__version__ = _version("parketto")
+
+__all__ = [
+    "ColumnNotFound",
+    "ColumnStats",
+    "CommitConflict",
+    "CommitError",
+    "CommitFailed",
+    "CommitStateUnknown",
+    "Dataset",
+    "DatasetNotFound",
+    "DatasetStats",
+    "FileGroup",
+    "FileInfo",
+    "GroupPlan",
+    "InvalidArgument",
+    "LockTimeout",
+    "MaintenanceStats",
+    "NotADataset",
+    "ParkettoError",
+    "Progress",
+    "Recovery",
+    "RowGroupInfo",
+    "UnreadableFile",
+    "WriteStats",
+    "collect_dataset_stats",
+    "compact_parquet_dataset_pyarrow",
+    "optimize_parquet_dataset_pyarrow",
+    "plan_compaction_groups",
+    "plan_optimize_groups",
+]

@@ -1,0 +1,1 @@
+"""The commit: the only code that touches live files. Journal, transaction, recovery."""

@@ -1,0 +1,110 @@
+"""Carrying a journal out: publish the new files, retire the old ones; or undo both.
+
+Every step can be taken again: whoever finds a half-done commit runs the same code from the start. The steps
+go directory by directory, so that a reader of one partition sees as little as possible of the change.
+"""
+
+from __future__ import annotations
+
+import logging
+import posixpath
+from collections import defaultdict
+from collections.abc import Iterable
+from typing import TypeVar
+
+from parketto.commit.journal import Journal, Publication, Retirement
+from parketto.commit.workspace import Workspace
+from parketto.errors import CommitStateUnknown
+
+logger = logging.getLogger(__name__)
+
+Step = TypeVar("Step", Publication, Retirement)
+
+
+class Applier:
+    """Applies one journal. `irreversible` says whether a live file is already gone for good."""
+
+    def __init__(self, workspace: Workspace, journal: Journal) -> None:
+        self._workspace, self._journal, self._store = workspace, journal, workspace.store
+        self.irreversible = False
+
+    def roll_forward(self) -> None:
+        """Bring the dataset to the state after the operation."""
+        publish, retire = _by_directory(self._journal.publish), _by_directory(self._journal.retire)
+        if self._store.atomic_move and self._journal.retire:
+            self._make_dirs(posixpath.dirname(self._staged(self._journal.retire[0].parked)))
+        for directory in sorted({*publish, *retire}):
+            for new in publish[directory]:
+                self._publish(new)
+            for old in retire[directory]:
+                self._retire(old)
+        self._sync({*publish, *retire})
+
+    def roll_back(self) -> None:
+        """Bring the dataset back to the state before the operation."""
+        directories = set()
+        for old in self._journal.retire:
+            parked = self._staged(old.parked)
+            if self._store.stat(parked) is not None:
+                self._store.move(parked, self._live(old.path))
+                directories.add(posixpath.dirname(old.path))
+        for new in self._journal.publish:
+            if self._store.stat(self._live(new.path)) is not None:
+                self._store.remove(self._live(new.path))
+                directories.add(posixpath.dirname(new.path))
+        self._sync(directories)
+
+    def _publish(self, new: Publication) -> None:
+        staged, live = self._staged(new.staged), self._live(new.path)
+        if self._store.stat(staged) is not None:
+            self._make_dirs(posixpath.dirname(live))
+            if self._store.atomic_move:
+                self._store.move(staged, live)
+            else:
+                # A copy that was cut short is simply made again: the staged file stays until the end.
+                self._store.copy(staged, live)
+        elif self._store.stat(live) is None:
+            raise CommitStateUnknown(
+                f"the journal {self._workspace.journal_path!r} promises {live!r}, but its staged file "
+                f"{staged!r} is gone. No file was removed for it"
+            )
+
+    def _retire(self, old: Retirement) -> None:
+        live = self._live(old.path)
+        found = self._store.stat(live)
+        if found is None:
+            return
+        if found.fingerprint != old.fingerprint:
+            logger.warning("%s was replaced by somebody else while it was being retired; it stays", live)
+            return
+        if self._store.atomic_move:
+            self._store.move(live, self._staged(old.parked))
+        else:
+            self.irreversible = True
+            self._store.remove(live)
+
+    def _make_dirs(self, directory: str) -> None:
+        if self._store.is_dir(directory):
+            return
+        self._store.make_dirs(directory)
+        # The new name must survive a power cut as well as the file in it: sync up to a folder that was there.
+        while directory.startswith(f"{self._workspace.root}/"):
+            directory = posixpath.dirname(directory)
+            self._store.sync([directory])
+
+    def _sync(self, directories: Iterable[str]) -> None:
+        existing = [path for path in map(self._live, sorted(directories)) if self._store.is_dir(path)]
+        self._store.sync(existing)
+
+    def _live(self, path: str) -> str:
+        return f"{self._workspace.root}/{path}" if path else self._workspace.root
+
+    def _staged(self, path: str) -> str:
+        return f"{self._workspace.path}/{path}"
+
+
+def _by_directory(steps: Iterable[Step]) -> defaultdict[str, list[Step]]:
+    grouped: defaultdict[str, list[Step]] = defaultdict(list)
+    for step in steps:
+        grouped[posixpath.dirname(step.path)].append(step)
+    return grouped

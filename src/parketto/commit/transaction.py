@@ -1,0 +1,175 @@
+"""A transaction: a place to stage files, and the one way to make them part of the dataset."""
+
+from __future__ import annotations
+
+import datetime as dt
+import logging
+import posixpath
+import tempfile
+import threading
+import uuid
+from collections.abc import Sequence
+from types import TracebackType
+from typing import NoReturn
+
+from parketto.commit.apply import Applier
+from parketto.commit.journal import Journal, Publication, Retirement
+from parketto.commit.recovery import Recovery, recover_locked
+from parketto.commit.workspace import Workspace
+from parketto.engines.base import StagedFile
+from parketto.errors import CommitConflict, CommitFailed, CommitStateUnknown
+from parketto.storage.hive import PartitionFilter
+from parketto.storage.locks import Lock
+from parketto.storage.snapshot import list_data_files, relative
+from parketto.storage.store import FileEntry
+
+logger = logging.getLogger(__name__)
+
+
+class Transaction:
+    """One operation on a dataset, as a context manager.
+
+    Entering recovers what an earlier operation left. Leaving removes everything that was staged: after a
+    commit there is nothing, after an error all of it.
+    """
+
+    def __init__(self, workspace: Workspace, operation: str) -> None:
+        self._workspace, self._store, self._operation = workspace, workspace.store, operation
+        now = dt.datetime.now(dt.UTC).strftime("%Y%m%dT%H%M%S")
+        self._id = f"{now}-{uuid.uuid4().hex[:12]}"
+        self._directory = ""
+        self._alive: Lock | None = None
+        self._scratch: tempfile.TemporaryDirectory[str] | None = None
+        self._guard = threading.Lock()
+        self.recovered = Recovery()
+
+    def __enter__(self) -> Transaction:
+        with self._workspace.locked():
+            self.recovered = recover_locked(self._workspace)
+            self._directory, self._alive = self._workspace.new_transaction_directory(self._id)
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if self._scratch is not None:
+            self._scratch.cleanup()
+        assert self._alive is not None, "entered before it is left"
+        try:
+            if not isinstance(error, CommitStateUnknown):  # then recovery still needs the staged files
+                self._clean_up()
+        finally:
+            self._alive.release()
+
+    def list_files(self, partition_filter: PartitionFilter = None) -> list[FileEntry]:
+        """The dataset's files at a moment when nobody is in the middle of a commit."""
+        with self._workspace.locked():
+            recover_locked(self._workspace)
+            return list_data_files(self._store, self._workspace.root, partition_filter)
+
+    def new_file(self, directory: str, name: str) -> StagedFile:
+        """Where to write a file of that name, bound for a directory of the dataset."""
+        return StagedFile(f"{self._directory}/new/{name}.staged", f"{directory}/{name}")
+
+    def scratch_directory(self) -> str:
+        """A local folder for spilled data; beside the staged files if those are local, so that it is swept too."""
+        with self._guard:
+            if self._scratch is None:
+                local = self._store.local_path(self._directory)
+                self._scratch = tempfile.TemporaryDirectory(prefix="parketto-", dir=local)
+            return self._scratch.name
+
+    def discard(self, path: str) -> None:
+        """Remove a staged file that was only an intermediate."""
+        self._store.remove(path)
+
+    def check_unchanged(self, inputs: Sequence[FileEntry]) -> None:
+        """Raise CommitConflict if any input is not the file it was when it was listed."""
+        found = self._store.stat_many([entry.path for entry in inputs])
+        for entry in inputs:
+            current = found.get(entry.path)
+            if current is None or current.fingerprint != entry.fingerprint:
+                what = "is gone" if current is None else "has changed"
+                raise CommitConflict(
+                    f"{entry.path!r} {what} since this {self._operation} read it: somebody else is working on the "
+                    "dataset. Their work stands and nothing of this one was published; run it again"
+                )
+
+    def commit(self, publish: Sequence[StagedFile], retire: Sequence[FileEntry]) -> None:
+        """Make the staged files part of the dataset and take the retired ones out: all of it, or nothing."""
+        journal = self._journal(publish, retire)
+        self._store.sync([*(file.path for file in publish), f"{self._directory}/new"])
+        with self._workspace.locked():
+            recover_locked(self._workspace)
+            self.check_unchanged(retire)
+            self._check_destinations(publish, retire)
+            applier, applied = Applier(self._workspace, journal), False
+            try:
+                self._workspace.write_journal(journal)
+                applier.roll_forward()
+                applied = True
+                self._workspace.clear_journal()
+            except BaseException as error:  # noqa: BLE001 - Ctrl-C too; `_give_up` always raises
+                self._give_up(error, journal, applier, applied)
+
+    def _journal(self, publish: Sequence[StagedFile], retire: Sequence[FileEntry]) -> Journal:
+        root, work = self._workspace.root, self._workspace.path
+        folder = relative(self._directory, work)
+        return Journal(
+            id=self._id,
+            operation=self._operation,
+            publish=tuple(
+                Publication(relative(file.path, work), relative(file.destination, root)) for file in publish
+            ),
+            retire=tuple(
+                Retirement(relative(entry.path, root), entry.fingerprint, f"{folder}/old/{number}")
+                for number, entry in enumerate(retire)
+            ),
+        )
+
+    def _check_destinations(self, publish: Sequence[StagedFile], retire: Sequence[FileEntry]) -> None:
+        touched = {posixpath.dirname(path) for path in self._touched(publish, retire)}
+        for directory in sorted(touched):
+            if problem := self._store.writable_problem(directory):
+                raise CommitFailed(f"{problem}; nothing was changed")
+        for path in self._store.stat_many([file.destination for file in publish]):
+            raise CommitConflict(f"{path!r} exists already; nothing was changed")
+
+    @staticmethod
+    def _touched(publish: Sequence[StagedFile], retire: Sequence[FileEntry]) -> list[str]:
+        return [*(file.destination for file in publish), *(entry.path for entry in retire)]
+
+    def _give_up(self, error: BaseException, journal: Journal, applier: Applier, applied: bool) -> NoReturn:
+        """After a failed commit: undo it if that can be done, and say truly what state things are in."""
+        try:
+            written = self._workspace.read_journal() is not None
+            if written and not applied and not applier.irreversible:
+                undo = Journal(journal.id, journal.operation, journal.publish, journal.retire, "rollback")
+                self._workspace.write_journal(undo)
+                Applier(self._workspace, undo).roll_back()
+                self._workspace.clear_journal()
+                written = False
+        except Exception as second:
+            raise self._unknown(error) from second
+        if written or applied:
+            raise self._unknown(error) from error
+        if not isinstance(error, Exception):
+            raise error
+        raise CommitFailed(f"the {self._operation} was not committed, nothing was changed: {error}") from error
+
+    def _unknown(self, error: BaseException) -> CommitStateUnknown:
+        return CommitStateUnknown(
+            f"the {self._operation} was interrupted while it was committed ({error!r}). No row is lost: the "
+            f"journal at {self._workspace.journal_path!r} says how to finish, and the next operation or "
+            "recover() will do it"
+        )
+
+    def _clean_up(self) -> None:
+        # Under the lock, so that a sweep never meets a folder that is half removed; leaving the lock then tidies
+        # the workspace away if nobody else uses it.
+        try:
+            with self._workspace.locked():
+                self._store.remove_tree(self._directory)
+        except (OSError, CommitFailed) as error:
+            # The operation itself is decided; what is left in the way is swept by the next one.
+            logger.warning("could not remove %s yet: %s", self._directory, error)

@@ -1,0 +1,71 @@
+"""Verification: what was staged, read back from its footers, must add up to what the plan promised."""
+
+from __future__ import annotations
+
+import dataclasses
+import posixpath
+from collections.abc import Sequence
+
+from parketto.engines.base import GroupResult, StagedFile
+from parketto.errors import CommitFailed
+from parketto.storage.footers import FileInfo
+from parketto.storage.snapshot import read_snapshot
+from parketto.storage.store import Store
+
+
+def verify_groups(
+    store: Store, results: Sequence[GroupResult], stats_columns: Sequence[str] = ()
+) -> list[FileInfo]:
+    """The staged files of rewritten groups, if rows and schemas are exactly those of their inputs."""
+    infos = iter(_footers(store, [staged for result in results for staged in result.staged], stats_columns))
+    verified = []
+    for result in results:
+        group = result.group
+        staged = [next(infos) for _ in result.staged]
+        rows = sum(info.num_rows for info in staged)
+        if rows != group.num_rows:
+            raise CommitFailed(
+                f"row counts differ: {len(group)} files in {group.directory!r} have {group.num_rows} rows, the "
+                f"files written for them {rows}. Nothing was changed"
+            )
+        for info in staged:
+            if info.schema is None or not info.schema.equals(group.schema, check_metadata=True):
+                raise CommitFailed(
+                    f"the schema of a file written for {group.directory!r} differs. Expected:\n{group.schema}\n"
+                    f"written:\n{info.schema}\nNothing was changed"
+                )
+            if group.max_rows is not None and info.num_rows > group.max_rows:
+                raise CommitFailed(
+                    f"a file written for {group.directory!r} has {info.num_rows} rows instead of at most "
+                    f"{group.max_rows}. Nothing was changed"
+                )
+        verified += staged
+    return verified
+
+
+def verify_written(
+    store: Store, staged: Sequence[StagedFile], num_rows: int, names: Sequence[str]
+) -> list[FileInfo]:
+    """The staged files of new data, if they hold all of its rows and columns."""
+    infos = _footers(store, staged)
+    rows = sum(info.num_rows for info in infos)
+    if rows != num_rows:
+        raise CommitFailed(f"row counts differ: {num_rows} rows were given, {rows} written. Nothing was changed")
+    for info in infos:
+        if info.schema is None or list(info.schema.names) != list(names):
+            raise CommitFailed(f"the columns written differ from those given: {list(names)}. Nothing was changed")
+    return infos
+
+
+def _footers(store: Store, staged: Sequence[StagedFile], stats_columns: Sequence[str] = ()) -> list[FileInfo]:
+    entries = []
+    for file in staged:
+        entry = store.stat(file.path)
+        if entry is None:
+            raise CommitFailed(f"the staged file {file.path!r} is missing. Nothing was changed")
+        entries.append(entry)
+    snapshot = read_snapshot(store, "", entries, stats_columns)
+    return [
+        dataclasses.replace(info, directory=posixpath.dirname(file.destination))
+        for info, file in zip(snapshot.files, staged, strict=True)
+    ]

@@ -1,0 +1,123 @@
+"""Sorting more rows than fit into memory: sorted runs go to disk and are merged, block by block.
+
+Merging compares no rows in Python. Each round loads a block of every run, finds the smallest of the blocks'
+last rows, and hands out all rows up to it, because no run can still bring one that is smaller.
+"""
+
+from __future__ import annotations
+
+import os
+import uuid
+from collections.abc import Iterable, Iterator, Sequence
+
+import numpy as np
+import pyarrow as pa
+
+from parketto.layout.order import order_indices, order_keys
+
+# More runs than this are merged in several passes, so that one block of each always fits into the bound.
+_MAX_FAN_IN = 48
+_BLOCKS_PER_RUN = 64
+_OUTPUT_ROWS = 16 * 1024
+
+
+def sort_batches(
+    batches: Iterable[pa.RecordBatch],
+    schema: pa.Schema,
+    columns: Sequence[str],
+    run_bytes: int,
+    scratch: str,
+) -> Iterator[pa.RecordBatch]:
+    """The same rows in order. About twice `run_bytes` are held; what does not fit goes to `scratch`."""
+    runs: list[str] = []
+    waiting: list[pa.RecordBatch] = []
+    waiting_bytes = 0
+    for batch in batches:
+        waiting.append(batch)
+        waiting_bytes += batch.nbytes
+        if waiting_bytes >= run_bytes:
+            runs.append(_spill(_sorted(pa.Table.from_batches(waiting, schema), columns), scratch))
+            waiting, waiting_bytes = [], 0
+    last = _sorted(pa.Table.from_batches(waiting, schema), columns)
+    del waiting
+    if not runs:
+        yield from last.to_batches(max_chunksize=_OUTPUT_ROWS)
+        return
+    if last.num_rows:
+        runs.append(_spill(last, scratch))
+    del last
+    while len(runs) > _MAX_FAN_IN:
+        merged, rest = runs[:_MAX_FAN_IN], runs[_MAX_FAN_IN:]
+        path = _new_run(scratch)
+        _write_run(path, schema, _merge(merged, schema, columns))
+        runs = [*rest, path]
+    yield from _merge(runs, schema, columns)
+
+
+def _sorted(table: pa.Table, columns: Sequence[str]) -> pa.Table:
+    return table.unify_dictionaries().take(pa.array(order_indices(order_keys(table, columns))))
+
+
+def _new_run(scratch: str) -> str:
+    return os.path.join(scratch, f"run-{uuid.uuid4().hex}.arrows")
+
+
+def _spill(table: pa.Table, scratch: str) -> str:
+    path = _new_run(scratch)
+    block = max(1, -(-table.num_rows // _BLOCKS_PER_RUN))
+    _write_run(path, table.schema, table.combine_chunks().to_batches(max_chunksize=block))
+    return path
+
+
+def _write_run(path: str, schema: pa.Schema, batches: Iterable[pa.RecordBatch]) -> None:
+    # The stream format, because there every batch may bring its own dictionaries.
+    options = pa.ipc.IpcWriteOptions(compression="lz4")
+    with pa.OSFile(path, "wb") as sink, pa.ipc.new_stream(sink, schema, options=options) as writer:
+        for batch in batches:
+            writer.write_batch(batch)
+
+
+def _read_run(path: str) -> Iterator[pa.RecordBatch]:
+    with pa.OSFile(path, "rb") as source, pa.ipc.open_stream(source) as reader:
+        yield from reader
+    os.unlink(path)
+
+
+def _merge(paths: Sequence[str], schema: pa.Schema, columns: Sequence[str]) -> Iterator[pa.RecordBatch]:
+    runs = dict(enumerate(_read_run(path) for path in paths))
+    last_keys: dict[int, pa.Table] = {}  # of each run that has more to give: the last row that was loaded
+    block_rows: dict[int, int] = {}
+    pending = schema.empty_table()
+    owner = np.empty(0, dtype=np.int32)
+    while runs or pending.num_rows:
+        loaded = np.bincount(owner, minlength=len(paths))
+        parts, owners = [pending], [owner]
+        for number in list(runs):
+            if 2 * loaded[number] > block_rows.get(number, 0):
+                continue  # at least half a block is still waiting
+            batch = next(runs[number], None)
+            if batch is None:
+                del runs[number]
+                last_keys.pop(number, None)
+                continue
+            parts.append(pa.Table.from_batches([batch]))
+            owners.append(np.full(batch.num_rows, number, dtype=np.int32))
+            last_keys[number] = order_keys(parts[-1].slice(batch.num_rows - 1), columns)
+            block_rows[number] = batch.num_rows
+        table = pa.concat_tables(parts).unify_dictionaries()
+        owner = np.concatenate(owners)
+        ready, rest = _up_to_smallest(order_keys(table, columns), list(last_keys.values()))
+        yield from table.take(pa.array(ready)).to_batches(max_chunksize=_OUTPUT_ROWS)
+        pending, owner = table.take(pa.array(rest)), owner[rest]
+
+
+def _up_to_smallest(keys: pa.Table, last_keys: list[pa.Table]) -> tuple[np.ndarray, np.ndarray]:
+    """The positions of rows, in order, that may go out now, and those that must wait."""
+    if not last_keys:
+        return order_indices(keys), np.empty(0, dtype=np.int64)
+    candidates = pa.concat_tables(last_keys)
+    smallest = candidates.slice(int(order_indices(candidates)[0]), 1)
+    order = order_indices(pa.concat_tables([keys, smallest]))
+    # The border row was added last, so equal rows stand before it.
+    border = int(np.flatnonzero(order == keys.num_rows)[0])
+    return order[:border], order[border + 1 :]

@@ -1,0 +1,162 @@
+"""Writing staged Parquet files: row groups of bounded size, outputs cut at the planned place."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from types import TracebackType
+from typing import IO
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from parketto.engines.base import StagedFile
+from parketto.storage.footers import STANDARD_LAYOUT, PhysicalTraits
+from parketto.storage.store import Store
+
+_MAX_ROW_GROUP_ROWS = 1024 * 1024
+
+
+@dataclass(frozen=True)
+class FileFormat:
+    """How the files of one group are written."""
+
+    schema: pa.Schema
+    codec: str
+    #: Verbatim key-value metadata, Arrow's own schema entry included; None lets the writer make it.
+    metadata: Mapping[bytes, bytes] | None = None
+    traits: PhysicalTraits = STANDARD_LAYOUT
+    order_by: Sequence[str] = ()
+
+    def open(self, sink: IO[bytes]) -> pq.ParquetWriter:
+        """A writer for one file."""
+        verbatim = self.metadata is not None
+        schema = self.schema.remove_metadata() if verbatim else self.schema
+        order = [pq.SortingColumn(_leaf_index(self.schema, name)) for name in self.order_by]
+        return pq.ParquetWriter(
+            sink,
+            schema,
+            compression=self.codec.upper(),
+            store_schema=not verbatim,
+            # A rewritten list keeps the name of its elements; new files get the standard's name.
+            use_compliant_nested_type=not verbatim,
+            use_deprecated_int96_timestamps=self.traits.int96_timestamps,
+            store_decimal_as_integer=self.traits.integer_decimals,
+            write_page_index=True,
+            sorting_columns=order or None,
+        )
+
+
+class RollingWriter:
+    """Takes batches and makes staged files of them.
+
+    Rows wait, decoded, until they make a row group of `row_group_bytes`; that and one row group's encoded
+    bytes are all that is held.
+    """
+
+    def __init__(
+        self,
+        store: Store,
+        file_format: FileFormat,
+        new_file: Callable[[], StagedFile],
+        *,
+        row_group_bytes: int,
+        row_group_rows: int = _MAX_ROW_GROUP_ROWS,
+        max_rows: int | None = None,
+        roll_bytes: int | None = None,
+    ) -> None:
+        self._store, self._format, self._new_file = store, file_format, new_file
+        self._row_group_bytes = row_group_bytes
+        self._row_group_rows = max(1, min(row_group_rows, _MAX_ROW_GROUP_ROWS))
+        self._max_rows, self._roll_bytes = max_rows, roll_bytes
+        self.staged: list[StagedFile] = []
+        self._sink: IO[bytes] | None = None
+        self._writer: pq.ParquetWriter | None = None
+        self._file_rows = 0
+        self._row_groups = 0
+        self._waiting: list[pa.RecordBatch] = []
+        self._waiting_rows = 0
+        self._waiting_bytes = 0
+
+    def __enter__(self) -> RollingWriter:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if kind is None:
+            self.finish()
+        elif self._sink is not None:
+            self._sink.close()
+
+    def write(self, batch: pa.RecordBatch) -> None:
+        """Take a batch in; full row groups and full files go out on the way."""
+        while batch.num_rows:
+            room = self._row_group_rows - self._waiting_rows
+            if self._max_rows is not None:
+                room = min(room, self._max_rows - self._file_rows - self._waiting_rows)
+            part = batch.slice(0, room)
+            batch = batch.slice(part.num_rows)
+            self._waiting.append(part)
+            self._waiting_rows += part.num_rows
+            self._waiting_bytes += part.nbytes
+            if self._waiting_rows == self._row_group_rows or self._waiting_bytes >= self._row_group_bytes:
+                self._write_row_group()
+                self._roll()
+            if self._max_rows is not None and self._file_rows + self._waiting_rows >= self._max_rows:
+                self._close_file()
+
+    def finish(self) -> None:
+        """Write what waits. Without any rows at all, one file with the schema is still made."""
+        if self._waiting or self._writer is not None or not self.staged:
+            self._close_file()
+
+    def _write_row_group(self) -> None:
+        if not self._waiting:
+            return
+        table = pa.Table.from_batches(self._waiting)
+        self._waiting, self._waiting_rows, self._waiting_bytes = [], 0, 0
+        self._open_file().write_table(table, row_group_size=table.num_rows)
+        self._file_rows += table.num_rows
+        self._row_groups += 1
+
+    def _roll(self) -> None:
+        if self._roll_bytes is None or self._sink is None:
+            return
+        written = self._sink.tell()
+        # Stop at the border that is nearer to the target: now, or after one more row group.
+        if written + written / self._row_groups / 2 >= self._roll_bytes:
+            self._close_file()
+
+    def _open_file(self) -> pq.ParquetWriter:
+        if self._writer is None:
+            staged = self._new_file()
+            self._sink = self._store.open_output(staged.path)
+            self.staged.append(staged)
+            self._writer = self._format.open(self._sink)
+        return self._writer
+
+    def _close_file(self) -> None:
+        self._write_row_group()
+        writer = self._open_file()
+        assert self._sink is not None, "an open writer has a sink"
+        if self._format.metadata:
+            writer.add_key_value_metadata(dict(self._format.metadata))
+        writer.close()
+        self._sink.close()
+        self._writer = self._sink = None
+        self._file_rows = self._row_groups = 0
+
+
+def _leaf_index(schema: pa.Schema, column: str) -> int:
+    """The position of a column among the leaves of the schema, which is how Parquet counts."""
+    position = schema.get_field_index(column)
+    return sum(_leaves(kind) for kind in schema.types[:position])
+
+
+def _leaves(kind: pa.DataType) -> int:
+    if isinstance(kind, pa.DictionaryType):
+        return 1
+    if kind.num_fields == 0:
+        return 1
+    return sum(_leaves(kind.field(index).type) for index in range(kind.num_fields))

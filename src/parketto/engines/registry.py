@@ -1,0 +1,29 @@
+"""Engines by name. An engine's library is imported when the engine is asked for, not before."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from parketto.engines.base import Engine
+from parketto.errors import InvalidArgument, quoted
+
+DEFAULT_ENGINE = "pyarrow"
+
+
+def _pyarrow(**options: Any) -> Engine:
+    from parketto.engines.pyarrow.engine import PyArrowEngine
+
+    return PyArrowEngine(**options)
+
+
+_ENGINES: dict[str, Callable[..., Engine]] = {"pyarrow": _pyarrow}
+
+
+def get_engine(engine: str | Engine, **options: Any) -> Engine:
+    """The engine of that name, or the engine itself."""
+    if not isinstance(engine, str):
+        return engine
+    if engine not in _ENGINES:
+        raise InvalidArgument(f"unknown engine {engine!r}; available engines: {quoted(sorted(_ENGINES))}")
+    return _ENGINES[engine](**options)

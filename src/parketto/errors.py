@@ -1,0 +1,71 @@
+"""What can go wrong, by name. Each error is also the builtin that callers expect to catch."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+
+class ParkettoError(Exception):
+    """The base of every error that Parketto raises on purpose."""
+
+
+class InvalidArgument(ParkettoError, ValueError):
+    """An argument that cannot be right; raised before any data is read."""
+
+
+class ColumnNotFound(InvalidArgument):
+    """A named column is not in the dataset.
+
+    >>> raise ColumnNotFound(["usr"], ["user", "day"])
+    Traceback (most recent call last):
+        ...
+    parketto.errors.ColumnNotFound: columns not found: 'usr'; available columns: 'user', 'day'
+    """
+
+    def __init__(self, missing: Iterable[str], available: Iterable[str], what: str = "columns") -> None:
+        self.missing = list(missing)
+        self.available = list(available)
+        super().__init__(f"{what} not found: {quoted(self.missing)}; available columns: {quoted(self.available)}")
+
+
+class DatasetNotFound(ParkettoError, FileNotFoundError):
+    """There is no dataset at the path, or no file of it matches the partition filter."""
+
+
+class NotADataset(ParkettoError, NotADirectoryError):
+    """The path is a file; a dataset is a directory."""
+
+
+class UnreadableFile(ParkettoError, ValueError):
+    """A file of the dataset cannot be read as Parquet. Nothing was touched."""
+
+    def __init__(self, path: str, reason: object) -> None:
+        self.path = path
+        super().__init__(
+            f"cannot read {path!r} as Parquet: {reason}. Nothing was changed; repair the file or move it away"
+        )
+
+
+class CommitError(ParkettoError):
+    """An operation could not be committed. The subclasses say what that means for the dataset."""
+
+
+class CommitFailed(CommitError):
+    """The commit did not happen: the dataset is exactly as it was."""
+
+
+class CommitConflict(CommitFailed):
+    """Somebody else changed the files that this operation had read. Their work stands; run it again."""
+
+
+class LockTimeout(CommitFailed, TimeoutError):
+    """Another process has been committing to the dataset for too long."""
+
+
+class CommitStateUnknown(CommitError):
+    """The journal is written but the outcome is not confirmed: the next operation or `recover` finishes it."""
+
+
+def quoted(names: Iterable[object]) -> str:
+    """The names as a readable list: `'a', 'b'`, or `none`."""
+    return ", ".join(repr(name) for name in names) or "none"

@@ -1,0 +1,1 @@
+"""How rows are ordered: pure functions from Arrow data to sort keys."""

@@ -1,0 +1,88 @@
+"""The order of rows along clustering columns: ascending, NaN after numbers, NULLs last.
+
+Everything that orders rows asks this module for keys, so that every engine agrees on the order.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.types as pat
+
+from parketto.errors import InvalidArgument
+
+_ORDERABLE = (
+    pat.is_boolean,
+    pat.is_integer,
+    pat.is_floating,
+    pat.is_decimal,
+    pat.is_temporal,
+    pat.is_string,
+    pat.is_large_string,
+    pat.is_string_view,
+    pat.is_binary,
+    pat.is_large_binary,
+    pat.is_binary_view,
+    pat.is_fixed_size_binary,
+    pat.is_null,
+)
+
+
+def check_orderable(columns: Sequence[str], schema: pa.Schema) -> None:
+    """Every column has a type whose values can be put in order.
+
+    >>> check_orderable(["tags"], pa.schema({"tags": pa.list_(pa.string())}))
+    Traceback (most recent call last):
+        ...
+    parketto.errors.InvalidArgument: rows cannot be ordered by 'tags': its type is list<item: string>
+    """
+    for name in columns:
+        kind = schema.field(name).type
+        if not is_orderable(kind):
+            raise InvalidArgument(f"rows cannot be ordered by {name!r}: its type is {kind}")
+
+
+def is_orderable(kind: pa.DataType) -> bool:
+    """Whether values of a type can be put in order."""
+    if pat.is_dictionary(kind):
+        return is_orderable(kind.value_type)
+    return not pat.is_interval(kind) and any(test(kind) for test in _ORDERABLE)
+
+
+def order_keys(table: pa.Table, columns: Sequence[str]) -> pa.Table:
+    """The columns that decide the order, in types that Arrow can compare; named by position."""
+    return pa.table({str(position): _comparable(table.column(name)) for position, name in enumerate(columns)})
+
+
+def order_indices(keys: pa.Table) -> npt.NDArray[np.int64]:
+    """The positions of rows in order; rows with equal keys keep theirs.
+
+    >>> table = pa.table({"a": [2, None, 1], "b": ["x", "y", "z"]})
+    >>> order_indices(order_keys(table, ["a", "b"])).tolist()
+    [2, 0, 1]
+    """
+    if keys.num_rows == 0:
+        return np.empty(0, dtype=np.int64)
+    # NULLs come last by default, and NaN just before them.
+    indices = pc.sort_indices(keys, sort_keys=[(name, "ascending") for name in keys.column_names])
+    ordered: npt.NDArray[np.int64] = indices.to_numpy().astype(np.int64)
+    return ordered
+
+
+def _comparable(column: pa.ChunkedArray) -> pa.ChunkedArray:
+    kind = column.type
+    if pat.is_dictionary(kind):
+        return _comparable(column.cast(kind.value_type))
+    if pat.is_float16(kind):
+        return column.cast(pa.float32())
+    if pat.is_fixed_size_binary(kind):
+        return column.cast(pa.binary())
+    if pat.is_string_view(kind):
+        return column.cast(pa.large_string())
+    if pat.is_binary_view(kind):
+        return column.cast(pa.large_binary())
+    return column

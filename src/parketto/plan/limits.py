@@ -1,0 +1,116 @@
+"""What a caller may ask for, checked before any data is read: thresholds, codecs, columns."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import pyarrow as pa
+
+from parketto.errors import ColumnNotFound, InvalidArgument, quoted
+
+DEFAULT_TARGET_MB = 128
+MEGABYTE = 1024 * 1024
+CODECS = ("snappy", "gzip", "lz4", "zstd", "brotli", "none")
+DEFAULT_CODEC = "snappy"
+
+
+@dataclass(frozen=True, slots=True)
+class Thresholds:
+    """How large files should be. Weights are exact integers, so that equal plans come out equal.
+
+    A file's weight against `capacity` says how full it is by bytes or by rows, whichever is more.
+    """
+
+    target_bytes: int | None
+    target_rows: int | None
+
+    @classmethod
+    def of(cls, target_mb_per_file: float | None, target_rows_per_file: int | None) -> Thresholds:
+        """Check what a caller asks for; with neither, files of 128 MB.
+
+        >>> Thresholds.of(None, None).target_bytes == 128 * 1024 * 1024
+        True
+        """
+        megabytes = _positive("target_mb_per_file", target_mb_per_file)
+        rows = _positive("target_rows_per_file", target_rows_per_file)
+        if rows is not None and rows != int(rows):
+            raise InvalidArgument(f"target_rows_per_file must be a whole number, got {target_rows_per_file!r}")
+        if megabytes is None and rows is None:
+            megabytes = DEFAULT_TARGET_MB
+        return cls(
+            None if megabytes is None else max(1, int(megabytes * MEGABYTE)),
+            None if rows is None else int(rows),
+        )
+
+    @property
+    def capacity(self) -> int:
+        """The weight of a file that is exactly full."""
+        return (self.target_bytes or 1) * (self.target_rows or 1)
+
+    def weight(self, size_bytes: int, num_rows: int) -> int:
+        """How much of the capacity a file of that size takes."""
+        by_bytes = 0 if self.target_bytes is None else size_bytes * (self.target_rows or 1)
+        by_rows = 0 if self.target_rows is None else num_rows * (self.target_bytes or 1)
+        return max(by_bytes, by_rows)
+
+    def files_needed(self, size_bytes: int, num_rows: int) -> int:
+        """How many files that much data fills."""
+        return max(1, -(-self.weight(size_bytes, num_rows) // self.capacity))
+
+
+def _positive(name: str, value: float | None) -> float | None:
+    if value is None:
+        return None
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        raise InvalidArgument(f"{name} must be a number, got {value!r} ({type(value).__name__})")
+    if not math.isfinite(value) or value <= 0:
+        raise InvalidArgument(f"{name} must be greater than 0, got {value!r}")
+    return value
+
+
+def check_max_rows(max_rows_per_file: int | None) -> int | None:
+    """A limit of rows per file that is a whole number of at least one."""
+    rows = _positive("max_rows_per_file", max_rows_per_file)
+    return None if rows is None else max(1, int(rows))
+
+
+def check_codec(compression: object) -> str | None:
+    """A codec's name in lower case, or None to keep what the files have."""
+    if compression is None:
+        return None
+    name = compression.lower() if isinstance(compression, str) else ""
+    if name == "uncompressed":
+        return "none"
+    if name not in CODECS:
+        raise InvalidArgument(f"unknown compression {compression!r}; valid codecs: {quoted(CODECS)}")
+    return name
+
+
+def check_order_columns(columns: Sequence[str]) -> tuple[str, ...]:
+    """The clustering columns as given, if they are a list of distinct names."""
+    if isinstance(columns, str) or not isinstance(columns, Sequence):
+        raise InvalidArgument(f"zorder_columns must be a list of column names, got {columns!r}")
+    if not columns:
+        raise InvalidArgument("zorder_columns is empty: name at least one column")
+    names: list[object] = list(columns)
+    if wrong := [name for name in names if not isinstance(name, str)]:
+        raise InvalidArgument(f"zorder_columns must be column names, got {quoted(wrong)}")
+    if len(set(columns)) < len(columns):
+        raise InvalidArgument(f"zorder_columns names a column twice: {quoted(columns)}")
+    return tuple(columns)
+
+
+def check_columns_exist(
+    columns: Sequence[str], schema: pa.Schema, what: str = "columns", partition_columns: Sequence[str] = ()
+) -> None:
+    """All columns are in the schema, or an error that lists the missing and the available ones."""
+    missing = [name for name in columns if name not in schema.names]
+    if only_in_path := [name for name in missing if name in partition_columns]:
+        raise InvalidArgument(
+            f"{quoted(only_in_path)}: a partition column that stands only in the path is the same for all rows "
+            f"of a file, so it cannot order them; available columns: {quoted(schema.names)}"
+        )
+    if missing:
+        raise ColumnNotFound(missing, schema.names, what)

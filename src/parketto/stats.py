@@ -1,0 +1,79 @@
+"""The canonical statistics of maintenance operations: the same keys from every engine, planned or done."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TypedDict
+
+from parketto.plan.rewrite import RewritePlan, prevailing_codec
+from parketto.storage.footers import FileInfo
+
+
+class MaintenanceStats(TypedDict):
+    """What a compaction or optimisation did, or, in a dry run, would do.
+
+    Counts and bytes are those of the files that were considered, that is, that match `partition_filter`.
+    """
+
+    before_file_count: int
+    #: In a dry run: how many files the plan aims at.
+    after_file_count: int
+    before_total_bytes: int
+    #: In a dry run: the same as before, because only writing tells how well data compresses.
+    after_total_bytes: int
+    #: How many of the files were rewritten, and their size.
+    compacted_file_count: int
+    rewritten_bytes: int
+    #: The codec of the rewritten files, `mixed` if they keep several.
+    compression_codec: str | None
+    dry_run: bool
+    #: The clustering columns; None for a compaction.
+    zorder_columns: list[str] | None
+    #: The paths of the files that are put together, one list for each group.
+    planned_groups: list[list[str]] | None
+
+
+class WriteStats(TypedDict):
+    """What a write did."""
+
+    rows_written: int
+    files_written: int
+    bytes_written: int
+    files_replaced: int
+
+
+def maintenance_stats(
+    plan: RewritePlan, after: Sequence[FileInfo] | None = None, *, dry_run: bool
+) -> MaintenanceStats:
+    """Statistics of a plan; `after` are the files that there are when it has been carried out."""
+    before = plan.files
+    rewritten = [file for group in plan.groups for file in group]
+    before_bytes = sum(file.size_bytes for file in before)
+    if after is None:
+        planned = sum(group.outputs for group in plan.groups)
+        after_count, after_bytes = len(plan.untouched) + planned, before_bytes
+    else:
+        after_count, after_bytes = len(after), sum(file.size_bytes for file in after)
+        gone = {file.path for file in before} - {file.path for file in after}
+        rewritten = [file for file in before if file.path in gone]
+    return MaintenanceStats(
+        before_file_count=len(before),
+        after_file_count=after_count,
+        before_total_bytes=before_bytes,
+        after_total_bytes=after_bytes,
+        compacted_file_count=len(rewritten),
+        rewritten_bytes=sum(file.size_bytes for file in rewritten),
+        compression_codec=_codec(plan),
+        dry_run=dry_run,
+        zorder_columns=list(plan.order_by) or None,
+        planned_groups=[group.paths for group in plan.groups],
+    )
+
+
+def _codec(plan: RewritePlan) -> str | None:
+    if plan.compression is not None:
+        return plan.compression
+    if not plan.groups:
+        return prevailing_codec(plan.untouched)
+    codecs = {group.codec for group in plan.groups}
+    return codecs.pop() if len(codecs) == 1 else "mixed"

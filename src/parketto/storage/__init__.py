@@ -1,0 +1,1 @@
+"""Files as they are: stores, locks, hive paths, footers and the snapshot of a dataset."""

@@ -1,0 +1,224 @@
+"""What a Parquet footer says, read once per file and kept as plain data."""
+
+from __future__ import annotations
+
+import io
+import posixpath
+from collections import Counter
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from parketto.errors import UnreadableFile
+from parketto.storage.hive import PartitionValues
+from parketto.storage.store import FileEntry, LocalStore, Store
+
+# Most footers fit into this many bytes: then one ranged read is all that a remote file costs.
+_TAIL_BYTES = 64 * 1024
+
+
+class ColumnStats(NamedTuple):
+    """Bounds of a column in a row group or a file. None means that the writer did not say."""
+
+    min: Any
+    max: Any
+    null_count: int | None
+
+
+@dataclass(frozen=True, slots=True)
+class RowGroupInfo:
+    """A row group: its rows, its bytes before compression, the order it declares, its column bounds."""
+
+    num_rows: int
+    total_byte_size: int
+    sorted_by: tuple[str, ...] = ()
+    columns: Mapping[str, ColumnStats] = field(default_factory=dict)
+
+
+class PhysicalTraits(NamedTuple):
+    """How values are laid out where Arrow's types do not tell, so that a rewrite keeps it."""
+
+    int96_timestamps: bool = False
+    integer_decimals: bool = False
+
+
+STANDARD_LAYOUT = PhysicalTraits()
+
+
+@dataclass(frozen=True, slots=True)
+class FileInfo:
+    """A data file: what a listing and a footer tell about it.
+
+    Only the first three fields are needed for planning by size and rows:
+
+    >>> FileInfo("events/day=1/a.parquet", size_bytes=1000, num_rows=10).directory
+    'events/day=1'
+    """
+
+    path: str
+    size_bytes: int
+    num_rows: int
+    directory: str = ""
+    partition: PartitionValues = ()
+    fingerprint: str = ""
+    schema: pa.Schema | None = None
+    metadata: Mapping[bytes, bytes] | None = None
+    codec: str | None = None
+    traits: PhysicalTraits = STANDARD_LAYOUT
+    row_groups: tuple[RowGroupInfo, ...] = ()
+
+    def __post_init__(self) -> None:
+        if not self.directory:
+            object.__setattr__(self, "directory", posixpath.dirname(self.path))
+
+    @property
+    def entry(self) -> FileEntry:
+        """The file as a listing shows it."""
+        return FileEntry(self.path, self.size_bytes, self.fingerprint)
+
+    def column_stats(self, column: str) -> ColumnStats:
+        """The bounds of a column over the whole file; None where any row group does not say."""
+        found = [group.columns.get(column, _UNKNOWN) for group in self.row_groups if group.num_rows]
+        bounded = [stats for stats in found if not _only_nulls(stats)]
+        known = bool(bounded) and all(stats.min is not None for stats in bounded)
+        counts = [stats.null_count for stats in found]
+        return ColumnStats(
+            min(stats.min for stats in bounded) if known else None,
+            max(stats.max for stats in bounded) if known else None,
+            None if None in counts else sum(count or 0 for count in counts),
+        )
+
+
+_UNKNOWN = ColumnStats(None, None, None)
+
+
+def _only_nulls(stats: ColumnStats) -> bool:
+    # A row group of NULLs has a count of them and no bounds: it does not widen the bounds of its file.
+    return stats.min is None and bool(stats.null_count)
+
+
+def read_footer(
+    store: Store,
+    entry: FileEntry,
+    partition: PartitionValues = (),
+    stats_columns: Collection[str] | None = (),
+) -> FileInfo:
+    """Read one footer. `stats_columns` names the columns whose bounds are kept; None keeps all."""
+    try:
+        if isinstance(store, LocalStore):
+            with store.open_input(entry.path) as file:
+                footer = pq.read_metadata(file)
+        else:
+            footer = pq.read_metadata(_TailFile(store, entry))
+        schema = footer.schema.to_arrow_schema()
+    except (pa.ArrowInvalid, pa.ArrowNotImplementedError, OSError) as error:
+        if isinstance(error, FileNotFoundError | PermissionError):
+            raise
+        raise UnreadableFile(entry.path, error) from error
+    return FileInfo(
+        path=entry.path,
+        size_bytes=entry.size_bytes,
+        num_rows=footer.num_rows,
+        partition=partition,
+        fingerprint=entry.fingerprint,
+        schema=schema,
+        metadata=dict(footer.metadata or {}),
+        codec=_codec(footer),
+        traits=_traits(footer.schema),
+        row_groups=_row_groups(footer, stats_columns),
+    )
+
+
+def _codec(footer: pq.FileMetaData) -> str | None:
+    if footer.num_row_groups == 0 or footer.num_columns == 0:
+        return None
+    group = footer.row_group(0)
+    codecs = Counter(group.column(index).compression for index in range(group.num_columns))
+    codec = str(codecs.most_common(1)[0][0]).lower()
+    return "none" if codec == "uncompressed" else codec
+
+
+def _traits(schema: pq.ParquetSchema) -> PhysicalTraits:
+    columns = [schema.column(index) for index in range(len(schema))]
+    return PhysicalTraits(
+        int96_timestamps=any(column.physical_type == "INT96" for column in columns),
+        integer_decimals=any(
+            column.physical_type in ("INT32", "INT64") and column.logical_type.type == "DECIMAL"
+            for column in columns
+        ),
+    )
+
+
+def _row_groups(footer: pq.FileMetaData, stats_columns: Collection[str] | None) -> tuple[RowGroupInfo, ...]:
+    schema = footer.schema
+    wanted: dict[str, int] = {}
+    names: dict[int, str] = {}
+    for index in range(len(schema)):
+        column = schema.column(index)
+        if column.path == column.name:  # a top-level column, not a leaf of a nested one
+            names[index] = column.name
+            if stats_columns is None or column.name in stats_columns:
+                wanted[column.name] = index
+    groups = []
+    for number in range(footer.num_row_groups):
+        group = footer.row_group(number)
+        groups.append(
+            RowGroupInfo(
+                num_rows=group.num_rows,
+                total_byte_size=group.total_byte_size,
+                sorted_by=_declared_order(group, names),
+                columns={name: _column_stats(group.column(index)) for name, index in wanted.items()},
+            )
+        )
+    return tuple(groups)
+
+
+def _declared_order(group: pq.RowGroupMetaData, names: Mapping[int, str]) -> tuple[str, ...]:
+    declared = []
+    for column in group.sorting_columns:
+        if column.descending or column.nulls_first or column.column_index not in names:
+            break
+        declared.append(names[column.column_index])
+    return tuple(declared)
+
+
+def _column_stats(column: pq.ColumnChunkMetaData) -> ColumnStats:
+    stats = column.statistics
+    if stats is None:
+        return _UNKNOWN
+    low, high = (stats.min, stats.max) if stats.has_min_max else (None, None)
+    return ColumnStats(low, high, stats.null_count if stats.has_null_count else None)
+
+
+class _TailFile(io.RawIOBase):
+    """A remote file of which only the end is fetched, once; anything before it is read when asked for."""
+
+    def __init__(self, store: Store, entry: FileEntry) -> None:
+        self._store, self._path, self._size = store, entry.path, entry.size_bytes
+        self._start = max(0, self._size - _TAIL_BYTES)
+        self._tail = store.read_range(self._path, self._start, self._size)
+        self._position = 0
+
+    def readable(self) -> bool:
+        return True
+
+    def seekable(self) -> bool:
+        return True
+
+    def seek(self, offset: int, whence: int = io.SEEK_SET) -> int:
+        base = {io.SEEK_SET: 0, io.SEEK_CUR: self._position, io.SEEK_END: self._size}[whence]
+        self._position = base + offset
+        return self._position
+
+    def tell(self) -> int:
+        return self._position
+
+    def read(self, size: int = -1) -> bytes:
+        end = self._size if size < 0 else min(self._size, self._position + size)
+        start, self._position = self._position, end
+        if start >= self._start:
+            return self._tail[start - self._start : end - self._start]
+        return self._store.read_range(self._path, start, end)

@@ -1,0 +1,146 @@
+"""Hive partition paths, encoded and decoded in this one place.
+
+A partition directory is `column=value`. Values are escaped the way Hive and Spark do, so that no value
+can leave its segment: `/` and `=` are percent-encoded, NULL has a name of its own. Hive has no name for
+the empty string; like Spark it is filed under the default partition, and a found `column=` reads as "".
+"""
+
+from __future__ import annotations
+
+import datetime as dt
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from decimal import Decimal
+from urllib.parse import unquote
+
+from parketto.errors import InvalidArgument
+
+NULL_PARTITION = "__HIVE_DEFAULT_PARTITION__"
+PartitionValues = tuple[tuple[str, str | None], ...]
+PartitionFilter = str | Sequence[str] | Mapping[str, object] | None
+
+_ESCAPED = {chr(code) for code in range(0x20)} | {"\x7f"} | set("\"#%'*/:=?\\{[]^")
+
+
+def encode_segment(column: str, value: object) -> str:
+    """The directory name of a partition value.
+
+    >>> encode_segment("product", "x/y"), encode_segment("day", None), encode_segment("k", "..")
+    ('product=x%2Fy', 'day=__HIVE_DEFAULT_PARTITION__', 'k=..')
+    """
+    if not column:
+        raise InvalidArgument("a partition column needs a name")
+    text = _text(value)
+    return f"{_escape(column)}={_escape(text) if text else NULL_PARTITION}"
+
+
+def decode_segment(segment: str) -> tuple[str, str | None] | None:
+    """The column and value of a partition directory name, or None if it is an ordinary name.
+
+    >>> decode_segment("product=x%2Fy"), decode_segment("a=b=c"), decode_segment("raw")
+    (('product', 'x/y'), ('a', 'b=c'), None)
+    """
+    column, equals, value = segment.partition("=")
+    if not equals or not column:
+        return None
+    return unquote(column), None if value == NULL_PARTITION else unquote(value)
+
+
+def partition_values(relative_directory: str) -> PartitionValues:
+    """The partition columns and values that a directory below the dataset stands for."""
+    decoded = (decode_segment(segment) for segment in relative_directory.split("/"))
+    return tuple(pair for pair in decoded if pair is not None)
+
+
+def is_data_path(relative_path: str) -> bool:
+    """Whether a path below the dataset is a data file: `.parquet`, with nothing hidden on the way.
+
+    Folders such as `_temporary` or `_delta_log` are no data. A partition folder whose column starts with
+    an underscore (`_year=2024`) is, as it is for Spark.
+    """
+    *folders, name = relative_path.split("/")
+    return (
+        name.endswith(".parquet")
+        and not name.startswith(("_", "."))
+        and not any(folder.startswith(".") or (folder.startswith("_") and "=" not in folder) for folder in folders)
+    )
+
+
+def directory_matcher(partition_filter: PartitionFilter) -> Callable[[str], bool]:
+    """A test on directories (relative to the dataset) for what a `partition_filter` asks.
+
+    A text names one or more whole segments (`"year=2025/day=1"`), found in that order at any depth; a list
+    of texts matches if any does; a mapping matches if all of its columns have the given value (or one of
+    a list of values).
+    """
+    if partition_filter is None:
+        return lambda _directory: True
+    if isinstance(partition_filter, Mapping):
+        wanted = {str(column): _alternatives(value) for column, value in partition_filter.items()}
+        if not wanted:
+            raise InvalidArgument("partition_filter is an empty mapping: name a column, or pass None")
+        return lambda directory: _mapping_matches(wanted, dict(partition_values(directory)))
+    entries = [partition_filter] if isinstance(partition_filter, str) else list(partition_filter)
+    paths = [_filter_segments(entry) for entry in entries]
+    if not paths:
+        raise InvalidArgument("partition_filter is an empty list: name a partition, or pass None")
+    return lambda directory: any(_in_order(path, directory) for path in paths)
+
+
+def _filter_segments(entry: object) -> list[object]:
+    if not isinstance(entry, str) or not entry.strip("/"):
+        raise InvalidArgument(f"partition_filter entry {entry!r} is no partition: expected e.g. 'date=2025-11-04'")
+    return [_comparable(segment) for segment in entry.strip("/").split("/")]
+
+
+def _in_order(wanted: list[object], directory: str) -> bool:
+    # One iterator over both: each wanted segment must be found after the one before it.
+    found = iter([_comparable(segment) for segment in directory.split("/")])
+    return all(segment in found for segment in wanted)
+
+
+def _comparable(segment: str) -> object:
+    return decode_segment(segment) or segment
+
+
+def _alternatives(value: object) -> list[object]:
+    if isinstance(value, Iterable) and not isinstance(value, str | bytes | Mapping):
+        return list(value)
+    return [value]
+
+
+def _mapping_matches(wanted: Mapping[str, list[object]], actual: Mapping[str, str | None]) -> bool:
+    return all(
+        column in actual and any(_value_matches(value, actual[column]) for value in values)
+        for column, values in wanted.items()
+    )
+
+
+def _value_matches(wanted: object, actual: str | None) -> bool:
+    if wanted is None or actual is None:
+        return wanted is None and actual is None
+    if isinstance(wanted, int) and not isinstance(wanted, bool):
+        # `{"month": 1}` means the month, however many zeros its folder is written with.
+        return actual.lstrip("-").isdecimal() and int(actual) == wanted
+    return _text(wanted) == actual
+
+
+def _text(value: object) -> str:
+    match value:
+        case None:
+            return ""
+        case bool():
+            return "true" if value else "false"
+        case dt.datetime():
+            return value.isoformat(sep=" ")
+        case dt.date() | dt.time():
+            return value.isoformat()
+        case bytes():
+            return value.decode("utf-8")
+        case str() | int() | float() | Decimal():
+            return str(value)
+        case _:
+            raise InvalidArgument(f"{value!r} ({type(value).__name__}) cannot be a partition value")
+
+
+def _escape(text: str) -> str:
+    return "".join(f"%{ord(char):02X}" if char in _ESCAPED else char for char in text)

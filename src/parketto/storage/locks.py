@@ -1,0 +1,168 @@
+"""Locks that a dead process cannot hold: the kernel's, the interpreter's, or a lease that runs out."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import threading
+import time
+import uuid
+from collections.abc import Callable, Iterator
+from typing import TYPE_CHECKING, Any, Protocol
+
+from parketto.errors import LockTimeout
+
+if TYPE_CHECKING:
+    from parketto.storage.store import Store
+
+try:
+    import fcntl
+except ImportError:  # Windows has no flock; leases serve there
+    fcntl = None  # type: ignore[assignment]
+
+HAS_FLOCK = fcntl is not None
+LEASE_SECONDS = 60.0
+_POLL_SECONDS = 0.02
+
+
+class Lock(Protocol):
+    """A lock that is held until it is released, or its holder is gone."""
+
+    def release(self) -> None:
+        """Let the next one in. Safe to call twice."""
+
+
+def wait_for(try_lock: Callable[[], Lock | None], timeout: float, path: str) -> Lock:
+    """Try until the lock is had, or say who may be in the way."""
+    deadline = time.monotonic() + timeout
+    while (lock := try_lock()) is None:
+        if time.monotonic() >= deadline:
+            raise LockTimeout(
+                f"another process has held {path!r} for {timeout:.0f} seconds; nothing was changed. "
+                "Wait for it to finish and run the operation again"
+            )
+        time.sleep(_POLL_SECONDS)
+    return lock
+
+
+class FileLock:
+    """flock on a local file. The kernel frees it when the process ends, however it ends."""
+
+    def __init__(self, descriptor: int) -> None:
+        self._descriptor: int | None = descriptor
+
+    @classmethod
+    def attempt(cls, path: str) -> FileLock | None:
+        """Take the lock now, or return None if somebody holds it."""
+        while True:
+            os.makedirs(os.path.dirname(path), exist_ok=True)
+            try:
+                descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
+            except FileNotFoundError:
+                continue  # the folder was tidied away between the two calls
+            try:
+                fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                os.close(descriptor)
+                return None
+            # The holder before us may have removed the file: a lock on an unlinked file excludes nobody.
+            with contextlib.suppress(FileNotFoundError):
+                if os.fstat(descriptor).st_ino == os.stat(path).st_ino:
+                    return cls(descriptor)
+            os.close(descriptor)
+
+    def release(self) -> None:
+        """Close the descriptor, which frees the lock."""
+        if self._descriptor is not None:
+            os.close(self._descriptor)
+            self._descriptor = None
+
+
+class ProcessLock:
+    """A lock inside this process, for filesystems that live in its memory."""
+
+    _held: dict[str, ProcessLock] = {}  # noqa: RUF012 - shared by all stores on purpose
+    _guard = threading.Lock()
+
+    def __init__(self, path: str) -> None:
+        self._path = path
+
+    @classmethod
+    def attempt(cls, path: str) -> ProcessLock | None:
+        """Take the lock now, or return None if somebody holds it."""
+        with cls._guard:
+            if path in cls._held:
+                return None
+            cls._held[path] = lock = cls(path)
+            return lock
+
+    def release(self) -> None:
+        """Forget the lock."""
+        with self._guard:
+            if self._held.get(self._path) is self:
+                del self._held[self._path]
+
+
+class LeaseLock:
+    """A lock object in the store that its holder keeps renewing; a dead holder's lease runs out.
+
+    For filesystems that offer nothing better. Creating the object is exclusive where the store can do
+    that; taking over an expired lease is checked by reading it back.
+    """
+
+    def __init__(self, store: Store, path: str, owner: str, seconds: float) -> None:
+        self._store, self._path, self._owner, self._seconds = store, path, owner, seconds
+        self._stop = threading.Event()
+        self._renewal = threading.Thread(target=self._renew, name="parketto-lease", daemon=True)
+        self._renewal.start()
+
+    @classmethod
+    def attempt(cls, store: Store, path: str, seconds: float = LEASE_SECONDS) -> LeaseLock | None:
+        """Take the lease if it is free or has run out."""
+        owner = uuid.uuid4().hex
+        try:
+            store.create(path, _lease(owner, seconds))
+        except FileExistsError:
+            current = _read_lease(store, path)
+            if current is not None and current["expires"] > time.time():
+                return None
+            store.write(path, _lease(owner, seconds))
+            time.sleep(_POLL_SECONDS)  # whoever else takes it over at this moment writes too; the last one has it
+        current = _read_lease(store, path)
+        return cls(store, path, owner, seconds) if current and current["owner"] == owner else None
+
+    def _renew(self) -> None:
+        while not self._stop.wait(self._seconds / 4):
+            self._store.write(self._path, _lease(self._owner, self._seconds))
+
+    def release(self) -> None:
+        """Stop renewing and remove the lease."""
+        if self._stop.is_set():
+            return
+        self._stop.set()
+        self._renewal.join()
+        current = _read_lease(self._store, self._path)
+        if current and current["owner"] == self._owner:
+            self._store.remove(self._path)
+
+
+def _lease(owner: str, seconds: float) -> bytes:
+    return json.dumps({"owner": owner, "expires": time.time() + seconds}).encode()
+
+
+def _read_lease(store: Store, path: str) -> dict[str, Any] | None:
+    try:
+        lease: dict[str, Any] = json.loads(store.read(path))
+    except (FileNotFoundError, json.JSONDecodeError):
+        return None
+    return lease
+
+
+@contextlib.contextmanager
+def held(lock: Lock) -> Iterator[None]:
+    """Hold the lock for a block."""
+    try:
+        yield
+    finally:
+        lock.release()
