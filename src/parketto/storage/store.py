@@ -24,7 +24,17 @@ from fsspec.implementations.memory import MemoryFileSystem
 from parketto.errors import InvalidArgument
 from parketto.storage.locks import HAS_FLOCK, FileLock, LeaseLock, Lock, ProcessLock
 
-MUTATIONS = ("write", "create", "open_output", "move", "copy", "remove", "remove_tree", "make_dirs")
+MUTATIONS = (
+    "write",
+    "create",
+    "open_output",
+    "move",
+    "copy",
+    "remove",
+    "remove_tree",
+    "remove_empty_dir",
+    "make_dirs",
+)
 
 # How a listing tells that a file is still the same one: whichever of these the filesystem offers.
 _VERSION_FIELDS = ("ETag", "etag", "md5Hash", "md5", "version_id", "LastModified", "last_modified", "mtime")

@@ -101,7 +101,11 @@ class PyArrowEngine:
             roll_bytes=group.roll_bytes,
             **_row_group_rows(group),
         )
-        batches = BatchReader(context.store, group.schema, memory // _BATCH_SHARE).read(group.files)
+        # Where groups keep the cores busy, threads inside of each would only get in each other's way.
+        reader = BatchReader(
+            context.store, group.schema, memory // _BATCH_SHARE, use_threads=memory == self._memory
+        )
+        batches = reader.read(group.files)
         if plan.order_by:
             batches = sort_batches(
                 batches,

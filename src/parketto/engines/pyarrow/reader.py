@@ -26,8 +26,8 @@ class BatchReader:
     corrects the picture; the number of rows per batch follows.
     """
 
-    def __init__(self, store: Store, schema: pa.Schema, batch_bytes: int) -> None:
-        self._store, self._batch_bytes = store, batch_bytes
+    def __init__(self, store: Store, schema: pa.Schema, batch_bytes: int, *, use_threads: bool = True) -> None:
+        self._store, self._batch_bytes, self._use_threads = store, batch_bytes, use_threads
         # Metadata is written verbatim at the end; here it would only make equal schemas unequal.
         self._schema = schema.remove_metadata()
         self._row_bytes = _fixed_row_bytes(schema)
@@ -46,17 +46,16 @@ class BatchReader:
         if group.num_rows == 0:
             return
         if self._row_bytes is None:
-            self._row_bytes = next(self._batches(parquet, number, _PROBE_ROWS))
+            self._row_bytes = self._width(next(parquet.iter_batches(_PROBE_ROWS, row_groups=[number])))
         width = max(self._row_bytes, group.total_byte_size / group.num_rows, 1)
         rows = int(min(max(self._batch_bytes / width, _MIN_BATCH_ROWS), _MAX_BATCH_ROWS))
-        for batch in parquet.iter_batches(rows, row_groups=[number]):
-            self._row_bytes = max(self._row_bytes, batch.nbytes / max(1, batch.num_rows))
+        for batch in parquet.iter_batches(rows, row_groups=[number], use_threads=self._use_threads):
+            self._row_bytes = max(self._row_bytes, self._width(batch))
             yield pa.RecordBatch.from_arrays(batch.columns, schema=self._schema)
 
     @staticmethod
-    def _batches(parquet: pq.ParquetFile, number: int, rows: int) -> Iterator[float]:
-        for batch in parquet.iter_batches(rows, row_groups=[number]):
-            yield batch.nbytes / max(1, batch.num_rows)
+    def _width(batch: pa.RecordBatch) -> float:
+        return float(batch.nbytes / max(1, batch.num_rows))
 
 
 def _fixed_row_bytes(schema: pa.Schema) -> float | None:

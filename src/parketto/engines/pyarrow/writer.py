@@ -119,6 +119,9 @@ class RollingWriter:
         self._open_file().write_table(table, row_group_size=table.num_rows)
         self._file_rows += table.num_rows
         self._row_groups += 1
+        del table
+        # Arrow's allocator keeps freed pages for later; over many row groups that doubles what a process uses.
+        pa.default_memory_pool().release_unused()
 
     def _roll(self) -> None:
         if self._roll_bytes is None or self._sink is None:

@@ -1,0 +1,83 @@
+"""Fixtures and the closing summary."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import fsspec
+import pytest
+from fsspec import AbstractFileSystem
+
+from helpers import oracle
+from parketto import Dataset
+
+_CRASH_POINTS: dict[str, int] = {}
+_numbers = itertools.count()
+
+
+@dataclass
+class Place:
+    """Somewhere to put a dataset: a root on a filesystem."""
+
+    root: str
+    fs: AbstractFileSystem
+
+    def dataset(self, **options: Any) -> Dataset:
+        return Dataset(self.root, filesystem=self.fs, **options)
+
+    def write_files(self, tables: dict[str, Any], **options: Any) -> None:
+        oracle.write_files(self.root, tables, self.fs, **options)
+
+    def rows(self) -> Any:
+        return oracle.rows(self.root, self.fs)
+
+    def files(self) -> list[str]:
+        return [path[len(self.root) + 1 :] for path in oracle.data_files(self.root, self.fs)]
+
+    def state(self) -> dict[str, str]:
+        return oracle.file_state(self.root, self.fs)
+
+    def left_behind(self) -> list[str]:
+        """What stands beside the dataset in its parent folder, itself aside."""
+        parent = self.root.rpartition("/")[0]
+        found = self.fs.ls(parent, detail=False) if self.fs.isdir(parent) else []
+        return sorted(path for path in map(str, found) if path.rstrip("/") != self.root)
+
+
+@pytest.fixture
+def local(tmp_path: Any) -> Place:
+    return Place(str(tmp_path / "data" / "events"), fsspec.filesystem("file"))
+
+
+@pytest.fixture
+def memory() -> Iterator[Place]:
+    fs = fsspec.filesystem("memory")
+    parent = f"/test-{next(_numbers)}"
+    yield Place(f"{parent}/events", fs)
+    if fs.exists(parent):
+        fs.rm(parent, recursive=True)
+
+
+@pytest.fixture(params=["local", "memory"])
+def place(request: pytest.FixtureRequest) -> Place:
+    chosen: Place = request.getfixturevalue(request.param)
+    return chosen
+
+
+@pytest.fixture
+def count_crash_points(request: pytest.FixtureRequest) -> Any:
+    def count(points: int) -> None:
+        _CRASH_POINTS[request.node.nodeid] = _CRASH_POINTS.get(request.node.nodeid, 0) + points
+
+    return count
+
+
+def pytest_terminal_summary(terminalreporter: Any) -> None:
+    if _CRASH_POINTS:
+        terminalreporter.section("crash sweep")
+        for name, points in _CRASH_POINTS.items():
+            terminalreporter.write_line(f"{points:6d} crash points  {name}")
+        terminalreporter.write_line(f"{sum(_CRASH_POINTS.values()):6d} crash points in all")

@@ -1,0 +1,118 @@
+"""Killed at every step, an operation has happened or has not: nothing in between, nothing left behind."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pyarrow as pa
+import pytest
+
+from conftest import Place
+from helpers.crash import Crash, mortal
+from parketto import Dataset
+
+OPERATIONS: dict[str, Callable[[Dataset], object]] = {
+    "compact": lambda dataset: dataset.compact(target_rows_per_file=40),
+    "optimize": lambda dataset: dataset.optimize(["id"], target_rows_per_file=25),
+    "overwrite": lambda dataset: dataset.write(pa.table({"id": [7, 8, 9]}), "overwrite", max_rows_per_file=2),
+    "append": lambda dataset: dataset.write(pa.table({"id": [7, 8, 9]}), "append", max_rows_per_file=2),
+}
+
+
+def make(place: Place) -> None:
+    if place.fs.exists(place.root.rpartition("/")[0]):
+        place.fs.rm(place.root.rpartition("/")[0], recursive=True)
+    place.write_files(
+        {
+            f"day={day}/{name}.parquet": pa.table({"id": list(range(first, first + 9))})
+            for day in (1, 2)
+            for name, first in (("a", 50), ("b", 0), ("c", 20))
+        }
+    )
+    place.write_files({"day=1/big.parquet": pa.table({"id": list(range(90))})})
+    place.fs.pipe_file(f"{place.root}/_SUCCESS", b"")
+    place.fs.pipe_file(f"{place.root}/day=1/notes.txt", b"mine")
+
+
+class Outcome:
+    """What the dataset looks like before an operation, and after one that nobody disturbed."""
+
+    def __init__(self, place: Place, operation: Callable[[Dataset], object]) -> None:
+        make(place)
+        self.before = place.state()
+        self.rows_before = place.rows()
+        dataset = place.dataset()
+        calls = mortal(dataset)
+        operation(dataset)
+        self.calls = calls()
+        self.rows_after = place.rows()
+        self.files_after = len(place.files())
+        assert place.left_behind() == []
+
+    def check(self, place: Place) -> str:
+        """Exactly before or exactly after; everything that is no data is as it was."""
+        state = place.state()
+        untouchable = {path: content for path, content in state.items() if not path.endswith(".parquet")}
+        assert untouchable == {p: c for p, c in self.before.items() if not p.endswith(".parquet")}
+        if state == self.before:
+            return "before"
+        assert place.rows() == self.rows_after
+        assert len(place.files()) == self.files_after
+        return "after"
+
+
+def killed(dataset: Dataset, operation: Callable[[Dataset], object], at: int, when: str) -> bool:
+    mortal(dataset, at, when)
+    try:
+        operation(dataset)
+    except Crash:
+        return True
+    return False
+
+
+@pytest.mark.parametrize("operation", OPERATIONS)
+def test_killed_at_every_call_and_during_recovery(place: Place, operation: str, count_crash_points: Any) -> None:
+    run = OPERATIONS[operation]
+    outcome = Outcome(place, run)
+    points, seen = 0, set()
+    for when in ("before", "after", "half"):
+        for at in range(1, outcome.calls + 1):
+            make(place)
+            assert killed(place.dataset(), run, at, when), f"{operation} ends before call {at}"
+            # Recovery itself is killed at its every step, until it is left in peace.
+            for step in range(1, 200):
+                points += 1
+                if not killed(place.dataset(), lambda dataset: dataset.recover(), step, when):
+                    break
+            else:
+                pytest.fail("recovery never ends")
+            seen.add(outcome.check(place))
+            assert not place.dataset().recover(), "recovery is idempotent"
+            assert place.left_behind() == []
+    assert seen == {"before", "after"}
+    count_crash_points(points)
+
+
+@pytest.mark.parametrize("operation", OPERATIONS)
+def test_next_operation_recovers_by_itself(place: Place, operation: str) -> None:
+    """A user who never heard of recovery loses nothing: the next operation does it."""
+    run = OPERATIONS[operation]
+    outcome = Outcome(place, run)
+    for at in range(1, outcome.calls + 1, 2):
+        make(place)
+        assert killed(place.dataset(), run, at, "after")
+        place.dataset().compact(target_rows_per_file=1_000)
+        assert place.rows() in (outcome.rows_before, outcome.rows_after)
+        assert place.left_behind() == []
+
+
+def test_a_dry_run_sees_the_recovered_dataset(place: Place) -> None:
+    run = OPERATIONS["compact"]
+    outcome = Outcome(place, run)
+    for at in range(1, outcome.calls + 1):
+        make(place)
+        assert killed(place.dataset(), run, at, "before")
+        stats = place.dataset().compact(target_rows_per_file=40, dry_run=True)
+        assert stats["before_file_count"] == len(place.files())
+        outcome.check(place)

@@ -1,0 +1,57 @@
+"""Stores that die: at a chosen mutating call, before or after it takes effect, and for good."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from parketto import Dataset
+from parketto.storage.store import MUTATIONS, Store
+
+_READS = ("list_files", "list_dirs", "stat", "stat_many", "is_dir", "read", "read_range", "open_input", "sync")
+
+
+class Crash(BaseException):
+    """The process is dead. Not an Exception: no handler may do anything about it."""
+
+
+def mortal(dataset: Dataset, at: int | None = None, when: str = "before") -> Callable[[], int]:
+    """Make a dataset's store die at its n-th mutating call; returns a function that tells the calls so far.
+
+    `when` is "before" or "after" the call takes effect, or "half" (for removing a tree: some of it is gone).
+    Once dead, every further call fails as well, so that no clean-up code can run.
+    """
+    store = dataset._store
+    base = type(store)
+    state = {"calls": 0, "dead": False}
+
+    def guarded(name: str) -> Callable[..., Any]:
+        original = getattr(base, name)
+
+        def call(self: Store, *args: Any, **kwargs: Any) -> Any:
+            if state["dead"]:
+                raise Crash(name)
+            if name not in MUTATIONS:
+                return original(self, *args, **kwargs)
+            state["calls"] += 1
+            mine = state["calls"] == at
+            if mine and when == "half" and name == "remove_tree":
+                files = sorted(entry.path for entry in base.list_files(self, args[0]))
+                for path in files[::2]:
+                    base.remove(self, path)
+            if mine and when != "after":
+                state["dead"] = True
+                raise Crash(f"before {name}{args}")
+            result = original(self, *args, **kwargs)
+            if mine:
+                state["dead"] = True
+                if name == "open_output":
+                    result.close()  # as the kernel would
+                raise Crash(f"after {name}{args}")
+            return result
+
+        return call
+
+    methods = {name: guarded(name) for name in (*MUTATIONS, *_READS)}
+    store.__class__ = type(f"Mortal{base.__name__}", (base,), methods)
+    return lambda: state["calls"]

@@ -1,0 +1,59 @@
+"""Looking at a dataset without Parketto's own eyes: plain os.walk and PyArrow, file by file."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+from collections import Counter
+from typing import Any
+
+import fsspec
+import pyarrow as pa
+import pyarrow.parquet as pq
+from fsspec import AbstractFileSystem
+
+
+def data_files(root: str, fs: AbstractFileSystem | None = None) -> list[str]:
+    fs = fs or fsspec.filesystem("file")
+    return sorted(
+        path
+        for path in fs.find(root)
+        if path.endswith(".parquet")
+        and not any(part.startswith(("_", ".")) for part in path[len(root) :].strip("/").split("/"))
+    )
+
+
+def read_file(path: str, fs: AbstractFileSystem | None = None) -> pa.Table:
+    fs = fs or fsspec.filesystem("file")
+    return pq.ParquetFile(pa.BufferReader(bytes(fs.cat_file(path)))).read()
+
+
+def rows(root: str, fs: AbstractFileSystem | None = None) -> Counter[str]:
+    """Every row with the partition directory it stands in, counted: order does not matter, copies do."""
+    counted: Counter[str] = Counter()
+    for path in data_files(root, fs):
+        directory = os.path.dirname(path)[len(root) :]
+        counted.update(f"{directory} {row!r}" for row in read_file(path, fs).to_pylist(maps_as_pydicts=None))
+    return counted
+
+
+def file_state(root: str, fs: AbstractFileSystem | None = None) -> dict[str, str]:
+    """Every file of any kind below the root and a hash of its bytes."""
+    fs = fs or fsspec.filesystem("file")
+    return {path[len(root) :]: hashlib.sha256(fs.cat_file(path)).hexdigest() for path in fs.find(root)}
+
+
+def schemas(root: str, fs: AbstractFileSystem | None = None) -> list[pa.Schema]:
+    return [read_file(path, fs).schema for path in data_files(root, fs)]
+
+
+def write_files(
+    root: str, tables: dict[str, pa.Table], fs: AbstractFileSystem | None = None, **options: Any
+) -> None:
+    """Write each table to its relative path, as any other program would."""
+    fs = fs or fsspec.filesystem("file")
+    for relative, table in tables.items():
+        fs.makedirs(os.path.dirname(f"{root}/{relative}"), exist_ok=True)
+        sink = pa.BufferOutputStream()
+        pq.write_table(table, sink, **options)
+        fs.pipe_file(f"{root}/{relative}", sink.getvalue().to_pybytes())
