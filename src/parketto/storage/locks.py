@@ -24,6 +24,7 @@ except ImportError:  # Windows has no flock; leases serve there
 HAS_FLOCK = fcntl is not None
 LEASE_SECONDS = 60.0
 _POLL_SECONDS = 0.02
+_READ_ATTEMPTS = 25
 
 
 class Lock(Protocol):
@@ -121,11 +122,14 @@ class LeaseLock:
     def attempt(cls, store: Store, path: str, seconds: float = LEASE_SECONDS) -> LeaseLock | None:
         """Take the lease if it is free or has run out."""
         owner = uuid.uuid4().hex
+        store.make_dirs(path.rpartition("/")[0])
         try:
             store.create(path, _lease(owner, seconds))
+        except FileNotFoundError:
+            return None  # the folder was tidied away between the two calls: the next attempt makes it anew
         except FileExistsError:
             current = _read_lease(store, path)
-            if current is not None and current["expires"] > time.time():
+            if current is None or current["expires"] > time.time():
                 return None
             store.write(path, _lease(owner, seconds))
             time.sleep(_POLL_SECONDS)  # whoever else takes it over at this moment writes too; the last one has it
@@ -152,11 +156,17 @@ def _lease(owner: str, seconds: float) -> bytes:
 
 
 def _read_lease(store: Store, path: str) -> dict[str, Any] | None:
-    try:
-        lease: dict[str, Any] = json.loads(store.read(path))
-    except (FileNotFoundError, json.JSONDecodeError):
-        return None
-    return lease
+    """The lease, or None if there is none. One that stays unreadable was left by a crash: it has run out."""
+    for _ in range(_READ_ATTEMPTS):
+        try:
+            lease: dict[str, Any] = json.loads(store.read(path))
+        except FileNotFoundError:
+            return None
+        except json.JSONDecodeError:
+            time.sleep(_POLL_SECONDS)  # its holder may be writing it just now
+        else:
+            return lease
+    return {"owner": "", "expires": 0.0}
 
 
 @contextlib.contextmanager

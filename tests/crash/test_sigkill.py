@@ -1,0 +1,58 @@
+"""Real processes, really killed, at seeded random moments."""
+
+from __future__ import annotations
+
+import random
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+from worker import ROWS, version_table
+
+from conftest import Place
+from helpers import oracle
+from parketto import Dataset
+
+WORKER = str(Path(__file__).with_name("worker.py"))
+
+
+def kill_repeatedly(place: Place, kills: int, seed: int) -> dict[str, int]:
+    chance = random.Random(seed)
+    Dataset(place.root).write(version_table(0))
+    found = {"completed": 0, "rolled back": 0, "staging": 0, "nothing": 0}
+    for attempt in range(kills):
+        worker = subprocess.Popen(
+            [sys.executable, WORKER, place.root, str(1000 * (attempt + 1))], stdout=subprocess.PIPE
+        )
+        assert worker.stdout is not None
+        with worker.stdout:
+            worker.stdout.readline()
+            time.sleep(chance.uniform(0.0, 0.6))
+            worker.send_signal(signal.SIGKILL)
+            worker.wait()
+        recovery = place.dataset().recover()
+        found[recovery.action if recovery.action != "none" else "staging" if recovery else "nothing"] += 1
+        rows = [row for path in oracle.data_files(place.root) for row in oracle.read_file(path).to_pylist()]
+        assert sorted(row["id"] for row in rows) == list(range(ROWS)), f"kill {attempt}: {recovery}"
+        assert len({row["version"] for row in rows}) == 1, f"kill {attempt}: {recovery}"
+        assert place.left_behind() == []
+    return found
+
+
+def test_killed_processes_lose_nothing(local: Place, count_crash_points: Any) -> None:
+    kills = 12
+    found = kill_repeatedly(local, kills, seed=20)
+    assert found["nothing"] < kills, "every kill missed: the test tests nothing"
+    count_crash_points(kills)
+
+
+@pytest.mark.sweep
+@pytest.mark.parametrize("seed", range(4))
+def test_many_killed_processes_lose_nothing(local: Place, seed: int, count_crash_points: Any) -> None:
+    found = kill_repeatedly(local, 50, seed)
+    assert found["completed"], "no kill hit a commit"
+    count_crash_points(50)

@@ -1,0 +1,35 @@
+"""A process to be killed: works on a dataset for ever, each kind of operation in turn.
+
+Every row carries the version of the overwrite that made it, and every version has the same ids: so whatever is
+found afterwards must be one whole version.
+"""
+
+from __future__ import annotations
+
+import sys
+
+import numpy as np
+import pyarrow as pa
+
+from parketto import Dataset
+
+ROWS = 400
+
+
+def version_table(version: int) -> pa.Table:
+    return pa.table({"id": np.arange(ROWS), "version": np.full(ROWS, version)})
+
+
+def main(path: str, first_version: int) -> None:
+    dataset = Dataset(path)
+    print("ready", flush=True)
+    version = first_version
+    while True:
+        dataset.write(version_table(version), "overwrite", max_rows_per_file=8)
+        dataset.compact(target_rows_per_file=90)
+        dataset.optimize(["id"], target_rows_per_file=50)
+        version += 1
+
+
+if __name__ == "__main__":
+    main(sys.argv[1], int(sys.argv[2]))
