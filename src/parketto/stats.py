@@ -75,5 +75,7 @@ def _codec(plan: RewritePlan) -> str | None:
         return plan.compression
     if not plan.groups:
         return prevailing_codec(plan.untouched)
-    codecs = {group.codec for group in plan.groups}
+    codecs = {file.codec for group in plan.groups for file in group}
+    if len(codecs) > 1:
+        codecs = {group.codec for group in plan.groups}
     return codecs.pop() if len(codecs) == 1 else "mixed"

@@ -33,12 +33,8 @@ def small_files(place: Place, count: int, first: int = 0) -> None:
 
 
 def ids(place: Place) -> list[int]:
-    found = [read.column("id").to_pylist() for read in map(lambda p: oracle.read_file(p, place.fs), _paths(place))]
-    return sorted(value for values in found for value in values)
-
-
-def _paths(place: Place) -> list[str]:
-    return oracle.data_files(place.root, place.fs)
+    tables = [oracle.read_file(path, place.fs) for path in oracle.data_files(place.root, place.fs)]
+    return sorted(value for table in tables for value in table.column("id").to_pylist())
 
 
 def start_compactors(place: Place, processes: int, attempts: int) -> list[subprocess.Popen[str]]:

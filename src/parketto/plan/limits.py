@@ -51,9 +51,11 @@ class Thresholds:
 
     def weight(self, size_bytes: int, num_rows: int) -> int:
         """How much of the capacity a file of that size takes."""
-        by_bytes = 0 if self.target_bytes is None else size_bytes * (self.target_rows or 1)
-        by_rows = 0 if self.target_rows is None else num_rows * (self.target_bytes or 1)
-        return max(by_bytes, by_rows)
+        if self.target_rows is None:
+            return size_bytes
+        if self.target_bytes is None:
+            return num_rows
+        return max(size_bytes * self.target_rows, num_rows * self.target_bytes)
 
     def files_needed(self, size_bytes: int, num_rows: int) -> int:
         """How many files that much data fills."""

@@ -1,0 +1,84 @@
+"""The rules of the house: imports go one way, engine libraries stay in their rooms, importing is cheap."""
+
+from __future__ import annotations
+
+import ast
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+SOURCE = Path(__file__).parents[2] / "src" / "parketto"
+# Lower floors never import from higher ones.
+FLOORS = ["errors", "storage", "layout", "plan", "stats", "engines", "commit", "dataset", "planning", "handlers"]
+ENGINE_LIBRARIES = {"pyspark": "spark", "duckdb": "duckdb", "polars": "polars", "pandas": "pandas"}
+MODULES = sorted(SOURCE.rglob("*.py"))
+
+
+def imports(path: Path) -> list[str]:
+    found: list[str] = []
+    for node in ast.walk(ast.parse(path.read_text())):
+        if isinstance(node, ast.Import):
+            found += [alias.name for alias in node.names]
+        elif isinstance(node, ast.ImportFrom) and node.module:
+            found.append(node.module)
+    return found
+
+
+def floor(module: str) -> int:
+    return FLOORS.index(module.split(".")[1])
+
+
+@pytest.mark.parametrize("path", MODULES, ids=lambda path: str(path.relative_to(SOURCE)))
+def test_imports_go_one_way(path: Path) -> None:
+    relative = path.relative_to(SOURCE).with_suffix("")
+    if relative.parts == ("__init__",):
+        return
+    own = floor(f"parketto.{relative.parts[0]}")
+    for name in imports(path):
+        if name.startswith("parketto."):
+            assert floor(name) <= own, f"{relative} imports {name}"
+
+
+@pytest.mark.parametrize("path", MODULES, ids=lambda path: str(path.relative_to(SOURCE)))
+def test_engine_libraries_stay_in_their_folders(path: Path) -> None:
+    folder = path.relative_to(SOURCE).parts[:-1]
+    for name in imports(path):
+        library = name.split(".")[0]
+        if library in ENGINE_LIBRARIES:
+            assert folder[:2] == ("engines", ENGINE_LIBRARIES[library]), f"{path} imports {library}"
+
+
+@pytest.mark.parametrize("path", MODULES, ids=lambda path: str(path.relative_to(SOURCE)))
+def test_modules_are_rooms_not_halls(path: Path) -> None:
+    assert len(path.read_text().splitlines()) <= 450
+
+
+@pytest.mark.parametrize("path", MODULES, ids=lambda path: str(path.relative_to(SOURCE)))
+def test_only_the_store_touches_files(path: Path) -> None:
+    """Whatever changes files goes through a store, so that the crash sweep sees it."""
+    if path.parts[-2] == "storage" or path.name == "external_sort.py":
+        return
+    for node in ast.walk(ast.parse(path.read_text())):
+        if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute):
+            called = ast.unparse(node.func)
+            assert called not in {"os.rename", "os.replace", "os.unlink", "os.remove", "shutil.rmtree", "shutil.move"}
+        if isinstance(node, ast.Call) and isinstance(node.func, ast.Name):
+            assert node.func.id != "open"
+
+
+def test_importing_loads_no_engine() -> None:
+    code = (
+        "import sys, parketto\n"
+        "loaded = {'pyspark', 'duckdb', 'polars', 'pandas', 'parketto.engines.pyarrow.engine'} & set(sys.modules)\n"
+        "assert not loaded, loaded"
+    )
+    subprocess.run([sys.executable, "-c", code], check=True)
+
+
+def test_public_names_are_all_there() -> None:
+    import parketto
+
+    assert sorted(parketto.__all__) == parketto.__all__
+    assert all(hasattr(parketto, name) for name in parketto.__all__)

@@ -1,0 +1,162 @@
+"""Packing: limits hold, nothing good is touched, nothing is left that could be packed again, and it stays fast."""
+
+from __future__ import annotations
+
+import random
+import time
+from collections import Counter
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from parketto import FileInfo, InvalidArgument, plan_compaction_groups
+from parketto.plan.limits import MEGABYTE, Thresholds
+from parketto.plan.packing import pack
+
+Sizes = list[tuple[int, int]]
+
+
+def files(sizes: Sizes) -> list[FileInfo]:
+    return [FileInfo(f"ds/{n:06d}.parquet", size, rows) for n, (size, rows) in enumerate(sizes)]
+
+
+def apply(sizes: Sizes, thresholds: Thresholds, shuffled: random.Random) -> Sizes:
+    """The sizes after the bins are rewritten, if bytes add up; new names stand in any order."""
+    bins = pack(files(sizes), thresholds)
+    packed = {index for each in bins for index in each.items}
+    result = [size for index, size in enumerate(sizes) if index not in packed]
+    for each in bins:
+        for part in range(each.outputs):
+            rows = each.num_rows // each.outputs + (part < each.num_rows % each.outputs)
+            result.append((each.size_bytes // each.outputs, rows))
+    shuffled.shuffle(result)
+    return result
+
+
+sizes_strategy = st.lists(st.tuples(st.integers(0, 250), st.integers(0, 250)), max_size=40)
+limits = st.one_of(st.none(), st.integers(1, 200))
+
+
+@given(sizes_strategy, limits, limits, st.randoms(use_true_random=False))
+def test_packing_is_idempotent_and_keeps_the_limits(
+    sizes: Sizes, target_bytes: int | None, target_rows: int | None, shuffled: random.Random
+) -> None:
+    if target_bytes is None and target_rows is None:
+        return
+    thresholds = Thresholds(target_bytes, target_rows)
+    bins = pack(files(sizes), thresholds)
+    used = Counter(index for each in bins for index in each.items)
+    assert not used or max(used.values()) == 1, "a file is in one bin only"
+    for each in bins:
+        rows = sum(sizes[index][1] for index in each.items)
+        size = sum(sizes[index][0] for index in each.items)
+        assert (rows, size) == (each.num_rows, each.size_bytes)
+        oversized = [i for i in each.items if target_rows is not None and sizes[i][1] > target_rows]
+        assert len(each.items) > 1 or oversized, "one file alone is no work"
+        if target_rows is not None:
+            assert -(-rows // each.outputs) <= target_rows
+        if target_bytes is not None and not oversized:
+            assert 10 * size <= 18 * target_bytes * each.outputs
+        for index in each.items:
+            weight = thresholds.weight(*sizes[index])
+            assert 4 * weight < 3 * thresholds.capacity or index in oversized, "good files are left alone"
+    after = sizes
+    for _ in range(40):
+        again = apply(after, thresholds, shuffled)
+        if len(again) == len(after) and not pack(files(after), thresholds):
+            break
+        after = again
+    else:
+        pytest.fail("packing never settles")
+
+
+@given(sizes_strategy, st.integers(1, 200), st.randoms(use_true_random=False))
+def test_with_exact_sizes_one_round_is_enough(sizes: Sizes, target: int, shuffled: random.Random) -> None:
+    thresholds = Thresholds(target, None)
+    assert pack(files(apply(sizes, thresholds, shuffled)), thresholds) == []
+
+
+def test_a_tail_is_not_left_behind() -> None:
+    by_size = plan_compaction_groups(files([(10 * MEGABYTE, 1)] * 21), target_mb_per_file=100)
+    assert [len(group) for group in by_size["groups"]] == [11, 10]
+    assert by_size["untouched"] == []
+    by_rows = plan_compaction_groups(files([(1, 500)] * 10), target_rows_per_file=1800)
+    assert by_rows["untouched"] == []
+    assert by_rows["planned_stats"]["after_file_count"] == 3
+
+
+def test_files_near_the_target_are_left_alone() -> None:
+    good = [(75 * MEGABYTE, 1), (100 * MEGABYTE, 1), (179 * MEGABYTE, 1), (900 * MEGABYTE, 1)]
+    plan = plan_compaction_groups(files(good), target_mb_per_file=100)
+    assert plan["groups"] == []
+    assert len(plan["untouched"]) == 4
+
+
+def test_one_small_file_is_no_reason_to_rewrite_a_good_one() -> None:
+    plan = plan_compaction_groups(files([(100 * MEGABYTE, 1), (MEGABYTE, 1)]), target_mb_per_file=100)
+    assert plan["groups"] == []
+
+
+def test_too_many_rows_are_split_and_small_files_fill_the_last_piece() -> None:
+    plan = plan_compaction_groups(files([(100, 2500), (10, 400), (10, 900)]), target_rows_per_file=1000)
+    assert [group.paths for group in plan["groups"]] == [["ds/000000.parquet", "ds/000001.parquet"]]
+    assert plan["groups"][0].outputs == 3
+    assert plan["groups"][0].max_rows == 967
+    assert plan["planned_stats"]["after_file_count"] == 4
+
+
+def test_both_thresholds_hold() -> None:
+    plan = plan_compaction_groups(files([(30 * MEGABYTE, 10)] * 10), 100, 20)
+    assert all(group.num_rows <= 20 for group in plan["groups"])
+    plan = plan_compaction_groups(files([(30 * MEGABYTE, 10)] * 10), 100, 10_000)
+    assert all(group.size_bytes <= 180 * MEGABYTE for group in plan["groups"])
+
+
+def test_the_default_is_128_megabytes() -> None:
+    plan = plan_compaction_groups(files([(60 * MEGABYTE, 1)] * 2))
+    assert len(plan["groups"]) == 1
+    plan = plan_compaction_groups(files([(70 * MEGABYTE, 1)] * 2))
+    assert plan["groups"] == []
+
+
+def test_neighbours_stay_together() -> None:
+    """Files are often written in order of time: putting neighbours together keeps ranges narrow."""
+    plan = plan_compaction_groups(files([(25 * MEGABYTE, 1)] * 12), target_mb_per_file=100)
+    assert [group.paths[0] for group in plan["groups"]] == [f"ds/{n:06d}.parquet" for n in (0, 4, 8)]
+
+
+def test_groups_stay_inside_a_directory() -> None:
+    found = [FileInfo(f"ds/day={n % 3}/{n}.parquet", MEGABYTE, 1) for n in range(30)]
+    plan = plan_compaction_groups(found, target_mb_per_file=100)
+    assert len(plan["groups"]) == 3
+    assert all(len({file.directory for file in group}) == 1 for group in plan["groups"])
+
+
+def test_a_hundred_thousand_files_are_no_quadratic_work() -> None:
+    """Ten times the files take about ten times as long; a quadratic packing would take a hundred times."""
+
+    def seconds(count: int) -> float:
+        chance = random.Random(1)
+        found = files([(chance.randrange(1, 90 * MEGABYTE), chance.randrange(1, 10**6)) for _ in range(count)])
+        best = float("inf")
+        for _ in range(3):
+            start = time.perf_counter()
+            plan_compaction_groups(found, 128, 2_000_000)
+            best = min(best, time.perf_counter() - start)
+        return best
+
+    assert seconds(100_000) < 40 * seconds(10_000)
+
+
+@pytest.mark.parametrize("name", ["target_mb_per_file", "target_rows_per_file"])
+@pytest.mark.parametrize("value", [0, -1, -0.5, "10", True, float("nan"), float("inf"), [1]])
+def test_thresholds_that_make_no_sense(name: str, value: object) -> None:
+    with pytest.raises(ValueError, match=name):
+        plan_compaction_groups([], **{name: value})  # type: ignore[arg-type]
+
+
+def test_rows_are_whole_numbers() -> None:
+    assert plan_compaction_groups([], target_rows_per_file=1e6)["groups"] == []  # type: ignore[arg-type]
+    with pytest.raises(InvalidArgument, match="whole number"):
+        plan_compaction_groups([], target_rows_per_file=10.5)  # type: ignore[arg-type]
