@@ -67,6 +67,12 @@ def place(request: pytest.FixtureRequest) -> Place:
     return chosen
 
 
+@pytest.fixture(params=["pyarrow"])
+def engine(request: pytest.FixtureRequest) -> str:
+    """Every engine: a test that takes this runs once on each."""
+    return str(request.param)
+
+
 @pytest.fixture
 def count_crash_points(request: pytest.FixtureRequest) -> Any:
     def count(points: int) -> None:

@@ -18,7 +18,24 @@ from parketto.storage.hive import (
     partition_values,
 )
 
-HOSTILE = ["x/y", "a=b", "..", ".", "%2F", "100%", "ünïcode 漢字 🦆", "a b", "c:d", "'", '"', "[x]", "\n", "\x00", "-", "#"]
+HOSTILE = [
+    "x/y",
+    "a=b",
+    "..",
+    ".",
+    "%2F",
+    "100%",
+    "ünïcode 漢字 🦆",
+    "a b",
+    "c:d",
+    "'",
+    '"',
+    "[x]",
+    "\n",
+    "\x00",
+    "-",
+    "#",
+]
 
 
 @pytest.mark.parametrize("value", HOSTILE)
@@ -29,7 +46,7 @@ def test_hostile_values_round_trip_inside_one_segment(value: str) -> None:
     assert decode_segment(segment) == ("key", value)
 
 
-@given(st.text(min_size=1).filter(lambda text: "\ud800" > max(text) or max(text) > "\udfff"), st.text(min_size=1))
+@given(st.text(min_size=1).filter(lambda text: max(text) < "\ud800" or max(text) > "\udfff"), st.text(min_size=1))
 def test_any_column_and_value_round_trip(column: str, value: str) -> None:
     segment = encode_segment(column, value)
     assert "/" not in segment
@@ -50,7 +67,7 @@ def test_null_and_empty_are_filed_like_hive_does() -> None:
         (True, "true"),
         (1.5, "1.5"),
         (dt.date(2025, 11, 4), "2025-11-04"),
-        (dt.datetime(2025, 11, 4, 1, 2), "2025-11-04 01%3A02%3A00"),
+        (dt.datetime(2025, 11, 4, 1, 2), "2025-11-04 01%3A02%3A00"),  # noqa: DTZ001 - wall-clock times are values too
     ],
 )
 def test_values_are_written_as_spark_writes_them(value: object, text: str) -> None:

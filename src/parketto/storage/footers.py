@@ -18,10 +18,16 @@ from parketto.storage.store import FileEntry, LocalStore, Store
 
 # Most footers fit into this many bytes: then one ranged read is all that a remote file costs.
 _TAIL_BYTES = 64 * 1024
+_TEMPORAL = frozenset({"DATE", "TIME", "TIMESTAMP"})
+_TEXT = frozenset({"STRING", "ENUM", "JSON"})
 
 
 class ColumnStats(NamedTuple):
-    """Bounds of a column in a row group or a file. None means that the writer did not say."""
+    """Bounds of a column in a row group or a file. None means that the writer did not say.
+
+    Dates and times are the integers that the file holds (days, or units of the column's type): Python's own
+    types can hold neither nanoseconds nor every year.
+    """
 
     min: Any
     max: Any
@@ -189,8 +195,20 @@ def _column_stats(column: pq.ColumnChunkMetaData) -> ColumnStats:
     stats = column.statistics
     if stats is None:
         return _UNKNOWN
-    low, high = (stats.min, stats.max) if stats.has_min_max else (None, None)
+    low, high = _bounds(stats) if stats.has_min_max else (None, None)
     return ColumnStats(low, high, stats.null_count if stats.has_null_count else None)
+
+
+def _bounds(stats: pq.Statistics) -> tuple[Any, Any]:
+    kind = stats.logical_type.type
+    if kind in _TEMPORAL:
+        return stats.min_raw, stats.max_raw
+    if kind in _TEXT:
+        try:
+            return bytes(stats.min_raw).decode(), bytes(stats.max_raw).decode()
+        except UnicodeDecodeError:  # a writer may have cut a bound in the middle of a character
+            return None, None
+    return stats.min, stats.max
 
 
 class _TailFile(io.RawIOBase):

@@ -10,6 +10,7 @@ from concurrent.futures import FIRST_EXCEPTION, ThreadPoolExecutor, wait
 import pyarrow as pa
 
 from parketto.engines.base import Context, GroupResult, Progress, StagedFile, WriteRequest, unique_names
+from parketto.engines.pyarrow.carrier import carrier_schema
 from parketto.engines.pyarrow.external_sort import sort_batches
 from parketto.engines.pyarrow.reader import BatchReader
 from parketto.engines.pyarrow.writer import FileFormat, RollingWriter
@@ -90,7 +91,8 @@ class PyArrowEngine:
         return writer.staged
 
     def _rewrite_group(self, group: FileGroup, plan: RewritePlan, context: Context, memory: int) -> GroupResult:
-        file_format = FileFormat(group.schema, group.codec, group.metadata, group.traits, plan.order_by)
+        schema = carrier_schema(group.schema) if plan.order_by else group.schema
+        file_format = FileFormat(schema, group.codec, group.metadata, group.traits, plan.order_by)
         names = unique_names(_PREFIXES[plan.operation])
         writer = RollingWriter(
             context.store,
@@ -102,14 +104,12 @@ class PyArrowEngine:
             **_row_group_rows(group),
         )
         # Where groups keep the cores busy, threads inside of each would only get in each other's way.
-        reader = BatchReader(
-            context.store, group.schema, memory // _BATCH_SHARE, use_threads=memory == self._memory
-        )
+        reader = BatchReader(context.store, schema, memory // _BATCH_SHARE, use_threads=memory == self._memory)
         batches = reader.read(group.files)
         if plan.order_by:
             batches = sort_batches(
                 batches,
-                group.schema.remove_metadata(),
+                schema.remove_metadata(),
                 plan.order_by,
                 memory // _RUN_SHARE,
                 context.staging.scratch_directory(),

@@ -51,7 +51,11 @@ class BatchReader:
         rows = int(min(max(self._batch_bytes / width, _MIN_BATCH_ROWS), _MAX_BATCH_ROWS))
         for batch in parquet.iter_batches(rows, row_groups=[number], use_threads=self._use_threads):
             self._row_bytes = max(self._row_bytes, self._width(batch))
-            yield pa.RecordBatch.from_arrays(batch.columns, schema=self._schema)
+            columns = [
+                column if column.type == kind else column.cast(kind)
+                for column, kind in zip(batch.columns, self._schema.types, strict=True)
+            ]
+            yield pa.RecordBatch.from_arrays(columns, schema=self._schema)
 
     @staticmethod
     def _width(batch: pa.RecordBatch) -> float:

@@ -1,0 +1,40 @@
+"""Types that Arrow can write but not yet reorder are carried as their plain twins.
+
+The Parquet bytes are the same either way, and the file's own schema entry, which is kept verbatim, still names
+the original type: readers see no difference.
+"""
+
+from __future__ import annotations
+
+import pyarrow as pa
+import pyarrow.types as pat
+
+
+def carrier_schema(schema: pa.Schema) -> pa.Schema:
+    """The schema with view types replaced.
+
+    >>> carrier_schema(pa.schema({"a": pa.string_view(), "b": pa.int64()})).types
+    [DataType(large_string), DataType(int64)]
+    """
+    fields = [_carrier_field(field) for field in schema]
+    return pa.schema(fields, metadata=schema.metadata)
+
+
+def _carrier_field(field: pa.Field) -> pa.Field:
+    return field.with_type(_carrier_type(field.type))
+
+
+def _carrier_type(kind: pa.DataType) -> pa.DataType:
+    if pat.is_string_view(kind):
+        return pa.large_string()
+    if pat.is_binary_view(kind):
+        return pa.large_binary()
+    if pat.is_struct(kind):
+        return pa.struct([_carrier_field(kind.field(index)) for index in range(kind.num_fields)])
+    if pat.is_fixed_size_list(kind):
+        return pa.list_(_carrier_field(kind.value_field), kind.list_size)
+    if pat.is_list(kind):
+        return pa.list_(_carrier_field(kind.value_field))
+    if pat.is_large_list(kind):
+        return pa.large_list(_carrier_field(kind.value_field))
+    return kind
