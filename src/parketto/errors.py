@@ -41,8 +41,9 @@ class UnreadableFile(ParkettoError, ValueError):
 
     def __init__(self, path: str, reason: object) -> None:
         self.path = path
+        what = " ".join(str(reason).split()).rstrip(".")
         super().__init__(
-            f"cannot read {path!r} as Parquet: {reason}. Nothing was changed; repair the file or move it away"
+            f"cannot read {path!r} as Parquet: {what}. Nothing was changed; repair the file or move it away"
         )
 
 

@@ -73,8 +73,9 @@ class FileGroup:
     def metadata(self) -> Mapping[bytes, bytes]:
         """Key-value metadata of the new files: all keys of all files; where they differ, the first file's."""
         merged: dict[bytes, bytes] = {}
-        for file in reversed(self.files):
-            merged |= file.metadata or {}
+        for file in self.files:
+            for key, value in (file.metadata or {}).items():
+                merged.setdefault(key, value)
         return merged
 
     @property

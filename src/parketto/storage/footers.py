@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import io
 import posixpath
 from collections import Counter
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
@@ -106,6 +107,17 @@ def _only_nulls(stats: ColumnStats) -> bool:
     return stats.min is None and bool(stats.null_count)
 
 
+@contextlib.contextmanager
+def naming(path: str) -> Iterator[None]:
+    """Turn what Arrow says about unreadable bytes into an error that names the file."""
+    try:
+        yield
+    except (FileNotFoundError, PermissionError):
+        raise
+    except (pa.ArrowInvalid, pa.ArrowNotImplementedError, OSError) as error:
+        raise UnreadableFile(path, error) from error
+
+
 def read_footer(
     store: Store,
     entry: FileEntry,
@@ -113,17 +125,13 @@ def read_footer(
     stats_columns: Collection[str] | None = (),
 ) -> FileInfo:
     """Read one footer. `stats_columns` names the columns whose bounds are kept; None keeps all."""
-    try:
+    with naming(entry.path):
         if isinstance(store, LocalStore):
             with store.open_input(entry.path) as file:
                 footer = pq.read_metadata(file)
         else:
             footer = pq.read_metadata(_TailFile(store, entry))
         schema = footer.schema.to_arrow_schema()
-    except (pa.ArrowInvalid, pa.ArrowNotImplementedError, OSError) as error:
-        if isinstance(error, FileNotFoundError | PermissionError):
-            raise
-        raise UnreadableFile(entry.path, error) from error
     return FileInfo(
         path=entry.path,
         size_bytes=entry.size_bytes,

@@ -9,7 +9,7 @@ import pyarrow.parquet as pq
 import pyarrow.types as pat
 
 from parketto.plan.limits import check_columns_exist
-from parketto.storage.footers import FileInfo
+from parketto.storage.footers import FileInfo, naming
 from parketto.storage.store import Store
 
 _MAX_BATCH_ROWS = 32 * 1024
@@ -35,7 +35,7 @@ class BatchReader:
     def read(self, files: Sequence[FileInfo]) -> Iterator[pa.RecordBatch]:
         """All rows of the files, one file after the other."""
         for file in files:
-            with self._store.open_input(file.path) as source:
+            with naming(file.path), self._store.open_input(file.path) as source:
                 # Without pre-buffering only the pages in use are held, not whole column chunks.
                 parquet = pq.ParquetFile(source, pre_buffer=False, buffer_size=_READ_BUFFER)
                 for number in range(parquet.num_row_groups):
@@ -76,7 +76,7 @@ def read_table(store: Store, files: Sequence[FileInfo], columns: Sequence[str] |
         assert file.schema is not None, "files to read come from a snapshot"
         if columns is not None:
             check_columns_exist(columns, file.schema)
-        with store.open_input(file.path) as source:
+        with naming(file.path), store.open_input(file.path) as source:
             tables.append(pq.ParquetFile(source).read(None if columns is None else list(columns)))
     if all(table.schema.equals(tables[0].schema) for table in tables):
         return pa.concat_tables([table.cast(tables[0].schema) for table in tables])
