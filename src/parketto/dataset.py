@@ -27,6 +27,7 @@ from parketto.storage.store import FileEntry, open_store
 Planner = Callable[[Sequence[FileInfo]], RewritePlan]
 Rows: TypeAlias = pa.Table | pa.RecordBatch | pa.RecordBatchReader
 WRITE_MODES = ("append", "overwrite")
+PUBLISH_MODES = ("auto", "rename")
 
 
 class Dataset:
@@ -42,6 +43,9 @@ class Dataset:
         storage_options: Options for the filesystem that the path names.
         journal: A folder to keep the journal and staged files in, on the same filesystem; by default beside
             the dataset, in `.<name>.parketto`, and only while an operation runs.
+        publish: `"auto"` swaps a directory for its successor where the filesystem can, so that readers see the old
+            files or the new ones. `"rename"` moves single files in and out: choose it if somebody else holds on
+            to the directory itself (a bind mount of just this folder, an NFS client, a watcher).
         memory_mb: About how much memory an engine may use for data.
         threads: How many groups of files are rewritten at once.
 
@@ -65,10 +69,14 @@ class Dataset:
         storage_options: Mapping[str, Any] | None = None,
         *,
         journal: str | os.PathLike[str] | None = None,
+        publish: Literal["auto", "rename"] = "auto",
         memory_mb: int | None = None,
         threads: int | None = None,
     ) -> None:
         self._store, self.path = open_store(path, filesystem, storage_options)
+        if publish not in PUBLISH_MODES:
+            raise InvalidArgument(f"unknown publish {publish!r}; valid choices: {quoted(PUBLISH_MODES)}")
+        self._swap = publish == "auto"
         options = {"memory_mb": memory_mb, "threads": threads}
         self.engine = get_engine(engine, **{name: value for name, value in options.items() if value is not None})
         self._workspace = Workspace(self._store, self.path, None if journal is None else os.fspath(journal))
@@ -129,7 +137,7 @@ class Dataset:
         codec = check_codec(compression)
         source = _CountedRows(rows)
         refuse_file(self._store, self.path)
-        with Transaction(self._workspace, mode) as transaction:
+        with Transaction(self._workspace, mode, swap=self._swap) as transaction:
             replaced = self._existing(transaction) if mode == "overwrite" else []
             request = WriteRequest(source.schema, source.batches, self.path, codec or "none", max_rows)
             staged = self.engine.write(request, Context(self._store, transaction))
@@ -240,7 +248,7 @@ class Dataset:
             snapshot = discover(self._store, self.path, partition_filter, stats_columns)
             return maintenance_stats(planner(snapshot.files), dry_run=True)
         list_data_files(self._store, self.path, partition_filter)  # no dataset: say so before making anything
-        with Transaction(self._workspace, operation) as transaction:
+        with Transaction(self._workspace, operation, swap=self._swap) as transaction:
             snapshot = discover(
                 self._store,
                 self.path,

@@ -13,6 +13,7 @@ from collections.abc import Iterable
 from typing import TypeVar
 
 from parketto.commit.journal import Journal, Publication, Retirement
+from parketto.commit.swap import Swap, carry_over
 from parketto.commit.workspace import Workspace
 from parketto.errors import CommitStateUnknown
 
@@ -26,23 +27,36 @@ class Applier:
 
     def __init__(self, workspace: Workspace, journal: Journal) -> None:
         self._workspace, self._journal, self._store = workspace, journal, workspace.store
+        self._publish_steps, self._retire_steps = _by_directory(journal.publish), _by_directory(journal.retire)
         self.irreversible = False
 
-    def roll_forward(self) -> None:
-        """Bring the dataset to the state after the operation."""
-        publish, retire = _by_directory(self._journal.publish), _by_directory(self._journal.retire)
-        if self._store.atomic_move and self._journal.retire:
-            self._make_dirs(posixpath.dirname(self._staged(self._journal.retire[0].parked)))
+    def roll_forward(self, *, swap: bool = False) -> None:
+        """Bring the dataset to the state after the operation.
+
+        With `swap`, directories that the journal says can be swapped are; the single steps then find their work
+        done. Recovery goes without: the directory may have changed since.
+        """
+        publish, retire = self._publish_steps, self._retire_steps
+        swaps = {each.directory: each for each in self._journal.swaps}
+        if self._store.atomic_move:
+            for parking in sorted({posixpath.dirname(old.parked) for old in self._journal.retire}):
+                self._make_dirs(self._staged(parking))
         for directory in sorted({*publish, *retire}):
+            if swap and directory in swaps:
+                self._swap(swaps[directory])
             for new in publish[directory]:
                 self._publish(new)
             for old in retire[directory]:
                 self._retire(old)
         self._sync({*publish, *retire})
+        for each in self._journal.swaps:
+            self._carry_over(each)
 
     def roll_back(self) -> None:
         """Bring the dataset back to the state before the operation."""
         directories = set()
+        for each in self._journal.swaps:
+            self._carry_over(each)
         for old in self._journal.retire:
             parked = self._staged(old.parked)
             if self._store.stat(parked) is not None:
@@ -53,6 +67,28 @@ class Applier:
                 self._store.remove(self._live(new.path))
                 directories.add(posixpath.dirname(new.path))
         self._sync(directories)
+
+    def _swap(self, swap: Swap) -> None:
+        try:
+            self._store.swap(self._live(swap.directory), self._staged(swap.twin))
+        except OSError as error:
+            logger.debug("%s is not swapped: %s", swap.directory, error)
+        else:
+            self._carry_over(swap)
+
+    def _carry_over(self, swap: Swap) -> None:
+        directory = self._live(swap.directory)
+        if self._store.is_dir(directory) and self._store.identity(directory) != swap.identity:
+            parked = [
+                posixpath.basename(old.parked)
+                for old in self._retire_steps[swap.directory]
+                if self._fingerprint(self._staged(old.parked)) == old.fingerprint
+            ]
+            carry_over(self._store, directory, self._staged(swap.twin), swap.kept, parked)
+
+    def _fingerprint(self, path: str) -> str | None:
+        entry = self._store.stat(path)
+        return None if entry is None else entry.fingerprint
 
     def _publish(self, new: Publication) -> None:
         staged, live = self._staged(new.staged), self._live(new.path)

@@ -7,6 +7,7 @@ import json
 from dataclasses import asdict, dataclass
 from typing import Any, Literal
 
+from parketto.commit.swap import Swap
 from parketto.errors import CommitStateUnknown
 
 _VERSION = 1
@@ -37,6 +38,7 @@ class Journal:
     operation: str
     publish: tuple[Publication, ...]
     retire: tuple[Retirement, ...]
+    swaps: tuple[Swap, ...] = ()
     state: Literal["commit", "rollback"] = "commit"
 
     def to_bytes(self) -> bytes:
@@ -63,6 +65,7 @@ class Journal:
             operation=record["operation"],
             publish=tuple(Publication(**each) for each in record["publish"]),
             retire=tuple(Retirement(**each) for each in record["retire"]),
+            swaps=tuple(Swap(**each) for each in record["swaps"]),
             state=record["state"],
         )
 

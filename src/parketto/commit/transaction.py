@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import datetime as dt
 import logging
 import posixpath
@@ -15,6 +16,7 @@ from typing import NoReturn
 from parketto.commit.apply import Applier
 from parketto.commit.journal import Journal, Publication, Retirement
 from parketto.commit.recovery import Recovery, recover_locked
+from parketto.commit.swap import Swap, build_twins
 from parketto.commit.workspace import Workspace
 from parketto.engines.base import StagedFile
 from parketto.errors import CommitConflict, CommitFailed, CommitStateUnknown
@@ -33,8 +35,9 @@ class Transaction:
     commit there is nothing, after an error all of it.
     """
 
-    def __init__(self, workspace: Workspace, operation: str) -> None:
+    def __init__(self, workspace: Workspace, operation: str, *, swap: bool = True) -> None:
         self._workspace, self._store, self._operation = workspace, workspace.store, operation
+        self._swapping = swap
         now = dt.datetime.now(dt.UTC).strftime("%Y%m%dT%H%M%S")
         self._id = f"{now}-{uuid.uuid4().hex[:12]}"
         self._directory = ""
@@ -97,24 +100,42 @@ class Transaction:
 
     def commit(self, publish: Sequence[StagedFile], retire: Sequence[FileEntry]) -> None:
         """Make the staged files part of the dataset and take the retired ones out: all of it, or nothing."""
-        journal = self._journal(publish, retire)
         self._store.sync([*(file.path for file in publish), f"{self._directory}/new"])
         with self._workspace.locked():
             recover_locked(self._workspace)
             self.check_unchanged(retire)
             self._check_destinations(publish, retire)
+            journal = self._journal(publish, retire, self._twins(publish, retire))
             applier, applied = Applier(self._workspace, journal), False
             try:
                 self._workspace.write_journal(journal)
-                applier.roll_forward()
+                applier.roll_forward(swap=True)
                 applied = True
                 self._workspace.clear_journal()
             except BaseException as error:  # noqa: BLE001 - Ctrl-C too; `_give_up` always raises
                 self._give_up(error, journal, applier, applied)
 
-    def _journal(self, publish: Sequence[StagedFile], retire: Sequence[FileEntry]) -> Journal:
+    def _twins(self, publish: Sequence[StagedFile], retire: Sequence[FileEntry]) -> tuple[Swap, ...]:
+        if not self._swapping:
+            return ()
+        root, work = self._workspace.root, self._workspace.path
+        return tuple(
+            dataclasses.replace(swap, directory=relative(swap.directory, root), twin=relative(swap.twin, work))
+            for swap in build_twins(self._store, f"{self._directory}/twin", publish, retire)
+        )
+
+    def _journal(
+        self, publish: Sequence[StagedFile], retire: Sequence[FileEntry], swaps: tuple[Swap, ...]
+    ) -> Journal:
         root, work = self._workspace.root, self._workspace.path
         folder = relative(self._directory, work)
+        twins = {swap.directory: swap.twin for swap in swaps}
+
+        def parked(number: int, path: str) -> str:
+            directory, name = posixpath.split(path)
+            # After a swap the twin is the old directory: there a retired file simply stays.
+            return f"{twins[directory]}/{name}" if directory in twins else f"{folder}/old/{number}"
+
         return Journal(
             id=self._id,
             operation=self._operation,
@@ -122,9 +143,11 @@ class Transaction:
                 Publication(relative(file.path, work), relative(file.destination, root)) for file in publish
             ),
             retire=tuple(
-                Retirement(relative(entry.path, root), entry.fingerprint, f"{folder}/old/{number}")
+                Retirement(path, entry.fingerprint, parked(number, path))
                 for number, entry in enumerate(retire)
+                for path in [relative(entry.path, root)]
             ),
+            swaps=swaps,
         )
 
     def _check_destinations(self, publish: Sequence[StagedFile], retire: Sequence[FileEntry]) -> None:
@@ -144,7 +167,7 @@ class Transaction:
         try:
             written = self._workspace.read_journal() is not None
             if written and not applied and not applier.irreversible:
-                undo = Journal(journal.id, journal.operation, journal.publish, journal.retire, "rollback")
+                undo = dataclasses.replace(journal, state="rollback")
                 self._workspace.write_journal(undo)
                 Applier(self._workspace, undo).roll_back()
                 self._workspace.clear_journal()

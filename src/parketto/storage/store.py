@@ -22,6 +22,7 @@ from fsspec.implementations.local import LocalFileSystem
 from fsspec.implementations.memory import MemoryFileSystem
 
 from parketto.errors import InvalidArgument
+from parketto.storage.exchange import exchange, exchangeable
 from parketto.storage.locks import HAS_FLOCK, FileLock, LeaseLock, Lock, ProcessLock
 
 MUTATIONS = (
@@ -30,6 +31,9 @@ MUTATIONS = (
     "open_output",
     "move",
     "copy",
+    "link",
+    "make_twin",
+    "swap",
     "remove",
     "remove_tree",
     "remove_empty_dir",
@@ -129,6 +133,30 @@ class Store:
         """Move one file."""
         self.copy(source, destination)
         self.remove(source)
+
+    def swappable(self, directories: Iterable[str]) -> set[str]:  # noqa: ARG002
+        """Those directories that can be exchanged for others in one step, as far as can be told beforehand."""
+        return set()
+
+    def make_twin(self, directory: str, twin: str) -> None:
+        """Make an empty folder with the owner and the permissions of another one."""
+        raise NotImplementedError
+
+    def link(self, path: str, other: str) -> None:
+        """Give a file a second name."""
+        raise NotImplementedError
+
+    def swap(self, directory: str, twin: str) -> None:
+        """Exchange two folders in one step."""
+        raise NotImplementedError
+
+    def identities(self, directory: str) -> dict[str, str]:
+        """What is directly inside a folder, by name, each with what tells it from any other file."""
+        raise NotImplementedError
+
+    def identity(self, directory: str) -> str:
+        """What tells a folder from any other folder."""
+        raise NotImplementedError
 
     def remove(self, path: str) -> None:
         """Remove one file; it is no error if it is gone already."""
@@ -268,6 +296,29 @@ class LocalStore(Store):
 
     def move(self, source: str, destination: str) -> None:
         os.rename(source, destination)
+
+    def swappable(self, directories: Iterable[str]) -> set[str]:
+        return exchangeable(directories)
+
+    def make_twin(self, directory: str, twin: str) -> None:
+        os.makedirs(twin)
+        status = os.stat(directory)
+        if (status.st_uid, status.st_gid) != (os.geteuid(), os.getegid()):
+            os.chown(twin, status.st_uid, status.st_gid)
+        shutil.copystat(directory, twin)
+
+    def link(self, path: str, other: str) -> None:
+        os.link(path, other, follow_symlinks=False)
+
+    def swap(self, directory: str, twin: str) -> None:
+        exchange(directory, twin)
+
+    def identities(self, directory: str) -> dict[str, str]:
+        with os.scandir(directory) as entries:
+            return {entry.name: str(entry.inode()) for entry in entries}
+
+    def identity(self, directory: str) -> str:
+        return str(os.stat(directory).st_ino)
 
     def remove(self, path: str) -> None:
         with contextlib.suppress(FileNotFoundError):

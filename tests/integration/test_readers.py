@@ -1,0 +1,150 @@
+"""Readers are not punished: they see the old files or the new ones, and what strangers do meanwhile stays."""
+
+from __future__ import annotations
+
+import os
+import threading
+from collections.abc import Callable
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from conftest import Place
+from helpers import oracle
+from parketto import Dataset
+from parketto.storage.exchange import exchangeable
+
+ROWS = 300
+
+
+def make(place: Place, folder: str = "") -> None:
+    place.write_files({f"{folder}f{n}.parquet": pa.table({"a": [n], "b": [ROWS - n]}) for n in range(ROWS)})
+    place.fs.pipe_file(f"{place.root}/{folder}notes.txt", b"mine")
+
+
+def supported(place: Place) -> bool:
+    os.makedirs(place.root, exist_ok=True)
+    return bool(exchangeable([place.root]))
+
+
+def count_rows(directory: str) -> int | None:
+    """What a plain reader sees: list, then open. A file that is gone by then is an error it can see."""
+    try:
+        names = [name for name in os.listdir(directory) if name.endswith(".parquet")]
+        return sum(pq.read_metadata(f"{directory}/{name}").num_rows for name in names)
+    except FileNotFoundError:
+        return None
+
+
+def test_a_reader_sees_the_old_files_or_the_new_ones(local: Place) -> None:
+    make(local)
+    if not supported(local):
+        pytest.skip("directories cannot be swapped here")
+    seen: set[int | None] = set()
+    stop = threading.Event()
+
+    def read() -> None:
+        while not stop.is_set():
+            seen.add(count_rows(local.root))
+
+    reader = threading.Thread(target=read)
+    reader.start()
+    dataset = Dataset(local.root)
+    dataset.compact(target_rows_per_file=40)
+    for _ in range(6):
+        dataset.optimize(["a"], target_rows_per_file=3)
+        dataset.optimize(["b"], target_rows_per_file=7)
+    stop.set()
+    reader.join()
+    assert seen - {None} == {ROWS}
+
+
+def during_commit(dataset: Dataset, before: str, action: Callable[[], object]) -> None:
+    """Do something right before a store's method is called for the first time."""
+    base = type(dataset._store)
+    original = getattr(base, before)
+    done = False
+
+    def call(self: Any, *args: Any) -> Any:
+        nonlocal done
+        if not done:
+            done = True
+            action()
+        return original(self, *args)
+
+    dataset._store.__class__ = type("Watched", (base,), {before: call})
+
+
+@pytest.mark.parametrize("folder", ["", "day=1/"])
+def test_what_strangers_do_just_before_the_swap_is_carried_over(local: Place, folder: str) -> None:
+    make(local, folder)
+    if not exchangeable([f"{local.root}/{folder}".rstrip("/")]):
+        pytest.skip("directories cannot be swapped here")
+    local.write_files({f"{folder}good.parquet": pa.table({"a": range(5000), "b": range(5000)})})
+    local.write_files({f"{folder}going.parquet": pa.table({"a": range(4900), "b": range(4900)})})
+    directory = f"{local.root}/{folder}"
+    dataset = Dataset(local.root)
+
+    def strangers() -> None:
+        pq.write_table(pa.table({"a": [77], "b": [77]}), f"{directory}late.parquet")
+        pq.write_table(pa.table({"a": range(4444), "b": range(4444)}), f"{directory}.tmp")
+        os.rename(f"{directory}.tmp", f"{directory}good.parquet")
+        os.unlink(f"{directory}going.parquet")
+        os.makedirs(f"{directory}_temporary/0")
+
+    during_commit(dataset, "swap", strangers)
+    dataset.compact(target_rows_per_file=5000)
+    tables = {os.path.basename(path): oracle.read_file(path) for path in oracle.data_files(local.root)}
+    assert tables["late.parquet"].column("a").to_pylist() == [77]
+    assert tables["good.parquet"].num_rows == 4444
+    assert "going.parquet" not in tables
+    assert sum(table.num_rows for table in tables.values()) == ROWS + 1 + 4444
+    assert os.path.isdir(f"{directory}_temporary/0")
+    assert local.left_behind() == []
+
+
+def test_the_directory_keeps_its_owner_and_permissions(local: Place) -> None:
+    make(local)
+    os.chmod(local.root, 0o2750)
+    if os.geteuid() == 0:
+        os.chown(local.root, 1234, 2345)
+    before = os.stat(local.root)
+    Dataset(local.root).compact()
+    after = os.stat(local.root)
+    assert (after.st_mode, after.st_uid, after.st_gid) == (before.st_mode, before.st_uid, before.st_gid)
+
+
+def test_a_directory_somebody_stands_in_is_not_swapped_away(local: Place, monkeypatch: pytest.MonkeyPatch) -> None:
+    make(local)
+    monkeypatch.chdir(local.root)
+    assert exchangeable([local.root]) == set()
+    Dataset(".").compact()
+    assert len([name for name in os.listdir(".") if name.endswith(".parquet")]) == 1
+    assert os.getcwd() == local.root
+
+
+def test_swapping_can_be_turned_off(local: Place) -> None:
+    make(local)
+    before = os.stat(local.root).st_ino
+    Dataset(local.root, publish="rename").compact()
+    assert os.stat(local.root).st_ino == before
+    assert len(local.files()) == 1
+    with pytest.raises(ValueError, match="'auto', 'rename'"):
+        Dataset(local.root, publish="copy")  # type: ignore[arg-type]
+
+
+def test_a_filesystem_without_swaps_or_links_gets_single_renames(local: Place) -> None:
+    make(local)
+    rows = local.rows()
+    for method in ("swap", "link"):
+        dataset = Dataset(local.root)
+
+        def refuse(*_: Any) -> None:
+            raise OSError(22, "Invalid argument")
+
+        dataset._store.__class__ = type("Plain", (type(dataset._store),), {method: refuse})
+        dataset.optimize(["a"] if method == "swap" else ["b"])
+        assert local.rows() == rows
+        assert local.left_behind() == []
