@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import fsspec
@@ -24,9 +24,10 @@ class Place:
 
     root: str
     fs: AbstractFileSystem
+    options: dict[str, Any] = field(default_factory=dict)
 
     def dataset(self, **options: Any) -> Dataset:
-        return Dataset(self.root, filesystem=self.fs, **options)
+        return Dataset(self.root, filesystem=self.fs, **self.options, **options)
 
     def write_files(self, tables: dict[str, Any], **options: Any) -> None:
         oracle.write_files(self.root, tables, self.fs, **options)

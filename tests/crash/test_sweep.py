@@ -12,6 +12,17 @@ from conftest import Place
 from helpers.crash import Crash, mortal
 from parketto import Dataset
 
+
+@pytest.fixture(params=["local, swapped", "local, renamed", "memory"])
+def place(request: pytest.FixtureRequest) -> Place:
+    """Every way to publish: a swap of directories, single renames, copies."""
+    kind, _, way = request.param.partition(", ")
+    chosen: Place = request.getfixturevalue(kind)
+    if way == "renamed":
+        chosen.options = {"publish": "rename"}
+    return chosen
+
+
 OPERATIONS: dict[str, Callable[[Dataset], object]] = {
     "compact": lambda dataset: dataset.compact(target_rows_per_file=40),
     "optimize": lambda dataset: dataset.optimize(["id"], target_rows_per_file=25),

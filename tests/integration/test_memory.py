@@ -1,0 +1,64 @@
+"""Memory is bounded by a setting, not by the data: measured in a process of its own."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from conftest import Place
+
+MEASURE = """
+import json, resource, sys
+import pyarrow.parquet
+from parketto import Dataset
+import parketto.engines.pyarrow.engine
+def peak():
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss // 1024
+dataset = Dataset(sys.argv[1], memory_mb=int(sys.argv[3]))
+before = peak()
+stats = dataset.compact() if sys.argv[2] == "compact" else dataset.optimize(["n"])
+print(json.dumps({"before": before, "peak": peak(), "files": stats["after_file_count"]}))
+"""
+
+
+def measure(root: str, operation: str, memory_mb: int) -> dict[str, int]:
+    command = [sys.executable, "-c", MEASURE, root, operation, str(memory_mb)]
+    result: dict[str, int] = json.loads(subprocess.run(command, check=True, capture_output=True).stdout)
+    return result
+
+
+@pytest.mark.parametrize("operation", ["compact", "optimize"])
+def test_a_kilobyte_that_decodes_to_a_gigabyte(local: Place, operation: str) -> None:
+    """Half a million rows of the same thousand letters: tiny on disk, a gigabyte as soon as it is decoded."""
+    os.makedirs(local.root)
+    letters = pa.array(["x" * 1000]).take(pa.array(np.zeros(50_000, dtype=np.int32)))
+    table = pa.table({"text": pa.chunked_array([letters] * 10), "n": np.zeros(500_000, dtype=np.int64)})
+    for number in range(2):
+        pq.write_table(table, f"{local.root}/{number}.parquet", row_group_size=500_000)
+    del table, letters
+    on_disk = sum(entry.stat().st_size for entry in os.scandir(local.root))
+    assert on_disk < 2**20
+    found = measure(local.root, operation, memory_mb=64)
+    assert found["files"] == 1
+    assert found["peak"] - found["before"] < 256, found
+    assert pq.read_metadata(f"{local.root}/{local.files()[0]}").num_rows == 1_000_000
+
+
+def test_ten_times_the_files_take_no_more_memory(local: Place) -> None:
+    rng = np.random.default_rng(3)
+    peaks = []
+    for files in (20, 200):
+        root = f"{local.root}-{files}"
+        os.makedirs(root)
+        for number in range(files):
+            pq.write_table(pa.table({"n": rng.integers(0, 2**60, 20_000)}), f"{root}/{number}.parquet")
+        found = measure(root, "compact", memory_mb=32)
+        peaks.append(found["peak"] - found["before"])
+    assert peaks[1] < peaks[0] + 48, peaks
