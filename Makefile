@@ -41,7 +41,7 @@ bench: $(READY)  ## measure memory and speed of a 1,000-file compaction
 
 docs: $(READY)  ## build the documentation into site/
 	$(UV) install --python $(BIN)/python --constraints constraints.txt --group docs
-	$(BIN)/mkdocs build --strict --quiet
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet
 
 constraints: $(READY)  ## compile constraints.txt anew
 	$(UV) compile pyproject.toml --all-extras --group dev --group docs --universal --python-version 3.11 \

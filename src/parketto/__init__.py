@@ -1,5 +1,6 @@
 """Parketto keeps plain Parquet datasets healthy: in place, atomically, rewriting as little as possible."""
 
+import logging as _logging
 from importlib.metadata import version as _version
 
 from parketto.commit.recovery import Recovery
@@ -31,6 +32,9 @@ from parketto.stats import MaintenanceStats, WriteStats
 from parketto.storage.footers import ColumnStats, FileInfo, RowGroupInfo
 
 __version__ = _version("parketto")
+
+# A library speaks through logging only where the program has set it up.
+_logging.getLogger(__name__).addHandler(_logging.NullHandler())
 
 __all__ = [
     "ColumnNotFound",

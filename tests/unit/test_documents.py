@@ -1,0 +1,41 @@
+"""What the documents show is run, and what they say about the commands is true."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+
+
+def test_readme_examples_run(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    blocks = re.findall(r"```python\n(.*?)```", (ROOT / "README.md").read_text(), re.S)
+    assert len(blocks) == 3
+    names: dict[str, object] = {}
+    for block in blocks:
+        exec(compile(block, "README.md", "exec"), names)
+    said = capsys.readouterr().out
+    assert "3 -> 1" in said
+    assert "[1, 1, 1, 2, 2, 2, 3, 3, 3]" in said
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["events", "ticks"]
+
+
+def test_demo_runs() -> None:
+    done = subprocess.run(
+        [sys.executable, ROOT / "examples" / "demo.py"], capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    assert "All 600,000 rows are there." in done.stdout
+
+
+def test_make_help_lists_the_commands_of_the_readme() -> None:
+    text = subprocess.run(["make", "-C", ROOT, "help"], capture_output=True, text=True, check=True).stdout
+    for target in ("demo", "test", "test-all", "lint", "bench", "docs"):
+        assert f"make {target} " in text
