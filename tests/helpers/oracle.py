@@ -33,7 +33,7 @@ def rows(root: str, fs: AbstractFileSystem | None = None) -> Counter[str]:
     counted: Counter[str] = Counter()
     for path in data_files(root, fs):
         directory = os.path.dirname(path)[len(root) :]
-        counted.update(f"{directory} {row!r}" for row in read_file(path, fs).to_pylist(maps_as_pydicts=None))
+        counted.update(f"{directory} {row!r}" for row in read_file(path, fs).to_pylist())
     return counted
 
 
