@@ -16,6 +16,7 @@ from parketto.errors import (
     InvalidArgument,
     LockTimeout,
     NotADataset,
+    NotPlainParquet,
     ParkettoError,
     UnreadableFile,
 )
@@ -53,6 +54,7 @@ __all__ = [
     "LockTimeout",
     "MaintenanceStats",
     "NotADataset",
+    "NotPlainParquet",
     "ParkettoError",
     "Progress",
     "Recovery",

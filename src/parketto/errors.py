@@ -36,6 +36,10 @@ class NotADataset(ParkettoError, NotADirectoryError):
     """The path is a file; a dataset is a directory."""
 
 
+class NotPlainParquet(ParkettoError, ValueError):
+    """The directory belongs to a table format, whose log would no longer be true if files changed."""
+
+
 class UnreadableFile(ParkettoError, ValueError):
     """A file of the dataset cannot be read as Parquet. Nothing was touched."""
 
@@ -57,6 +61,14 @@ class CommitFailed(CommitError):
 
 class CommitConflict(CommitFailed):
     """Somebody else changed the files that this operation had read. Their work stands; run it again."""
+
+    @classmethod
+    def over(cls, path: str, *, gone: bool) -> CommitConflict:
+        """The conflict over one file."""
+        return cls(
+            f"{path!r} {'is gone' if gone else 'has changed'} since this operation read it: somebody else is "
+            "working on the dataset. Their work stands and nothing of this one was published; run it again"
+        )
 
 
 class LockTimeout(CommitFailed, TimeoutError):

@@ -15,7 +15,8 @@ from typing import TypeVar
 from parketto.commit.journal import Journal, Publication, Retirement
 from parketto.commit.swap import Swap, carry_over
 from parketto.commit.workspace import Workspace
-from parketto.errors import CommitStateUnknown
+from parketto.errors import CommitConflict, CommitStateUnknown
+from parketto.storage.store import FileEntry
 
 logger = logging.getLogger(__name__)
 
@@ -23,18 +24,25 @@ Step = TypeVar("Step", Publication, Retirement)
 
 
 class Applier:
-    """Applies one journal. `irreversible` says whether a live file is already gone for good."""
+    """Applies one journal. `irreversible` says whether a live file is already gone for good.
 
-    def __init__(self, workspace: Workspace, journal: Journal) -> None:
+    Args:
+        workspace: Where the journal is.
+        journal: What to do.
+        first: Nobody has begun with it yet; otherwise steps may already be taken.
+    """
+
+    def __init__(self, workspace: Workspace, journal: Journal, *, first: bool = False) -> None:
         self._workspace, self._journal, self._store = workspace, journal, workspace.store
+        self._first = first
         self._publish_steps, self._retire_steps = _by_directory(journal.publish), _by_directory(journal.retire)
         self.irreversible = False
 
-    def roll_forward(self, *, swap: bool = False) -> None:
+    def roll_forward(self) -> None:
         """Bring the dataset to the state after the operation.
 
-        With `swap`, directories that the journal says can be swapped are; the single steps then find their work
-        done. Recovery goes without: the directory may have changed since.
+        The first time, directories that the journal says can be swapped are; the single steps then find their
+        work done. Recovery goes without: the directory may have changed since.
         """
         publish, retire = self._publish_steps, self._retire_steps
         swaps = {each.directory: each for each in self._journal.swaps}
@@ -42,7 +50,7 @@ class Applier:
             for parking in sorted({posixpath.dirname(old.parked) for old in self._journal.retire}):
                 self._make_dirs(self._staged(parking))
         for directory in sorted({*publish, *retire}):
-            if swap and directory in swaps:
+            if self._first and directory in swaps:
                 self._swap(swaps[directory])
             for new in publish[directory]:
                 self._publish(new)
@@ -108,16 +116,25 @@ class Applier:
     def _retire(self, old: Retirement) -> None:
         live = self._live(old.path)
         found = self._store.stat(live)
-        if found is None:
-            return
-        if found.fingerprint != old.fingerprint:
-            logger.warning("%s was replaced by somebody else while it was being retired; it stays", live)
+        if found is None or found.fingerprint != old.fingerprint:
+            self._already_retired(old, live, found)
             return
         if self._store.atomic_move:
             self._store.move(live, self._staged(old.parked))
         else:
             self.irreversible = True
             self._store.remove(live)
+
+    def _already_retired(self, old: Retirement, live: str, found: FileEntry | None) -> None:
+        """The file is not where it was. In a recovery that is the work of the first attempt, or of somebody later.
+
+        The first time it is a conflict: somebody was quicker than the check before the journal.
+        """
+        parked = self._fingerprint(self._staged(old.parked)) == old.fingerprint
+        if self._first and (found is not None or not parked):
+            raise CommitConflict.over(live, gone=found is None)
+        if found is not None:
+            logger.warning("%s was replaced by somebody else while it was being retired; it stays", live)
 
     def _make_dirs(self, directory: str) -> None:
         if self._store.is_dir(directory):

@@ -9,6 +9,7 @@ import posixpath
 import tempfile
 import threading
 import uuid
+from collections import defaultdict
 from collections.abc import Sequence
 from types import TracebackType
 from typing import NoReturn
@@ -19,7 +20,7 @@ from parketto.commit.recovery import Recovery, recover_locked
 from parketto.commit.swap import Swap, build_twins
 from parketto.commit.workspace import Workspace
 from parketto.engines.base import StagedFile
-from parketto.errors import CommitConflict, CommitFailed, CommitStateUnknown
+from parketto.errors import CommitConflict, CommitFailed, CommitStateUnknown, ParkettoError
 from parketto.storage.hive import PartitionFilter
 from parketto.storage.locks import Lock
 from parketto.storage.snapshot import list_data_files, relative
@@ -59,8 +60,9 @@ class Transaction:
             self._scratch.cleanup()
         assert self._alive is not None, "entered before it is left"
         try:
-            if not isinstance(error, CommitStateUnknown):  # then recovery still needs the staged files
-                self._clean_up()
+            if isinstance(error, Exception) and not isinstance(error, ParkettoError):
+                error.add_note(f"The {self._operation} was not committed; the dataset is unchanged.")
+            self._clean_up()
         finally:
             self._alive.release()
 
@@ -92,24 +94,25 @@ class Transaction:
         for entry in inputs:
             current = found.get(entry.path)
             if current is None or current.fingerprint != entry.fingerprint:
-                what = "is gone" if current is None else "has changed"
-                raise CommitConflict(
-                    f"{entry.path!r} {what} since this {self._operation} read it: somebody else is working on the "
-                    "dataset. Their work stands and nothing of this one was published; run it again"
-                )
+                raise CommitConflict.over(entry.path, gone=current is None)
 
     def commit(self, publish: Sequence[StagedFile], retire: Sequence[FileEntry]) -> None:
         """Make the staged files part of the dataset and take the retired ones out: all of it, or nothing."""
-        self._store.sync([*(file.path for file in publish), f"{self._directory}/new"])
-        with self._workspace.locked():
+        self._store.sync([*(file.path for file in publish), f"{self._directory}/new", self._directory])
+        with self._workspace.locked() as lock:
             recover_locked(self._workspace)
             self.check_unchanged(retire)
             self._check_destinations(publish, retire)
+            self._inherit_access(publish, retire)
             journal = self._journal(publish, retire, self._twins(publish, retire))
-            applier, applied = Applier(self._workspace, journal), False
+            applier, applied = Applier(self._workspace, journal, first=True), False
+            if not lock.is_held():
+                raise CommitConflict(
+                    "the lock ran out while this was about to commit; nothing was changed, run it again"
+                )
             try:
                 self._workspace.write_journal(journal)
-                applier.roll_forward(swap=True)
+                applier.roll_forward()
                 applied = True
                 self._workspace.clear_journal()
             except BaseException as error:  # noqa: BLE001 - Ctrl-C too; `_give_up` always raises
@@ -158,6 +161,17 @@ class Transaction:
         for path in self._store.stat_many([file.destination for file in publish]):
             raise CommitConflict(f"{path!r} exists already; nothing was changed")
 
+    def _inherit_access(self, publish: Sequence[StagedFile], retire: Sequence[FileEntry]) -> None:
+        """What replaces private files is private, too."""
+        new: defaultdict[str, list[str]] = defaultdict(list)
+        for file in publish:
+            new[posixpath.dirname(file.destination)].append(file.path)
+        old: defaultdict[str, list[str]] = defaultdict(list)
+        for entry in retire:
+            old[posixpath.dirname(entry.path)].append(entry.path)
+        for directory, paths in new.items():
+            self._store.inherit_access(paths, old[directory])
+
     @staticmethod
     def _touched(publish: Sequence[StagedFile], retire: Sequence[FileEntry]) -> list[str]:
         return [*(file.destination for file in publish), *(entry.path for entry in retire)]
@@ -172,11 +186,11 @@ class Transaction:
                 Applier(self._workspace, undo).roll_back()
                 self._workspace.clear_journal()
                 written = False
-        except Exception as second:
+        except BaseException as second:
             raise self._unknown(error) from second
         if written or applied:
             raise self._unknown(error) from error
-        if not isinstance(error, Exception):
+        if not isinstance(error, Exception) or isinstance(error, CommitFailed):
             raise error
         raise CommitFailed(f"the {self._operation} was not committed, nothing was changed: {error}") from error
 
@@ -192,6 +206,8 @@ class Transaction:
         # the workspace away if nobody else uses it.
         try:
             with self._workspace.locked():
+                if self._workspace.journal_may_name(self._id):
+                    return  # recovery still needs what is in there, whatever error brought us here
                 self._store.remove_tree(self._directory)
         except (OSError, CommitFailed) as error:
             # The operation itself is decided; what is left in the way is swept by the next one.

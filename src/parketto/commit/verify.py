@@ -8,6 +8,7 @@ from collections.abc import Sequence
 
 from parketto.engines.base import GroupResult, StagedFile
 from parketto.errors import CommitFailed
+from parketto.plan.rewrite import FileGroup
 from parketto.storage.footers import FileInfo
 from parketto.storage.snapshot import read_snapshot
 from parketto.storage.store import Store
@@ -34,6 +35,11 @@ def verify_groups(
                     f"the schema of a file written for {group.directory!r} differs. Expected:\n{group.schema}\n"
                     f"written:\n{info.schema}\nNothing was changed"
                 )
+            if info.traits.leaves != group.traits.leaves:
+                raise CommitFailed(
+                    f"files in {group.directory!r} have columns that cannot be written back as they are: "
+                    f"{_differences(group, info)}. Nothing was changed"
+                )
             if group.max_rows is not None and info.num_rows > group.max_rows:
                 raise CommitFailed(
                     f"a file written for {group.directory!r} has {info.num_rows} rows instead of at most "
@@ -41,6 +47,11 @@ def verify_groups(
                 )
         verified += staged
     return verified
+
+
+def _differences(group: FileGroup, info: FileInfo) -> str:
+    pairs = zip(group.traits.leaves, info.traits.leaves, strict=False)
+    return "; ".join(f"{before} would become {after}" for before, after in pairs if before != after)
 
 
 def verify_written(

@@ -20,7 +20,7 @@ import posixpath
 from collections.abc import Iterator
 
 from parketto.commit.journal import Journal
-from parketto.errors import CommitFailed, InvalidArgument
+from parketto.errors import CommitFailed, CommitStateUnknown, InvalidArgument
 from parketto.storage.locks import Lock, held, wait_for
 from parketto.storage.store import Store
 
@@ -44,10 +44,10 @@ class Workspace:
         self._lock_path = f"{self.path}/lock"
 
     @contextlib.contextmanager
-    def locked(self, timeout: float = LOCK_TIMEOUT_SECONDS) -> Iterator[None]:
+    def locked(self, timeout: float = LOCK_TIMEOUT_SECONDS) -> Iterator[Lock]:
         """Be the only one who commits, lists or recovers; on the way out an empty workspace is removed."""
         try:
-            self.store.make_dirs(self.path)
+            self.store.make_private_dirs(self.path, like=self.root)
             lock = wait_for(lambda: self.store.try_lock(self._lock_path), timeout, self.path)
         except PermissionError as error:
             raise CommitFailed(
@@ -55,7 +55,7 @@ class Workspace:
                 f"{posixpath.dirname(self.path)!r} writable, or pass journal='<a folder on the same filesystem>'"
             ) from error
         with held(lock):
-            yield
+            yield lock
             self._tidy()
 
     def exists(self) -> bool:
@@ -70,8 +70,18 @@ class Workspace:
             return None
         return Journal.from_bytes(content, self.journal_path)
 
+    def journal_may_name(self, identity: str) -> bool:
+        """Whether there is a journal of that operation, or one that cannot be read."""
+        try:
+            journal = self.read_journal()
+        except CommitStateUnknown:
+            return True
+        return journal is not None and journal.id == identity
+
     def write_journal(self, journal: Journal) -> None:
         """The point of no return: from here on recovery acts on the record."""
+        # A journal is worth as much as the names that lead to it.
+        self.store.sync([self.path, posixpath.dirname(self.path) or "/"])
         self.store.write(self.journal_path, journal.to_bytes())
 
     def clear_journal(self) -> None:
@@ -111,7 +121,7 @@ class Workspace:
 def _workspace_path(store: Store, root: str, location: str | None) -> str:
     parent, _, name = root.rpartition("/")
     if location is not None:
-        folder = str(store.fs._strip_protocol(location)).rstrip("/")
+        folder = store.normalize(location)
         if folder == root or folder.startswith(f"{root}/"):
             raise InvalidArgument(f"journal={location!r} lies inside the dataset; choose a folder outside of it")
         if store.is_dir(root) and store.is_dir(folder) and not store.same_device(root, folder):

@@ -77,6 +77,8 @@ def _comparable(column: pa.ChunkedArray) -> pa.ChunkedArray:
     kind = column.type
     if pat.is_dictionary(kind):
         return _comparable(column.cast(kind.value_type))
+    if pat.is_decimal(kind) and kind.bit_width < 128:
+        return column.cast(pa.decimal128(kind.precision, kind.scale))
     if pat.is_float16(kind):
         return column.cast(pa.float32())
     if pat.is_fixed_size_binary(kind):

@@ -34,14 +34,12 @@ class Thresholds:
         True
         """
         megabytes = _positive("target_mb_per_file", target_mb_per_file)
-        rows = _positive("target_rows_per_file", target_rows_per_file)
-        if rows is not None and rows != int(rows):
-            raise InvalidArgument(f"target_rows_per_file must be a whole number, got {target_rows_per_file!r}")
+        rows = _whole("target_rows_per_file", target_rows_per_file)
         if megabytes is None and rows is None:
             megabytes = DEFAULT_TARGET_MB
         return cls(
             None if megabytes is None else max(1, int(megabytes * MEGABYTE)),
-            None if rows is None else int(rows),
+            rows,
         )
 
     @property
@@ -72,10 +70,16 @@ def _positive(name: str, value: float | None) -> float | None:
     return value
 
 
+def _whole(name: str, value: float | None) -> int | None:
+    number = _positive(name, value)
+    if number is not None and number != int(number):
+        raise InvalidArgument(f"{name} must be a whole number, got {value!r}")
+    return None if number is None else int(number)
+
+
 def check_max_rows(max_rows_per_file: int | None) -> int | None:
     """A limit of rows per file that is a whole number of at least one."""
-    rows = _positive("max_rows_per_file", max_rows_per_file)
-    return None if rows is None else max(1, int(rows))
+    return _whole("max_rows_per_file", max_rows_per_file)
 
 
 def check_codec(compression: object) -> str | None:
@@ -116,3 +120,5 @@ def check_columns_exist(
         )
     if missing:
         raise ColumnNotFound(missing, schema.names, what)
+    if ambiguous := [name for name in columns if schema.names.count(name) > 1]:
+        raise InvalidArgument(f"{what} stand more than once in the data: {quoted(ambiguous)}")

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import pairwise
+from itertools import chain, pairwise, repeat
 from typing import Literal
 
 import pyarrow as pa
@@ -15,6 +15,8 @@ from parketto.plan.limits import DEFAULT_CODEC, Thresholds, check_columns_exist
 from parketto.plan.packing import pack
 from parketto.storage.footers import FileInfo, PhysicalTraits, RowGroupInfo
 
+_ARROW_SCHEMA = b"ARROW:schema"
+
 Operation = Literal["compact", "optimize"]
 
 
@@ -22,8 +24,8 @@ Operation = Literal["compact", "optimize"]
 class FileGroup:
     """Files of one directory and one schema that become `outputs` new files in that directory.
 
-    It iterates over its files. `max_rows` cuts outputs exactly, `roll_bytes` approximately, at the next
-    row group.
+    It iterates over its files. `max_rows` is the most that an output may have; with `even` all outputs get the
+    same number of rows, give or take one. `roll_bytes` ends an output at the row group that is nearest to it.
     """
 
     files: tuple[FileInfo, ...]
@@ -31,12 +33,22 @@ class FileGroup:
     max_rows: int | None = None
     roll_bytes: int | None = None
     compression: str | None = None
+    even: bool = False
 
     def __iter__(self) -> Iterator[FileInfo]:
         return iter(self.files)
 
     def __len__(self) -> int:
         return len(self.files)
+
+    def row_limits(self) -> Iterator[int] | None:
+        """After how many rows each output ends, one after the other; None if rows do not matter."""
+        if self.max_rows is None:
+            return None
+        if not self.even:
+            return repeat(self.max_rows)
+        rows, longer = divmod(self.num_rows, self.outputs)
+        return chain(repeat(rows + 1, longer), repeat(max(1, rows)))
 
     @property
     def paths(self) -> list[str]:
@@ -72,10 +84,12 @@ class FileGroup:
     @property
     def metadata(self) -> Mapping[bytes, bytes]:
         """Key-value metadata of the new files: all keys of all files; where they differ, the first file's."""
-        merged: dict[bytes, bytes] = {}
+        merged = dict(self.files[0].metadata or {})
         for file in self.files:
             for key, value in (file.metadata or {}).items():
-                merged.setdefault(key, value)
+                # Arrow's entry describes the types and belongs to the schema: the first file's, or none.
+                if key != _ARROW_SCHEMA:
+                    merged.setdefault(key, value)
         return merged
 
     @property
@@ -115,6 +129,7 @@ def plan_compaction(
                     files=tuple(cell[index] for index in chosen.items),
                     outputs=outputs,
                     max_rows=-(-chosen.num_rows // outputs) if outputs > 1 else None,
+                    even=True,
                     compression=compression,
                 )
             )
@@ -158,7 +173,7 @@ def check_orderable_files(files: Iterable[FileInfo], columns: tuple[str, ...]) -
 
 
 def cells(files: Iterable[FileInfo]) -> list[list[FileInfo]]:
-    """Files that may be put together: one directory, one schema (metadata aside), one physical layout."""
+    """Files that may be put together: one directory, one schema (metadata of files aside), one physical layout."""
     grouped: dict[tuple[object, ...], list[FileInfo]] = defaultdict(list)
     keys: dict[int, str] = {}
     for file in files:
@@ -172,19 +187,26 @@ def cells(files: Iterable[FileInfo]) -> list[list[FileInfo]]:
 def in_order(files: Sequence[FileInfo], columns: tuple[str, ...], thresholds: Thresholds) -> bool:
     """Whether ordering these files again would gain nothing, as far as their footers tell.
 
-    Each row group declares the order, no two row groups overlap in the first column, and the files are
-    neither too many nor too long.
+    Each row group declares the order, no two row groups overlap in the first column, and the files are neither
+    too small nor too long. Where footers have no bounds nobody can skip by them, so there is nothing to gain.
     """
-    rows = sum(file.num_rows for file in files)
-    size = sum(file.size_bytes for file in files)
-    if 3 * thresholds.capacity * (len(files) - 1) >= 4 * max(1, thresholds.weight(size, rows)):
-        return False
     if thresholds.target_rows is not None and any(f.num_rows > thresholds.target_rows for f in files):
         return False
     groups = [group for file in files for group in file.row_groups if group.num_rows]
     if any(group.sorted_by[: len(columns)] != columns for group in groups):
         return False
-    return not _overlapping(groups, columns[0])
+    return not _too_small(files, columns[0], thresholds) and not _overlapping(groups, columns[0])
+
+
+def _too_small(files: Sequence[FileInfo], column: str, thresholds: Thresholds) -> bool:
+    """Whether neighbours would fit into one file; the last piece of a cut, after a larger one, may."""
+    bounds = [(file.column_stats(column), file) for file in files]
+    known = [(stats.min, stats.max, file.path, file) for stats, file in bounds if stats.min is not None]
+    ordered = [item[-1] for item in sorted(known, key=lambda item: item[:3])]
+    ordered += [file for stats, file in bounds if stats.min is None]
+    weights = [thresholds.weight(file.size_bytes, file.num_rows) for file in ordered]
+    fitting = [max(pair) for pair in pairwise(weights) if sum(pair) <= thresholds.capacity]
+    return len(fitting) > 1 or any(2 * larger <= thresholds.capacity for larger in fitting)
 
 
 def prevailing_codec(files: Iterable[FileInfo]) -> str | None:
@@ -203,14 +225,15 @@ def _overlapping(groups: Sequence[RowGroupInfo], column: str) -> bool:
         if stats is not None and stats.null_count == group.num_rows:
             continue  # only NULLs: they come last, wherever that is
         if stats is None or stats.min is None:
-            return True
+            return False
         bounds.append((stats.min, stats.max))
     bounds.sort()
     return any(low < high for (_, high), (low, _) in pairwise(bounds))
 
 
 def _schema_key(schema: pa.Schema) -> str:
-    return str(schema.to_string(show_field_metadata=False, show_schema_metadata=False))
+    # With the metadata of fields (a unit, an id), which belongs to the type; without that of the whole file.
+    return str(schema.to_string(truncate_metadata=False, show_field_metadata=True, show_schema_metadata=False))
 
 
 def _plan(

@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import io
+import json
 import posixpath
+import struct
 from collections import Counter
 from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, field
@@ -46,10 +49,15 @@ class RowGroupInfo:
 
 
 class PhysicalTraits(NamedTuple):
-    """How values are laid out where Arrow's types do not tell, so that a rewrite keeps it."""
+    """How values are laid out where Arrow's types do not tell, so that a rewrite keeps it.
+
+    `leaves` describes every leaf column in Parquet's own terms; a rewritten file must have the same.
+    """
 
     int96_timestamps: bool = False
     integer_decimals: bool = False
+    utc_times: bool = False
+    leaves: tuple[str, ...] = ()
 
 
 STANDARD_LAYOUT = PhysicalTraits()
@@ -114,7 +122,7 @@ def naming(path: str) -> Iterator[None]:
         yield
     except (FileNotFoundError, PermissionError):
         raise
-    except (pa.ArrowInvalid, pa.ArrowNotImplementedError, OSError) as error:
+    except (pa.ArrowInvalid, pa.ArrowNotImplementedError, OSError, UnicodeEncodeError) as error:
         raise UnreadableFile(path, error) from error
 
 
@@ -125,13 +133,11 @@ def read_footer(
     stats_columns: Collection[str] | None = (),
 ) -> FileInfo:
     """Read one footer. `stats_columns` names the columns whose bounds are kept; None keeps all."""
-    with naming(entry.path):
-        if isinstance(store, LocalStore):
-            with store.open_input(entry.path) as file:
-                footer = pq.read_metadata(file)
-        else:
-            footer = pq.read_metadata(_TailFile(store, entry))
-        schema = footer.schema.to_arrow_schema()
+    with naming(entry.path), _footer_source(store, entry) as source:
+        parquet = pq.ParquetFile(source)
+        # Not the footer's own idea of it: only the reader's restores UUID, JSON and other extension types.
+        schema, footer = parquet.schema_arrow, parquet.metadata
+        _refuse_encrypted(entry, footer, source)
     return FileInfo(
         path=entry.path,
         size_bytes=entry.size_bytes,
@@ -144,6 +150,20 @@ def read_footer(
         traits=_traits(footer.schema),
         row_groups=_row_groups(footer, stats_columns),
     )
+
+
+def _footer_source(store: Store, entry: FileEntry) -> Any:
+    return store.open_input(entry.path) if isinstance(store, LocalStore) else _TailFile(store, entry)
+
+
+def _refuse_encrypted(entry: FileEntry, footer: pq.FileMetaData, source: Any) -> None:
+    """A readable footer may lie over encrypted columns, and asking Arrow about one of those ends the process.
+
+    Such a footer is signed: it is longer than what it says.
+    """
+    source.seek(entry.size_bytes - 8)
+    if struct.unpack("<I", source.read(4))[0] != footer.serialized_size:
+        raise UnreadableFile(entry.path, "its columns are encrypted")
 
 
 def _codec(footer: pq.FileMetaData) -> str | None:
@@ -163,7 +183,30 @@ def _traits(schema: pq.ParquetSchema) -> PhysicalTraits:
             column.physical_type in ("INT32", "INT64") and column.logical_type.type == "DECIMAL"
             for column in columns
         ),
+        utc_times=any(
+            column.logical_type.type == "TIME" and json.loads(column.logical_type.to_json())["isAdjustedToUTC"]
+            for column in columns
+        ),
+        leaves=tuple(_leaf(column) for column in columns),
     )
+
+
+def _leaf(column: pq.ColumnSchema) -> str:
+    """A leaf column in words: what it holds, and how deep. Names inside of nested types are not part of it."""
+    kind = _logical_type(column.logical_type.to_json())
+    # A decimal is the same decimal however wide its bytes are.
+    physical = "" if column.logical_type.type == "DECIMAL" else f" {column.physical_type}"
+    return f"{kind}{physical} {column.max_definition_level}/{column.max_repetition_level}"
+
+
+@functools.lru_cache(maxsize=1024)
+def _logical_type(text: str) -> str:
+    parts = json.loads(text)
+    for noise in ("is_from_converted_type", "force_set_converted_type"):
+        parts.pop(noise, None)
+    if parts.get("Type") == "Int" and parts.get("isSigned") and parts.get("bitWidth") in (32, 64):
+        return "None"  # as good as none: the physical type says the same
+    return " ".join(str(value) for value in parts.values())
 
 
 def _row_groups(footer: pq.FileMetaData, stats_columns: Collection[str] | None) -> tuple[RowGroupInfo, ...]:

@@ -8,6 +8,7 @@ the empty string; like Spark it is filed under the default partition, and a foun
 from __future__ import annotations
 
 import datetime as dt
+import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from decimal import Decimal
 from urllib.parse import unquote
@@ -120,7 +121,7 @@ def _value_matches(wanted: object, actual: str | None) -> bool:
         return wanted is None and actual is None
     if isinstance(wanted, int) and not isinstance(wanted, bool):
         # `{"month": 1}` means the month, however many zeros its folder is written with.
-        return actual.lstrip("-").isdecimal() and int(actual) == wanted
+        return re.fullmatch(r"-?[0-9]+", actual) is not None and int(actual) == wanted
     return _text(wanted) == actual
 
 

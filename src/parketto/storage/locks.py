@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import logging
 import os
 import threading
 import time
@@ -21,6 +22,8 @@ try:
 except ImportError:  # Windows has no flock; leases serve there
     fcntl = None  # type: ignore[assignment]
 
+logger = logging.getLogger(__name__)
+
 HAS_FLOCK = fcntl is not None
 LEASE_SECONDS = 60.0
 _POLL_SECONDS = 0.02
@@ -32,6 +35,9 @@ class Lock(Protocol):
 
     def release(self) -> None:
         """Let the next one in. Safe to call twice."""
+
+    def is_held(self) -> bool:
+        """Whether it is certain that nobody else has it."""
 
 
 def wait_for(try_lock: Callable[[], Lock | None], timeout: float, path: str) -> Lock:
@@ -62,22 +68,35 @@ class FileLock:
                 descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
             except FileNotFoundError:
                 continue  # the folder was tidied away between the two calls
+            lock = cls(descriptor)  # from here on its end closes the descriptor, whatever happens
             try:
                 fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
             except BlockingIOError:
-                os.close(descriptor)
+                lock.release()
                 return None
             # The holder before us may have removed the file: a lock on an unlinked file excludes nobody.
             with contextlib.suppress(FileNotFoundError):
                 if os.fstat(descriptor).st_ino == os.stat(path).st_ino:
-                    return cls(descriptor)
-            os.close(descriptor)
+                    return lock
+            lock.release()
+
+    def is_held(self) -> bool:
+        """The kernel takes it from nobody."""
+        return self._descriptor is not None
 
     def release(self) -> None:
-        """Close the descriptor, which frees the lock."""
-        if self._descriptor is not None:
-            os.close(self._descriptor)
-            self._descriptor = None
+        """Free the lock."""
+        descriptor, self._descriptor = self._descriptor, None
+        if descriptor is not None:
+            try:
+                # Closing alone would leave it to a forked child that has inherited the descriptor.
+                fcntl.flock(descriptor, fcntl.LOCK_UN)
+            finally:
+                os.close(descriptor)
+
+    def __del__(self) -> None:
+        # An interrupt may come between taking the lock and entering the block that releases it.
+        self.release()
 
 
 class ProcessLock:
@@ -97,6 +116,10 @@ class ProcessLock:
                 return None
             cls._held[path] = lock = cls(path)
             return lock
+
+    def is_held(self) -> bool:
+        """Whether it has not been released."""
+        return self._held.get(self._path) is self
 
     def release(self) -> None:
         """Forget the lock."""
@@ -138,7 +161,21 @@ class LeaseLock:
 
     def _renew(self) -> None:
         while not self._stop.wait(self._seconds / 4):
-            self._store.write(self._path, _lease(self._owner, self._seconds))
+            try:
+                if not self._is_ours():
+                    return  # it ran out and somebody else has taken it: writing now would take it from them
+                self._store.write(self._path, _lease(self._owner, self._seconds))
+            except OSError as error:
+                # The lease is good for three more attempts.
+                logger.warning("could not renew the lease %s: %s", self._path, error)
+
+    def is_held(self) -> bool:
+        """Whether the lease is still ours, as the store tells."""
+        return not self._stop.is_set() and self._is_ours()
+
+    def _is_ours(self) -> bool:
+        current = _read_lease(self._store, self._path)
+        return current is not None and current["owner"] == self._owner and current["expires"] > time.time()
 
     def release(self) -> None:
         """Stop renewing and remove the lease."""
@@ -146,8 +183,7 @@ class LeaseLock:
             return
         self._stop.set()
         self._renewal.join()
-        current = _read_lease(self._store, self._path)
-        if current and current["owner"] == self._owner:
+        if self._is_ours():
             self._store.remove(self._path)
 
 

@@ -8,6 +8,9 @@ from __future__ import annotations
 
 import contextlib
 import datetime as dt
+import functools
+import glob
+import operator
 import os
 import posixpath
 import shutil
@@ -21,7 +24,7 @@ from fsspec.core import url_to_fs
 from fsspec.implementations.local import LocalFileSystem
 from fsspec.implementations.memory import MemoryFileSystem
 
-from parketto.errors import InvalidArgument
+from parketto.errors import InvalidArgument, UnreadableFile
 from parketto.storage.exchange import exchange, exchangeable
 from parketto.storage.locks import HAS_FLOCK, FileLock, LeaseLock, Lock, ProcessLock
 
@@ -166,7 +169,16 @@ class Store:
     def remove_tree(self, path: str) -> None:
         """Remove a folder and all in it, if it is there."""
         with contextlib.suppress(FileNotFoundError):
-            self.fs.rm(path, recursive=True)
+            if not glob.has_magic(path):
+                self.fs.rm(path, recursive=True)
+                return
+            # fsspec would take the name for a pattern, and find nothing.
+            for name, info in sorted(self.fs.find(path, withdirs=True, detail=True).items(), reverse=True):
+                if info["type"] == "directory":
+                    self.remove_empty_dir(name)
+                else:
+                    self.fs.rm_file(name)
+            self.remove_empty_dir(path)
 
     def remove_empty_dir(self, path: str) -> None:
         """Remove a folder if nothing is in it."""
@@ -176,6 +188,10 @@ class Store:
     def make_dirs(self, path: str) -> None:
         """Make a folder and its parents."""
         self.fs.makedirs(path, exist_ok=True)
+
+    def make_private_dirs(self, path: str, like: str) -> None:  # noqa: ARG002
+        """Make a folder that lets nobody in who may not enter another one."""
+        self.make_dirs(path)
 
     def sync(self, paths: Iterable[str]) -> None:
         """Make files or folders survive a power cut, where that is ours to do."""
@@ -191,6 +207,13 @@ class Store:
     def same_device(self, first: str, second: str) -> bool:  # noqa: ARG002
         """Whether files can be moved between two folders without copying."""
         return True
+
+    def normalize(self, path: str) -> str:
+        """A path or URL of a folder in the form that this store uses."""
+        return str(self.fs._strip_protocol(path)).rstrip("/") or "/"
+
+    def inherit_access(self, paths: Iterable[str], originals: Sequence[str]) -> None:
+        """Give new files the owner and at most the permissions that the originals have."""
 
     def local_path(self, path: str) -> str | None:  # noqa: ARG002
         """The path for programs that only know the local disk, or None."""
@@ -226,7 +249,8 @@ class LocalStore(Store):
     atomic_move = True
 
     def list_files(self, root: str) -> Iterator[FileEntry]:
-        pending, linked = [root], {os.path.realpath(root)}
+        real_root = os.path.realpath(root)
+        pending, linked = [root], {real_root}
         while pending:
             folder = pending.pop()
             try:
@@ -235,17 +259,17 @@ class LocalStore(Store):
                 continue
             with entries:
                 for entry in entries:
-                    if entry.is_dir():
-                        if entry.is_symlink():  # a link that leads back to where we are would never end
-                            target = os.path.realpath(entry.path)
-                            if target in linked:
-                                continue
-                            linked.add(target)
+                    if not entry.is_dir():
+                        yield from _listed(entry)
+                    elif not entry.is_symlink():
                         pending.append(entry.path)
                     else:
-                        # A file may vanish between the listing and the stat: then it is not there.
-                        with contextlib.suppress(FileNotFoundError):
-                            yield _local_entry(entry.path, entry.stat())
+                        # A link to a folder of the dataset itself would show its files twice, or never end.
+                        target = os.path.realpath(entry.path)
+                        inside = os.path.commonpath([target, real_root]) == real_root
+                        if not inside and target not in linked:
+                            linked.add(target)
+                            pending.append(entry.path)
 
     def list_dirs(self, path: str) -> list[str]:
         try:
@@ -335,6 +359,14 @@ class LocalStore(Store):
     def make_dirs(self, path: str) -> None:
         os.makedirs(path, exist_ok=True)
 
+    def make_private_dirs(self, path: str, like: str) -> None:
+        if os.path.isdir(path):
+            return
+        self.make_dirs(path)
+        if os.path.isdir(like):
+            with contextlib.suppress(FileNotFoundError):  # another process may have tidied it away again
+                os.chmod(path, os.stat(path).st_mode & os.stat(like).st_mode & 0o777 | 0o700)
+
     def sync(self, paths: Iterable[str]) -> None:
         for path in paths:
             descriptor = os.open(path, os.O_RDONLY)
@@ -354,8 +386,33 @@ class LocalStore(Store):
     def same_device(self, first: str, second: str) -> bool:
         return os.stat(first).st_dev == os.stat(second).st_dev
 
+    def normalize(self, path: str) -> str:
+        return os.path.realpath(super().normalize(path))
+
+    def inherit_access(self, paths: Iterable[str], originals: Sequence[str]) -> None:
+        found = [os.stat(original) for original in originals]
+        if not found:
+            return
+        mode = functools.reduce(operator.and_, (status.st_mode & 0o777 for status in found))
+        owner = (found[0].st_uid, found[0].st_gid)
+        for path in paths:
+            if (os.stat(path).st_uid, os.stat(path).st_gid) != owner and os.geteuid() == 0:
+                os.chown(path, *owner)
+            os.chmod(path, mode)
+
     def local_path(self, path: str) -> str | None:
         return path
+
+
+def _listed(entry: os.DirEntry[str]) -> Iterator[FileEntry]:
+    try:
+        if not entry.is_file() and not entry.is_symlink() and entry.name.endswith(".parquet"):
+            raise UnreadableFile(entry.path, "it is no regular file")
+        yield _local_entry(entry.path, entry.stat())
+    except FileNotFoundError:
+        if entry.is_symlink() and entry.name.endswith(".parquet"):
+            raise UnreadableFile(entry.path, "it is a link to a file that does not exist") from None
+        # Else it vanished between the listing and the look at it: then it is not there.
 
 
 def _local_entry(path: str, status: os.stat_result) -> FileEntry:
@@ -377,13 +434,21 @@ def open_store(
             "see fsspec.filesystem('file'), ('s3'), ('memory'), ..."
         )
     if filesystem is None:
-        filesystem, stripped = url_to_fs(location, **(storage_options or {}))
+        # Only URLs are taken apart: a local folder may have any name, `a::b` too.
+        filesystem, stripped = (
+            url_to_fs(location, **(storage_options or {}))
+            if "://" in location
+            else (LocalFileSystem(), LocalFileSystem._strip_protocol(location))
+        )
     else:
         stripped = filesystem._strip_protocol(location)
-    root = str(stripped).rstrip("/") or "/"
-    if isinstance(filesystem, LocalFileSystem):
-        # Two names of one folder must find the same journal, hence the real path.
-        return LocalStore(filesystem), os.path.realpath(root)
-    if isinstance(filesystem, MemoryFileSystem):
-        return MemoryStore(filesystem), root
-    return Store(filesystem), root
+    kind = (
+        LocalStore
+        if isinstance(filesystem, LocalFileSystem)
+        else MemoryStore
+        if isinstance(filesystem, MemoryFileSystem)
+        else Store
+    )
+    store = kind(filesystem)
+    # Two names of one folder must find the same journal, hence one form of the path.
+    return store, store.normalize(str(stripped))

@@ -25,6 +25,9 @@ def _carrier_field(field: pa.Field) -> pa.Field:
 
 
 def _carrier_type(kind: pa.DataType) -> pa.DataType:
+    if pat.is_dictionary(kind) and kind.index_type.bit_width < 32:
+        # The dictionaries of many files together may be larger than a small index can tell apart.
+        return pa.dictionary(pa.int32(), kind.value_type, kind.ordered)
     if pat.is_string_view(kind):
         return pa.large_string()
     if pat.is_binary_view(kind):

@@ -6,6 +6,7 @@ import os
 import threading
 from collections.abc import Iterator, Sequence
 from concurrent.futures import FIRST_EXCEPTION, ThreadPoolExecutor, wait
+from itertools import repeat
 
 import pyarrow as pa
 
@@ -82,7 +83,7 @@ class PyArrowEngine:
             FileFormat(request.schema, request.compression),
             lambda: context.staging.new_file(request.directory, next(names)),
             row_group_bytes=self._memory // _ROW_GROUP_SHARE,
-            max_rows=request.max_rows,
+            row_limits=None if request.max_rows is None else repeat(request.max_rows),
         )
         with writer:
             for batch in request.batches:
@@ -92,20 +93,20 @@ class PyArrowEngine:
 
     def _rewrite_group(self, group: FileGroup, plan: RewritePlan, context: Context, memory: int) -> GroupResult:
         schema = carrier_schema(group.schema) if plan.order_by else group.schema
-        file_format = FileFormat(schema, group.codec, group.metadata, group.traits, plan.order_by)
+        file_format = FileFormat(schema, group.codec, group.metadata, group.traits, plan.order_by, group.schema)
         names = unique_names(_PREFIXES[plan.operation])
         writer = RollingWriter(
             context.store,
             file_format,
             lambda: context.staging.new_file(group.directory, next(names)),
             row_group_bytes=memory // _ROW_GROUP_SHARE,
-            max_rows=group.max_rows,
+            row_limits=group.row_limits(),
             roll_bytes=group.roll_bytes,
             **_row_group_rows(group),
         )
         # Where groups keep the cores busy, threads inside of each would only get in each other's way.
         reader = BatchReader(context.store, schema, memory // _BATCH_SHARE, use_threads=memory == self._memory)
-        batches = reader.read(group.files)
+        batches = _until_cancelled(reader.read(group.files), context)
         if plan.order_by:
             batches = sort_batches(
                 batches,

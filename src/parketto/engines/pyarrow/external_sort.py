@@ -13,6 +13,7 @@ from collections.abc import Iterable, Iterator, Sequence
 import numpy as np
 import pyarrow as pa
 
+from parketto.engines.pyarrow.sizes import decoded_bytes
 from parketto.layout.order import order_indices, order_keys
 
 # More runs than this are merged in several passes, so that one block of each always fits into the bound.
@@ -34,7 +35,7 @@ def sort_batches(
     waiting_bytes = 0
     for batch in batches:
         waiting.append(batch)
-        waiting_bytes += batch.nbytes
+        waiting_bytes += decoded_bytes(batch)
         if waiting_bytes >= run_bytes:
             runs.append(_spill(_sorted(pa.Table.from_batches(waiting, schema), columns), scratch))
             waiting, waiting_bytes = [], 0

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Any
 
 import pyarrow as pa
+import pyarrow.compute as pc
 import pyarrow.parquet as pq
 import pyarrow.types as pat
 
+from parketto.engines.pyarrow.sizes import decoded_bytes
+from parketto.errors import UnreadableFile
 from parketto.plan.limits import check_columns_exist
 from parketto.storage.footers import FileInfo, naming
 from parketto.storage.store import Store
@@ -16,6 +20,11 @@ _MAX_BATCH_ROWS = 32 * 1024
 _MIN_BATCH_ROWS = 64
 _PROBE_ROWS = 128
 _READ_BUFFER = 1024 * 1024
+
+
+# Pages that carry a checksum are held to it: what is rotten must not be written again as if it were sound.
+_CHECKED = {"page_checksum_verification": True}
+_NANOSECOND_SECONDS = 2**63 // 10**9
 
 
 class BatchReader:
@@ -37,7 +46,9 @@ class BatchReader:
         for file in files:
             with naming(file.path), self._store.open_input(file.path) as source:
                 # Without pre-buffering only the pages in use are held, not whole column chunks.
-                parquet = pq.ParquetFile(source, pre_buffer=False, buffer_size=_READ_BUFFER)
+                parquet = pq.ParquetFile(source, pre_buffer=False, buffer_size=_READ_BUFFER, **_CHECKED)
+                if file.traits.int96_timestamps:
+                    _refuse_far_timestamps(file, source)
                 for number in range(parquet.num_row_groups):
                     yield from self._read_row_group(parquet, number)
 
@@ -59,7 +70,29 @@ class BatchReader:
 
     @staticmethod
     def _width(batch: pa.RecordBatch) -> float:
-        return float(batch.nbytes / max(1, batch.num_rows))
+        return decoded_bytes(batch) / max(1, int(batch.num_rows))
+
+
+def _refuse_far_timestamps(file: FileInfo, source: Any) -> None:
+    """Arrow decodes INT96 to nanoseconds, and years before 1677 or after 2262 silently become others."""
+    parquet = pq.ParquetFile(source, pre_buffer=False, coerce_int96_timestamp_unit="s", **_CHECKED)
+    schema = parquet.metadata.schema
+    columns = [c.path for c in map(schema.column, range(len(schema))) if c.physical_type == "INT96"]
+    for batch in parquet.iter_batches(_MAX_BATCH_ROWS, columns=columns):
+        for seconds in filter(lambda array: array.type == pa.timestamp("s"), _leaf_arrays(batch.columns)):
+            bounds = pc.min_max(seconds.cast(pa.int64()))
+            if bounds["min"].is_valid and (
+                bounds["min"].as_py() <= -_NANOSECOND_SECONDS or bounds["max"].as_py() >= _NANOSECOND_SECONDS
+            ):
+                raise UnreadableFile(file.path, "it has INT96 timestamps outside of the years 1677 to 2262")
+
+
+def _leaf_arrays(arrays: Iterable[pa.Array]) -> Iterator[pa.Array]:
+    for array in arrays:
+        if array.type.num_fields == 0 or isinstance(array, pa.DictionaryArray):
+            yield array
+        else:
+            yield from _leaf_arrays(array.flatten() if pat.is_struct(array.type) else [array.values])
 
 
 def _fixed_row_bytes(schema: pa.Schema) -> float | None:
@@ -77,7 +110,7 @@ def read_table(store: Store, files: Sequence[FileInfo], columns: Sequence[str] |
         if columns is not None:
             check_columns_exist(columns, file.schema)
         with naming(file.path), store.open_input(file.path) as source:
-            tables.append(pq.ParquetFile(source).read(None if columns is None else list(columns)))
+            tables.append(pq.ParquetFile(source, **_CHECKED).read(None if columns is None else list(columns)))
     if all(table.schema.equals(tables[0].schema) for table in tables):
         return pa.concat_tables([table.cast(tables[0].schema) for table in tables])
     return pa.concat_tables(tables, promote_options="default")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from types import TracebackType
 from typing import IO
@@ -11,6 +11,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from parketto.engines.base import StagedFile
+from parketto.engines.pyarrow.sizes import DictionaryLimits, decoded_bytes
 from parketto.storage.footers import STANDARD_LAYOUT, PhysicalTraits
 from parketto.storage.store import Store
 
@@ -27,6 +28,8 @@ class FileFormat:
     metadata: Mapping[bytes, bytes] | None = None
     traits: PhysicalTraits = STANDARD_LAYOUT
     order_by: Sequence[str] = ()
+    #: The schema that readers will see, if rows are carried in another one.
+    readable_as: pa.Schema | None = None
 
     def open(self, sink: IO[bytes]) -> pq.ParquetWriter:
         """A writer for one file."""
@@ -42,6 +45,7 @@ class FileFormat:
             use_compliant_nested_type=not verbatim,
             use_deprecated_int96_timestamps=self.traits.int96_timestamps,
             store_decimal_as_integer=self.traits.integer_decimals,
+            write_time_adjusted_to_utc=self.traits.utc_times,
             write_page_index=True,
             sorting_columns=order or None,
         )
@@ -62,13 +66,15 @@ class RollingWriter:
         *,
         row_group_bytes: int,
         row_group_rows: int = _MAX_ROW_GROUP_ROWS,
-        max_rows: int | None = None,
+        row_limits: Iterator[int] | None = None,
         roll_bytes: int | None = None,
     ) -> None:
         self._store, self._format, self._new_file = store, file_format, new_file
         self._row_group_bytes = row_group_bytes
         self._row_group_rows = max(1, min(row_group_rows, _MAX_ROW_GROUP_ROWS))
-        self._max_rows, self._roll_bytes = max_rows, roll_bytes
+        self._row_limits, self._roll_bytes = row_limits, roll_bytes
+        self._max_rows = None if row_limits is None else next(row_limits)
+        self._dictionaries = DictionaryLimits(file_format.readable_as or file_format.schema)
         self.staged: list[StagedFile] = []
         self._sink: IO[bytes] | None = None
         self._writer: pq.ParquetWriter | None = None
@@ -96,10 +102,14 @@ class RollingWriter:
             if self._max_rows is not None:
                 room = min(room, self._max_rows - self._file_rows - self._waiting_rows)
             part = batch.slice(0, room)
-            batch = batch.slice(part.num_rows)
+            if (fitting := self._dictionaries.admit(part)) == 0:
+                self._write_row_group()
+                continue
+            part = part.slice(0, fitting)
+            batch = batch.slice(fitting)
             self._waiting.append(part)
             self._waiting_rows += part.num_rows
-            self._waiting_bytes += part.nbytes
+            self._waiting_bytes += decoded_bytes(part)
             if self._waiting_rows == self._row_group_rows or self._waiting_bytes >= self._row_group_bytes:
                 self._write_row_group()
                 self._roll()
@@ -116,6 +126,7 @@ class RollingWriter:
             return
         table = pa.Table.from_batches(self._waiting)
         self._waiting, self._waiting_rows, self._waiting_bytes = [], 0, 0
+        self._dictionaries.clear()
         self._open_file().write_table(table, row_group_size=table.num_rows)
         self._file_rows += table.num_rows
         self._row_groups += 1
@@ -149,6 +160,8 @@ class RollingWriter:
         self._sink.close()
         self._writer = self._sink = None
         self._file_rows = self._row_groups = 0
+        if self._row_limits is not None:
+            self._max_rows = next(self._row_limits)
 
 
 def _leaf_index(schema: pa.Schema, column: str) -> int:

@@ -1,0 +1,75 @@
+"""How much memory decoded data takes, and how many distinct values a dictionary can tell apart."""
+
+from __future__ import annotations
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.types as pat
+
+
+def decoded_bytes(batch: pa.RecordBatch) -> int:
+    """The size of a batch; of a dictionary only as much as its rows can refer to.
+
+    Arrow counts a whole dictionary for every slice of a column that has one, however short.
+
+    >>> words = pa.array(["x" * 1000 + str(n) for n in range(1000)]).dictionary_encode()
+    >>> batch = pa.record_batch({"word": words}).slice(0, 10)
+    >>> batch.nbytes > 1_000_000, decoded_bytes(batch) < 11_000
+    (True, True)
+    """
+    return sum(_column_bytes(column) for column in batch.columns)
+
+
+def _column_bytes(column: pa.Array) -> int:
+    if not isinstance(column, pa.DictionaryArray):
+        return int(column.nbytes)
+    values = max(1, len(column.dictionary))
+    return int(column.indices.nbytes + column.dictionary.nbytes * min(1.0, len(column) / values))
+
+
+class DictionaryLimits:
+    """Keeps row groups readable whose dictionary columns have a small index type.
+
+    pandas writes categories with indices of one byte. A row group in which such a column has more than 128
+    distinct values could not be read back into its own type.
+    """
+
+    def __init__(self, schema: pa.Schema) -> None:
+        self._limits = {
+            position: 2 ** (kind.index_type.bit_width - (0 if pat.is_unsigned_integer(kind.index_type) else 1))
+            for position, kind in enumerate(schema.types)
+            if pat.is_dictionary(kind) and kind.index_type.bit_width < 32
+        }
+        self._seen: dict[int, set[object]] = {position: set() for position in self._limits}
+
+    def admit(self, batch: pa.RecordBatch) -> int:
+        """How many of the batch's first rows still fit into the row group; these are counted in."""
+        rows = int(batch.num_rows)
+        for position, limit in self._limits.items():
+            rows = min(rows, self._fitting(batch.column(position), self._seen[position], limit))
+        for position in self._limits:
+            self._seen[position].update(_distinct(batch.column(position).slice(0, rows)))
+        return rows
+
+    def clear(self) -> None:
+        """A new row group begins."""
+        for seen in self._seen.values():
+            seen.clear()
+
+    @staticmethod
+    def _fitting(column: pa.Array, seen: set[object], limit: int) -> int:
+        distinct = _distinct(column)
+        fresh = [value for value in distinct if value not in seen]
+        if len(seen) + len(fresh) <= limit:
+            return len(column)
+        # The position of the first value that is one too many.
+        first_excess = fresh[limit - len(seen)]
+        values = column.cast(column.type.value_type) if isinstance(column, pa.DictionaryArray) else column
+        return int(np.argmax(np.array([value == first_excess for value in values.to_pylist()])))
+
+
+def _distinct(column: pa.Array) -> list[object]:
+    """Distinct values in the order in which they first appear."""
+    if isinstance(column, pa.DictionaryArray):
+        column = column.cast(column.type.value_type)
+    return [value for value in column.unique().to_pylist() if value is not None]
