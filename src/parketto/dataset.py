@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from typing import Any, Literal, TypeAlias
 
 import pyarrow as pa
 from fsspec import AbstractFileSystem
 
-from parketto.commit.recovery import Recovery, recover
+from parketto.commit.recovery import Recovery, list_settled, recover
 from parketto.commit.transaction import Transaction
 from parketto.commit.verify import verify_groups, verify_written
 from parketto.commit.workspace import Workspace
@@ -21,8 +21,9 @@ from parketto.plan.rewrite import RewritePlan, check_orderable_files, plan_compa
 from parketto.stats import MaintenanceStats, WriteStats, maintenance_stats
 from parketto.storage.footers import FileInfo
 from parketto.storage.hive import PartitionFilter
-from parketto.storage.snapshot import Snapshot, discover, list_data_files, refuse_file
-from parketto.storage.store import FileEntry, open_store
+from parketto.storage.opening import open_store
+from parketto.storage.snapshot import Snapshot, discover, refuse_foreign, while_files_vanish
+from parketto.storage.store import FileEntry
 
 Planner = Callable[[Sequence[FileInfo]], RewritePlan]
 Rows: TypeAlias = pa.Table | pa.RecordBatch | pa.RecordBatchReader
@@ -86,8 +87,7 @@ class Dataset:
 
     def files(self, partition_filter: PartitionFilter = None) -> list[FileInfo]:
         """The data files, with what their footers say, in the order of their paths."""
-        self.recover()
-        return list(discover(self._store, self.path, partition_filter, stats_columns=None).files)
+        return list(self._snapshot(partition_filter, stats_columns=None).files)
 
     def read(self, columns: Sequence[str] | None = None, partition_filter: PartitionFilter = None) -> pa.Table:
         """The rows as one PyArrow table, files in the order of their paths.
@@ -98,8 +98,9 @@ class Dataset:
         """
         from parketto.engines.pyarrow.reader import read_table
 
-        self.recover()
-        return read_table(self._store, discover(self._store, self.path, partition_filter).files, columns)
+        return while_files_vanish(
+            self.path, lambda: read_table(self._store, self._snapshot(partition_filter).files, columns)
+        )
 
     def recover(self) -> Recovery:
         """Finish or undo an interrupted operation and remove what it staged; say what was done.
@@ -136,7 +137,7 @@ class Dataset:
         max_rows = check_max_rows(max_rows_per_file)
         codec = check_codec(compression)
         source = _CountedRows(rows)
-        refuse_file(self._store, self.path)
+        refuse_foreign(self._store, self.path)
         with Transaction(self._workspace, mode, swap=self._swap) as transaction:
             replaced = self._existing(transaction) if mode == "overwrite" else []
             request = WriteRequest(source.schema, source.batches, self.path, codec or "none", max_rows)
@@ -244,21 +245,24 @@ class Dataset:
     ) -> MaintenanceStats:
         """Discover → plan → execute → verify → commit → report."""
         if dry_run:
-            self.recover()
-            snapshot = discover(self._store, self.path, partition_filter, stats_columns)
-            return maintenance_stats(planner(snapshot.files), dry_run=True)
-        list_data_files(self._store, self.path, partition_filter)  # no dataset: say so before making anything
+            return maintenance_stats(planner(self._snapshot(partition_filter, stats_columns).files), dry_run=True)
+        list_settled(self._workspace, partition_filter)  # no dataset: say so before making anything
         with Transaction(self._workspace, operation, swap=self._swap) as transaction:
             snapshot = discover(
                 self._store,
                 self.path,
-                stats_columns=stats_columns,
-                list_files=lambda: transaction.list_files(partition_filter),
+                lambda: transaction.list_files(partition_filter),
+                stats_columns,
             )
             plan = planner(snapshot.files)
             work = _Rewriting(self, transaction, snapshot, stats_columns, progress)
             after = work.run(plan, planner if until_settled else None)
             return maintenance_stats(plan, after, dry_run=False)
+
+    def _snapshot(self, partition_filter: PartitionFilter, stats_columns: Collection[str] | None = ()) -> Snapshot:
+        return discover(
+            self._store, self.path, lambda: list_settled(self._workspace, partition_filter), stats_columns
+        )
 
     def _existing(self, transaction: Transaction) -> list[FileEntry]:
         try:

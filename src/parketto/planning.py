@@ -11,6 +11,8 @@ from typing import TypedDict
 import pyarrow as pa
 from fsspec import AbstractFileSystem
 
+from parketto.commit.recovery import list_settled
+from parketto.commit.workspace import Workspace
 from parketto.layout.order import check_orderable
 from parketto.plan.limits import Thresholds, check_columns_exist, check_order_columns
 from parketto.plan.rewrite import (
@@ -23,8 +25,8 @@ from parketto.plan.rewrite import (
 from parketto.stats import MaintenanceStats, maintenance_stats
 from parketto.storage.footers import FileInfo
 from parketto.storage.hive import PartitionFilter
+from parketto.storage.opening import open_store
 from parketto.storage.snapshot import discover
-from parketto.storage.store import open_store
 
 
 class DatasetStats(TypedDict):
@@ -68,7 +70,9 @@ def collect_dataset_stats(
         2
     """
     store, root = open_store(path, filesystem)
-    snapshot = discover(store, root, partition_filter, stats_columns=None)
+    snapshot = discover(
+        store, root, lambda: list_settled(Workspace(store, root), partition_filter), stats_columns=None
+    )
     return DatasetStats(
         files=list(snapshot.files), total_bytes=snapshot.total_bytes, total_rows=snapshot.total_rows
     )

@@ -22,8 +22,10 @@ from conftest import Place
 from helpers import oracle
 from parketto import CommitConflict, CommitFailed, Dataset, LockTimeout
 from parketto.commit.workspace import Workspace
+from parketto.storage.local import LocalStore
 from parketto.storage.locks import FileLock, LeaseLock
-from parketto.storage.store import LocalStore, Store, open_store
+from parketto.storage.opening import open_store
+from parketto.storage.store import Store
 
 WORKER = str(Path(__file__).with_name("worker_compact.py"))
 
@@ -183,7 +185,7 @@ def test_lock_of_a_dead_process_does_not_block(local: Place) -> None:
     small_files(local, 3)
     code = (
         "import sys, time\nfrom parketto.commit.workspace import Workspace\n"
-        "from parketto.storage.store import open_store\n"
+        "from parketto.storage.opening import open_store\n"
         "store, root = open_store(sys.argv[1])\n"
         "with Workspace(store, root).locked():\n    print('held', flush=True)\n    time.sleep(60)\n"
     )

@@ -8,6 +8,10 @@ from typing import Literal
 
 from parketto.commit.apply import Applier
 from parketto.commit.workspace import Workspace
+from parketto.errors import CommitFailed
+from parketto.storage.hive import PartitionFilter, directory_matcher
+from parketto.storage.snapshot import refuse_file, select_data_files
+from parketto.storage.store import FileEntry
 
 logger = logging.getLogger(__name__)
 
@@ -43,12 +47,62 @@ def recover(workspace: Workspace) -> Recovery:
     """Bring the dataset to exactly the state before or after an interrupted operation.
 
     Safe to run at any time and to be killed at any point: the next call goes on. A process that is alive and
-    committing holds the lock, so it is waited for and never disturbed.
+    committing holds the lock, so it is waited for and never disturbed. What was interrupted on a dataset that
+    this one is a part of is recovered first.
     """
+    for outer in workspace.above():
+        if outer.has_journal():
+            _recover_one(outer)
+    return _recover_one(workspace)
+
+
+def list_settled(
+    workspace: Workspace, partition_filter: PartitionFilter = None, *, exclusive: bool = False
+) -> list[FileEntry]:
+    """The data files at a moment when nobody is in the middle of a commit: here, above or below.
+
+    Without `exclusive` nothing is made or locked as long as nobody is at work on the dataset.
+    """
+    store, root = workspace.store, workspace.root
+    directory_matcher(partition_filter)  # a filter that makes no sense is refused before any read
+    refuse_file(store, root)
+    while True:
+        recover(workspace)
+        if exclusive or workspace.exists():
+            found = _list_locked(workspace)
+        else:
+            found = list(store.list_files(root))
+            if workspace.exists():
+                continue  # somebody has begun meanwhile: what was listed may be half of their work
+        inner = workspace.below(found)
+        if not inner:
+            return select_data_files(store, root, found, partition_filter)
+        for each in inner:  # never while holding a lock: its owner may be waiting for ours
+            _recover_one(each)
+
+
+def _list_locked(workspace: Workspace) -> list[FileEntry]:
+    try:
+        with workspace.locked():
+            recover_locked(workspace)
+            return list(workspace.store.list_files(workspace.root))
+    except CommitFailed:
+        # Whoever may only read can neither lock nor recover, but can see that there is nothing to wait for.
+        if workspace.has_journal():
+            raise
+        return list(workspace.store.list_files(workspace.root))
+
+
+def _recover_one(workspace: Workspace) -> Recovery:
     if not workspace.exists():
         return Recovery()
-    with workspace.locked():
-        return recover_locked(workspace)
+    try:
+        with workspace.locked():
+            return recover_locked(workspace)
+    except CommitFailed:
+        if workspace.has_journal():
+            raise
+        return Recovery()  # staged files of others are nothing to a reader
 
 
 def recover_locked(workspace: Workspace) -> Recovery:

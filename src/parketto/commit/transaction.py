@@ -16,14 +16,14 @@ from typing import NoReturn
 
 from parketto.commit.apply import Applier
 from parketto.commit.journal import Journal, Publication, Retirement
-from parketto.commit.recovery import Recovery, recover_locked
+from parketto.commit.recovery import list_settled, recover, recover_locked
 from parketto.commit.swap import Swap, build_twins
 from parketto.commit.workspace import Workspace
 from parketto.engines.base import StagedFile
 from parketto.errors import CommitConflict, CommitFailed, CommitStateUnknown, ParkettoError
 from parketto.storage.hive import PartitionFilter
 from parketto.storage.locks import Lock
-from parketto.storage.snapshot import list_data_files, relative
+from parketto.storage.snapshot import relative
 from parketto.storage.store import FileEntry
 
 logger = logging.getLogger(__name__)
@@ -45,11 +45,11 @@ class Transaction:
         self._alive: Lock | None = None
         self._scratch: tempfile.TemporaryDirectory[str] | None = None
         self._guard = threading.Lock()
-        self.recovered = Recovery()
 
     def __enter__(self) -> Transaction:
+        recover(self._workspace)
         with self._workspace.locked():
-            self.recovered = recover_locked(self._workspace)
+            recover_locked(self._workspace)
             self._directory, self._alive = self._workspace.new_transaction_directory(self._id)
         return self
 
@@ -68,9 +68,7 @@ class Transaction:
 
     def list_files(self, partition_filter: PartitionFilter = None) -> list[FileEntry]:
         """The dataset's files at a moment when nobody is in the middle of a commit."""
-        with self._workspace.locked():
-            recover_locked(self._workspace)
-            return list_data_files(self._store, self._workspace.root, partition_filter)
+        return list_settled(self._workspace, partition_filter, exclusive=True)
 
     def new_file(self, directory: str, name: str) -> StagedFile:
         """Where to write a file of that name, bound for a directory of the dataset."""

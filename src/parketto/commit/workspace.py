@@ -17,15 +17,18 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import posixpath
-from collections.abc import Iterator
+import re
+from collections.abc import Iterable, Iterator
 
 from parketto.commit.journal import Journal
 from parketto.errors import CommitFailed, CommitStateUnknown, InvalidArgument
 from parketto.storage.locks import Lock, held, wait_for
-from parketto.storage.store import Store
+from parketto.storage.store import FileEntry, Store
 
 LOCK_TIMEOUT_SECONDS = 600.0
 _TRANSACTION_PREFIX = "tx-"
+_SUFFIX = ".parketto"
+_WORKSPACE_NAME = re.compile(rf"\..+{re.escape(_SUFFIX)}")
 
 
 class Workspace:
@@ -61,6 +64,29 @@ class Workspace:
     def exists(self) -> bool:
         """Whether anything may be left to recover, or somebody is at work."""
         return self.store.is_dir(self.path)
+
+    def has_journal(self) -> bool:
+        """Whether a commit is under way or was interrupted."""
+        return self.store.stat(self.journal_path) is not None
+
+    def above(self) -> list[Workspace]:
+        """The workspaces of the folders that this dataset lies in, outermost first: each may be a dataset, too."""
+        folders = []
+        folder = posixpath.dirname(self.root)
+        while "/" in folder.strip("/") or (folder.startswith("/") and len(folder) > 1):
+            folders.append(folder)
+            folder = posixpath.dirname(folder)
+        return [Workspace(self.store, folder) for folder in reversed(folders)]
+
+    def below(self, listed: Iterable[FileEntry]) -> list[Workspace]:
+        """The workspaces with a journal among the files below this dataset: of partitions taken as datasets."""
+        found = []
+        for entry in listed:
+            folder, _, name = entry.path.rpartition("/")
+            parent, _, workspace = folder.rpartition("/")
+            if name == "journal.json" and folder != self.path and _WORKSPACE_NAME.fullmatch(workspace):
+                found.append(Workspace(self.store, f"{parent}/{workspace[1 : -len(_SUFFIX)]}"))
+        return found
 
     def read_journal(self) -> Journal | None:
         """The commit that is under way, if there is one."""

@@ -18,7 +18,8 @@ import pyarrow.parquet as pq
 
 from parketto.errors import UnreadableFile
 from parketto.storage.hive import PartitionValues
-from parketto.storage.store import FileEntry, LocalStore, Store
+from parketto.storage.local import LocalStore
+from parketto.storage.store import FileEntry, Store
 
 # Most footers fit into this many bytes: then one ranged read is all that a remote file costs.
 _TAIL_BYTES = 64 * 1024

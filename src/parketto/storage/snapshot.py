@@ -7,16 +7,21 @@ from collections.abc import Callable, Collection, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import cached_property
+from typing import TypeVar
 
 import pyarrow as pa
 
-from parketto.errors import DatasetNotFound, NotADataset, quoted
+from parketto.errors import DatasetNotFound, NotADataset, NotPlainParquet, quoted
 from parketto.storage.footers import FileInfo, read_footer
 from parketto.storage.hive import PartitionFilter, directory_matcher, is_data_path, partition_values
 from parketto.storage.store import FileEntry, Store
 
 _FOOTER_THREADS = 16
 _LISTING_ATTEMPTS = 5
+_TABLE_FORMATS = {"_delta_log": "Delta Lake", ".hoodie": "Hudi", "_spark_metadata": "Spark Structured Streaming"}
+
+
+Result = TypeVar("Result")
 
 
 @dataclass(frozen=True)
@@ -42,11 +47,17 @@ def relative(path: str, root: str) -> str:
     return path[len(root) :].lstrip("/")
 
 
-def list_data_files(store: Store, root: str, partition_filter: PartitionFilter = None) -> list[FileEntry]:
-    """The data files below a root that match the filter; none is an error that says why there is none."""
+def select_data_files(
+    store: Store, root: str, found: Iterable[FileEntry], partition_filter: PartitionFilter = None
+) -> list[FileEntry]:
+    """Of listed files, the data files that match the filter; none is an error that says why there is none."""
     matches = directory_matcher(partition_filter)
-    refuse_file(store, root)
-    data = [entry for entry in store.list_files(root) if is_data_path(relative(entry.path, root))]
+    data = []
+    for entry in found:
+        path = relative(entry.path, root)
+        _refuse_table_format(path, root)
+        if is_data_path(path):
+            data.append(entry)
     if not data:
         reason = "no parquet files were found under it" if store.is_dir(root) else "it does not exist"
         raise DatasetNotFound(f"no dataset at {root!r}: {reason}")
@@ -67,10 +78,28 @@ def list_data_files(store: Store, root: str, partition_filter: PartitionFilter =
     return sorted(matching, key=lambda entry: entry.path)
 
 
+def _refuse_table_format(path: str, root: str) -> None:
+    for folder in path.split("/")[:-1]:
+        if folder in _TABLE_FORMATS or (folder == "metadata" and path.endswith(".metadata.json")):
+            kind = _TABLE_FORMATS.get(folder, "Iceberg")
+            raise NotPlainParquet(
+                f"{root!r} is a table of {kind} (it has {folder!r}): its log names the files that count, so "
+                f"changing or reading them past it would be wrong. Use the tools of {kind}"
+            )
+
+
 def refuse_file(store: Store, root: str) -> None:
     """A dataset is a directory: say so when the path is a file."""
     if store.stat(root) is not None:
         raise NotADataset(f"{root!r} is a file; expected the directory of a dataset")
+
+
+def refuse_foreign(store: Store, root: str) -> None:
+    """What may be written to without a listing: no file, and no table format."""
+    refuse_file(store, root)
+    for folder in _TABLE_FORMATS:
+        if store.is_dir(f"{root}/{folder}"):
+            _refuse_table_format(f"{folder}/", root)
 
 
 def read_snapshot(
@@ -92,19 +121,18 @@ def read_snapshot(
 def discover(
     store: Store,
     root: str,
-    partition_filter: PartitionFilter = None,
+    list_files: Callable[[], Sequence[FileEntry]],
     stats_columns: Collection[str] | None = (),
-    list_files: Callable[[], Sequence[FileEntry]] | None = None,
 ) -> Snapshot:
-    """List the data files and read their footers.
+    """List the data files and read their footers."""
+    return while_files_vanish(root, lambda: read_snapshot(store, root, list_files(), stats_columns))
 
-    A file that vanishes in between was retired by somebody's commit: then the listing is taken anew.
-    `list_files` replaces the listing, for callers that take it under a lock.
-    """
-    listing = list_files or (lambda: list_data_files(store, root, partition_filter))
+
+def while_files_vanish(root: str, read: Callable[[], Result]) -> Result:
+    """Read from a listing; a file that vanishes was retired by somebody's commit: then all is read anew."""
     for attempt in range(1, _LISTING_ATTEMPTS + 1):
         try:
-            return read_snapshot(store, root, listing(), stats_columns)
+            return read()
         except DatasetNotFound:
             raise
         except FileNotFoundError as error:

@@ -1,0 +1,194 @@
+"""The local disk as a store: atomic renames, fsync, swapped directories, and locks that the kernel frees."""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import operator
+import os
+import shutil
+from collections.abc import Iterable, Iterator, Sequence
+from typing import IO, Any
+
+import pyarrow as pa
+
+from parketto.errors import UnreadableFile
+from parketto.storage.exchange import exchange, exchangeable
+from parketto.storage.locks import HAS_FLOCK, FileLock, Lock
+from parketto.storage.store import FileEntry, Store
+
+
+class LocalStore(Store):
+    """The local disk: atomic renames, fsync, and locks that the kernel frees."""
+
+    atomic_move = True
+
+    def list_files(self, root: str) -> Iterator[FileEntry]:
+        real_root = os.path.realpath(root)
+        pending, linked = [root], {real_root}
+        while pending:
+            folder = pending.pop()
+            try:
+                entries = os.scandir(folder)
+            except FileNotFoundError:
+                continue
+            with entries:
+                for entry in entries:
+                    if not entry.is_dir():
+                        yield from _listed(entry)
+                    elif not entry.is_symlink():
+                        pending.append(entry.path)
+                    else:
+                        # A link to a folder of the dataset itself would show its files twice, or never end.
+                        target = os.path.realpath(entry.path)
+                        inside = os.path.commonpath([target, real_root]) == real_root
+                        if not inside and target not in linked:
+                            linked.add(target)
+                            pending.append(entry.path)
+
+    def list_dirs(self, path: str) -> list[str]:
+        try:
+            with os.scandir(path) as entries:
+                return sorted(entry.name for entry in entries if entry.is_dir())
+        except FileNotFoundError:
+            return []
+
+    def stat(self, path: str) -> FileEntry | None:
+        try:
+            status = os.stat(path)
+        except (FileNotFoundError, NotADirectoryError):
+            return None
+        return None if os.path.isdir(path) else _local_entry(path, status)
+
+    def stat_many(self, paths: Sequence[str]) -> dict[str, FileEntry]:
+        found = {path: self.stat(path) for path in paths}
+        return {path: entry for path, entry in found.items() if entry is not None}
+
+    def is_dir(self, path: str) -> bool:
+        return os.path.isdir(path)
+
+    def read(self, path: str) -> bytes:
+        with open(path, "rb") as file:
+            return file.read()
+
+    def open_input(self, path: str) -> Any:
+        return pa.OSFile(path, "rb")
+
+    def open_output(self, path: str) -> IO[bytes]:
+        return open(path, "wb")
+
+    def write(self, path: str, content: bytes) -> None:
+        temporary = f"{path}.tmp"
+        with open(temporary, "wb") as file:
+            file.write(content)
+            file.flush()
+            os.fsync(file.fileno())
+        os.replace(temporary, path)
+        self.sync([os.path.dirname(path)])
+
+    def create(self, path: str, content: bytes) -> None:
+        with open(path, "xb") as file:
+            file.write(content)
+
+    def copy(self, source: str, destination: str) -> None:
+        shutil.copy2(source, destination)
+
+    def move(self, source: str, destination: str) -> None:
+        os.rename(source, destination)
+
+    def swappable(self, directories: Iterable[str]) -> set[str]:
+        return exchangeable(directories)
+
+    def make_twin(self, directory: str, twin: str) -> None:
+        os.makedirs(twin)
+        status = os.stat(directory)
+        if (status.st_uid, status.st_gid) != (os.geteuid(), os.getegid()):
+            os.chown(twin, status.st_uid, status.st_gid)
+        shutil.copystat(directory, twin)
+
+    def link(self, path: str, other: str) -> None:
+        os.link(path, other, follow_symlinks=False)
+
+    def swap(self, directory: str, twin: str) -> None:
+        exchange(directory, twin)
+
+    def identities(self, directory: str) -> dict[str, str]:
+        with os.scandir(directory) as entries:
+            return {entry.name: str(entry.inode()) for entry in entries}
+
+    def identity(self, directory: str) -> str:
+        return str(os.stat(directory).st_ino)
+
+    def remove(self, path: str) -> None:
+        with contextlib.suppress(FileNotFoundError):
+            os.unlink(path)
+
+    def remove_tree(self, path: str) -> None:
+        with contextlib.suppress(FileNotFoundError):
+            shutil.rmtree(path)
+
+    def remove_empty_dir(self, path: str) -> None:
+        with contextlib.suppress(OSError):
+            os.rmdir(path)
+
+    def make_dirs(self, path: str) -> None:
+        os.makedirs(path, exist_ok=True)
+
+    def make_private_dirs(self, path: str, like: str) -> None:
+        if os.path.isdir(path):
+            return
+        self.make_dirs(path)
+        if os.path.isdir(like):
+            with contextlib.suppress(FileNotFoundError):  # another process may have tidied it away again
+                os.chmod(path, os.stat(path).st_mode & os.stat(like).st_mode & 0o777 | 0o700)
+
+    def sync(self, paths: Iterable[str]) -> None:
+        for path in paths:
+            descriptor = os.open(path, os.O_RDONLY)
+            try:
+                os.fsync(descriptor)
+            finally:
+                os.close(descriptor)
+
+    def try_lock(self, path: str) -> Lock | None:
+        return FileLock.attempt(path) if HAS_FLOCK else super().try_lock(path)
+
+    def writable_problem(self, directory: str) -> str | None:
+        if not os.path.isdir(directory):
+            return None
+        return None if os.access(directory, os.W_OK | os.X_OK) else f"no permission to write in {directory!r}"
+
+    def same_device(self, first: str, second: str) -> bool:
+        return os.stat(first).st_dev == os.stat(second).st_dev
+
+    def normalize(self, path: str) -> str:
+        return os.path.realpath(super().normalize(path))
+
+    def inherit_access(self, paths: Iterable[str], originals: Sequence[str]) -> None:
+        found = [os.stat(original) for original in originals]
+        if not found:
+            return
+        mode = functools.reduce(operator.and_, (status.st_mode & 0o777 for status in found))
+        owner = (found[0].st_uid, found[0].st_gid)
+        for path in paths:
+            if (os.stat(path).st_uid, os.stat(path).st_gid) != owner and os.geteuid() == 0:
+                os.chown(path, *owner)
+            os.chmod(path, mode)
+
+    def local_path(self, path: str) -> str | None:
+        return path
+
+
+def _listed(entry: os.DirEntry[str]) -> Iterator[FileEntry]:
+    try:
+        if not entry.is_file() and not entry.is_symlink() and entry.name.endswith(".parquet"):
+            raise UnreadableFile(entry.path, "it is no regular file")
+        yield _local_entry(entry.path, entry.stat())
+    except FileNotFoundError:
+        if entry.is_symlink() and entry.name.endswith(".parquet"):
+            raise UnreadableFile(entry.path, "it is a link to a file that does not exist") from None
+        # Else it vanished between the listing and the look at it: then it is not there.
+
+
+def _local_entry(path: str, status: os.stat_result) -> FileEntry:
+    return FileEntry(path, status.st_size, f"{status.st_ino}:{status.st_size}:{status.st_mtime_ns}")

@@ -1,0 +1,51 @@
+"""From a path or URL to the store that it lives in."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from typing import Any
+
+from fsspec import AbstractFileSystem
+from fsspec.core import url_to_fs
+from fsspec.implementations.local import LocalFileSystem
+from fsspec.implementations.memory import MemoryFileSystem
+
+from parketto.errors import InvalidArgument
+from parketto.storage.local import LocalStore
+from parketto.storage.store import MemoryStore, Store
+
+
+def open_store(
+    path: str | os.PathLike[str],
+    filesystem: AbstractFileSystem | None = None,
+    storage_options: Mapping[str, Any] | None = None,
+) -> tuple[Store, str]:
+    """The store that a path lives in, and the path inside of it."""
+    location = os.fspath(path)
+    if not location:
+        raise InvalidArgument("the dataset path is empty")
+    if filesystem is not None and not isinstance(filesystem, AbstractFileSystem):
+        raise InvalidArgument(
+            f"filesystem must be an fsspec filesystem, not {type(filesystem).__name__}; "
+            "see fsspec.filesystem('file'), ('s3'), ('memory'), ..."
+        )
+    if filesystem is None:
+        # Only URLs are taken apart: a local folder may have any name, `a::b` too.
+        filesystem, stripped = (
+            url_to_fs(location, **(storage_options or {}))
+            if "://" in location
+            else (LocalFileSystem(), LocalFileSystem._strip_protocol(location))
+        )
+    else:
+        stripped = filesystem._strip_protocol(location)
+    kind = (
+        LocalStore
+        if isinstance(filesystem, LocalFileSystem)
+        else MemoryStore
+        if isinstance(filesystem, MemoryFileSystem)
+        else Store
+    )
+    store = kind(filesystem)
+    # Two names of one folder must find the same journal, hence one form of the path.
+    return store, store.normalize(str(stripped))
