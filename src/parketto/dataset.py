@@ -46,7 +46,8 @@ class Dataset:
             the dataset, in `.<name>.parketto`, and only while an operation runs.
         publish: `"auto"` swaps a directory for its successor where the filesystem can, so that readers see the old
             files or the new ones. `"rename"` moves single files in and out: choose it if somebody else holds on
-            to the directory itself (a bind mount of just this folder, an NFS client, a watcher).
+            to the directory itself (a bind mount of just this folder, an NFS client, a watcher), or writes into
+            it under another name first: their rename can fail, loudly, in the instant of a swap.
         memory_mb: About how much memory an engine may use for data.
         threads: How many groups of files are rewritten at once.
 

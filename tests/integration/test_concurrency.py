@@ -91,7 +91,7 @@ def test_appends_by_strangers_survive_compactions(local: Place) -> None:
     go(workers)
     expected = list(range(30))
     for number in range(1000, 1060):
-        temporary = f"{local.root}/.tmp-{number}"
+        temporary = f"{local.root}-tmp-{number}"
         pq.write_table(pa.table({"id": [number]}), temporary)
         os.rename(temporary, f"{local.root}/stranger-{number}.parquet")
         expected.append(number)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import threading
+import time
 from collections.abc import Callable
 from typing import Any
 
@@ -103,6 +104,43 @@ def test_what_strangers_do_just_before_the_swap_is_carried_over(local: Place, fo
     assert sum(table.num_rows for table in tables.values()) == ROWS + 1 + 4444
     assert os.path.isdir(f"{directory}_temporary/0")
     assert local.left_behind() == []
+
+
+@pytest.mark.parametrize("publish", ["auto", "rename"])
+def test_who_writes_under_another_name_and_renames_loses_nothing(local: Place, publish: Any) -> None:
+    """The way careful writers append. In the instant of a swap their rename may fail, and then works again."""
+    make(local)
+    dataset = Dataset(local.root, publish=publish)
+    stop = threading.Event()
+    appended: list[int] = []
+    failures: list[OSError] = []
+
+    def append() -> None:
+        for number in range(1000, 1400):
+            if stop.is_set():
+                return
+            pq.write_table(pa.table({"a": [number], "b": [number]}), f"{local.root}/tmp_{number}")
+            for attempt in range(2):
+                try:
+                    os.rename(f"{local.root}/tmp_{number}", f"{local.root}/stranger-{number}.parquet")
+                    break
+                except FileNotFoundError as error:
+                    failures.append(error)
+                    assert attempt == 0, "the second attempt finds the file"
+                    time.sleep(0.2)
+            appended.append(number)
+            time.sleep(0.003)
+
+    writer = threading.Thread(target=append)
+    writer.start()
+    for _ in range(8):
+        dataset.optimize(["a"], target_rows_per_file=50)
+        dataset.optimize(["b"], target_rows_per_file=60)
+    stop.set()
+    writer.join()
+    assert publish == "auto" or failures == [], "single renames disturb nobody"
+    found = sorted(v for p in oracle.data_files(local.root) for v in oracle.read_file(p).column("a").to_pylist())
+    assert found == [*range(ROWS), *appended]
 
 
 def test_the_directory_keeps_its_owner_and_permissions(local: Place) -> None:

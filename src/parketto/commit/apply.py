@@ -13,7 +13,7 @@ from collections.abc import Iterable
 from typing import TypeVar
 
 from parketto.commit.journal import Journal, Publication, Retirement
-from parketto.commit.swap import Swap, carry_over
+from parketto.commit.swap import Swap, carry_over, refresh_twin
 from parketto.commit.workspace import Workspace
 from parketto.errors import CommitConflict, CommitStateUnknown
 from parketto.storage.store import FileEntry
@@ -36,6 +36,7 @@ class Applier:
         self._workspace, self._journal, self._store = workspace, journal, workspace.store
         self._first = first
         self._publish_steps, self._retire_steps = _by_directory(journal.publish), _by_directory(journal.retire)
+        self._kept: dict[str, dict[str, str]] = {}  # what twins really kept, where that is known better
         self.irreversible = False
 
     def roll_forward(self) -> None:
@@ -77,11 +78,16 @@ class Applier:
         self._sync(directories)
 
     def _swap(self, swap: Swap) -> None:
+        directory, twin = self._live(swap.directory), self._staged(swap.twin)
+        retired = {posixpath.basename(old.path) for old in self._retire_steps[swap.directory]}
         try:
-            self._store.swap(self._live(swap.directory), self._staged(swap.twin))
+            kept = refresh_twin(self._store, directory, twin, swap.kept, retired)
+            self._store.swap(directory, twin)
         except OSError as error:
+            # Somebody made a folder in it, or the filesystem cannot do it: the single steps are as good.
             logger.debug("%s is not swapped: %s", swap.directory, error)
         else:
+            self._kept[swap.directory] = kept
             self._carry_over(swap)
 
     def _carry_over(self, swap: Swap) -> None:
@@ -92,7 +98,8 @@ class Applier:
                 for old in self._retire_steps[swap.directory]
                 if self._fingerprint(self._staged(old.parked)) == old.fingerprint
             ]
-            carry_over(self._store, directory, self._staged(swap.twin), swap.kept, parked)
+            kept = self._kept.get(swap.directory, swap.kept)
+            carry_over(self._store, directory, self._staged(swap.twin), kept, parked)
 
     def _fingerprint(self, path: str) -> str | None:
         entry = self._store.stat(path)

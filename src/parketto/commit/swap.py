@@ -23,6 +23,7 @@ logger = logging.getLogger(__name__)
 
 # Linking more files than this would keep everybody waiting for longer than single renames take.
 _MAX_LINKS = 20_000
+_REFRESHES = 3
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,12 +79,35 @@ def _build_twin(
     return kept
 
 
+def refresh_twin(
+    store: Store, directory: str, twin: str, kept: dict[str, str], retired: set[str]
+) -> dict[str, str]:
+    """Bring a twin up to date, right before the swap; returns what it keeps now.
+
+    Much can happen to a directory while a journal is synced to disk. Above all, who writes under another name and
+    renames at the end must find that name on either side of the swap.
+    """
+    for _ in range(_REFRESHES):
+        current = {name: inode for name, inode in store.identities(directory).items() if name not in retired}
+        if current == kept:
+            break
+        for name in kept.keys() - current.keys():
+            store.remove(f"{twin}/{name}")
+        for name, identity in current.items():
+            if kept.get(name) != identity:
+                store.remove(f"{twin}/{name}")
+                store.link(f"{directory}/{name}", f"{twin}/{name}")
+        kept = current
+    return kept
+
+
 def carry_over(store: Store, directory: str, twin: str, kept: dict[str, str], parked: Iterable[str]) -> None:
     """After a swap the twin is the old directory: bring what strangers did to it into the new one."""
     old, new = store.identities(twin), store.identities(directory)
+    known = {*new.values()}  # also under another name: then its owner has renamed it since
     parked = set(parked)
     for name, identity in old.items():
-        if name in parked or kept.get(name) == identity:
+        if name in parked or kept.get(name) == identity or identity in known:
             continue
         if new.get(name) == kept.get(name):  # absent in both, or not replaced again since
             store.move(f"{twin}/{name}", f"{directory}/{name}")
