@@ -30,7 +30,7 @@ def verify_groups(
                 f"files written for them {rows}. Nothing was changed"
             )
         for info in staged:
-            if info.schema is None or not info.schema.equals(group.schema, check_metadata=True):
+            if not _same_schema(group, info):
                 raise CommitFailed(
                     f"the schema of a file written for {group.directory!r} differs. Expected:\n{group.schema}\n"
                     f"written:\n{info.schema}\nNothing was changed"
@@ -47,6 +47,13 @@ def verify_groups(
                 )
         verified += staged
     return verified
+
+
+def _same_schema(group: FileGroup, info: FileInfo) -> bool:
+    """Fields with their metadata, and the file's metadata as it was put together for the group."""
+    assert info.schema is not None, "a footer always has a schema"
+    fields = info.schema.remove_metadata().equals(group.schema.remove_metadata(), check_metadata=True)
+    return fields and info.metadata == group.metadata
 
 
 def _differences(group: FileGroup, info: FileInfo) -> str:

@@ -14,7 +14,7 @@ import pyarrow as pa
 
 from parketto.errors import UnreadableFile
 from parketto.storage.exchange import exchange, exchangeable
-from parketto.storage.locks import HAS_FLOCK, FileLock, Lock
+from parketto.storage.locks import HAS_FLOCK, FileLock, Lock, make_dirs
 from parketto.storage.store import FileEntry, Store
 
 
@@ -132,7 +132,7 @@ class LocalStore(Store):
             os.rmdir(path)
 
     def make_dirs(self, path: str) -> None:
-        os.makedirs(path, exist_ok=True)
+        make_dirs(path)
 
     def make_private_dirs(self, path: str, like: str) -> None:
         if os.path.isdir(path):

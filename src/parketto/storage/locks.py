@@ -53,6 +53,18 @@ def wait_for(try_lock: Callable[[], Lock | None], timeout: float, path: str) -> 
     return lock
 
 
+def make_dirs(path: str) -> None:
+    """Make a local folder that others may be tidying away at the same time."""
+    while True:
+        try:
+            os.makedirs(path, exist_ok=True)
+        except FileExistsError:
+            if os.path.exists(path):  # a file is in the way, not a folder that has just gone
+                raise
+        else:
+            return
+
+
 class FileLock:
     """flock on a local file. The kernel frees it when the process ends, however it ends."""
 
@@ -63,7 +75,7 @@ class FileLock:
     def attempt(cls, path: str) -> FileLock | None:
         """Take the lock now, or return None if somebody holds it."""
         while True:
-            os.makedirs(os.path.dirname(path), exist_ok=True)
+            make_dirs(os.path.dirname(path))
             try:
                 descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
             except FileNotFoundError:

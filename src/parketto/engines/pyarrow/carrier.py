@@ -1,7 +1,9 @@
-"""Types that Arrow can write but not yet reorder are carried as their plain twins.
+"""Types that do not travel well are carried as their plain twins: dictionaries as their values, views as texts.
 
-The Parquet bytes are the same either way, and the file's own schema entry, which is kept verbatim, still names
-the original type: readers see no difference.
+Arrow cannot reorder views, and it writes a dictionary that came from outside as a whole into every row group, or
+gives up on it where the next file brings another one. Plain values get a dictionary of their own as they are
+written. The Parquet types are the same either way, and the file's own schema entry, which is kept verbatim, still
+names the original type: readers see no difference.
 """
 
 from __future__ import annotations
@@ -11,10 +13,10 @@ import pyarrow.types as pat
 
 
 def carrier_schema(schema: pa.Schema) -> pa.Schema:
-    """The schema with view types replaced.
+    """The schema in which rows are carried.
 
-    >>> carrier_schema(pa.schema({"a": pa.string_view(), "b": pa.int64()})).types
-    [DataType(large_string), DataType(int64)]
+    >>> carrier_schema(pa.schema({"a": pa.dictionary(pa.int8(), pa.string()), "b": pa.int64()})).types
+    [DataType(string), DataType(int64)]
     """
     fields = [_carrier_field(field) for field in schema]
     return pa.schema(fields, metadata=schema.metadata)
@@ -25,9 +27,8 @@ def _carrier_field(field: pa.Field) -> pa.Field:
 
 
 def _carrier_type(kind: pa.DataType) -> pa.DataType:
-    if pat.is_dictionary(kind) and kind.index_type.bit_width < 32:
-        # The dictionaries of many files together may be larger than a small index can tell apart.
-        return pa.dictionary(pa.int32(), kind.value_type, kind.ordered)
+    if pat.is_dictionary(kind):
+        return _carrier_type(kind.value_type)
     if pat.is_string_view(kind):
         return pa.large_string()
     if pat.is_binary_view(kind):

@@ -92,7 +92,7 @@ class PyArrowEngine:
         return writer.staged
 
     def _rewrite_group(self, group: FileGroup, plan: RewritePlan, context: Context, memory: int) -> GroupResult:
-        schema = carrier_schema(group.schema) if plan.order_by else group.schema
+        schema = carrier_schema(group.schema)
         file_format = FileFormat(schema, group.codec, group.metadata, group.traits, plan.order_by, group.schema)
         names = unique_names(_PREFIXES[plan.operation])
         writer = RollingWriter(

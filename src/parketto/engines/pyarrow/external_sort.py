@@ -56,7 +56,7 @@ def sort_batches(
 
 
 def _sorted(table: pa.Table, columns: Sequence[str]) -> pa.Table:
-    return table.unify_dictionaries().take(pa.array(order_indices(order_keys(table, columns))))
+    return table.take(pa.array(order_indices(order_keys(table, columns))))
 
 
 def _new_run(scratch: str) -> str:
@@ -71,7 +71,6 @@ def _spill(table: pa.Table, scratch: str) -> str:
 
 
 def _write_run(path: str, schema: pa.Schema, batches: Iterable[pa.RecordBatch]) -> None:
-    # The stream format, because there every batch may bring its own dictionaries.
     options = pa.ipc.IpcWriteOptions(compression="lz4")
     with pa.OSFile(path, "wb") as sink, pa.ipc.new_stream(sink, schema, options=options) as writer:
         for batch in batches:
@@ -105,7 +104,7 @@ def _merge(paths: Sequence[str], schema: pa.Schema, columns: Sequence[str]) -> I
             owners.append(np.full(batch.num_rows, number, dtype=np.int32))
             last_keys[number] = order_keys(parts[-1].slice(batch.num_rows - 1), columns)
             block_rows[number] = batch.num_rows
-        table = pa.concat_tables(parts).unify_dictionaries()
+        table = pa.concat_tables(parts)
         owner = np.concatenate(owners)
         ready, rest = _up_to_smallest(order_keys(table, columns), list(last_keys.values()))
         yield from table.take(pa.array(ready)).to_batches(max_chunksize=_OUTPUT_ROWS)

@@ -64,12 +64,9 @@ class DictionaryLimits:
             return len(column)
         # The position of the first value that is one too many.
         first_excess = fresh[limit - len(seen)]
-        values = column.cast(column.type.value_type) if isinstance(column, pa.DictionaryArray) else column
-        return int(np.argmax(np.array([value == first_excess for value in values.to_pylist()])))
+        return int(np.argmax(np.array([value == first_excess for value in column.to_pylist()])))
 
 
 def _distinct(column: pa.Array) -> list[object]:
     """Distinct values in the order in which they first appear."""
-    if isinstance(column, pa.DictionaryArray):
-        column = column.cast(column.type.value_type)
     return [value for value in column.unique().to_pylist() if value is not None]

@@ -1,0 +1,503 @@
+"""Once broken, or nearly: each of these lost rows, changed values, hung or misled, and must not again."""
+
+from __future__ import annotations
+
+import base64
+import datetime as dt
+import io
+import os
+import stat
+import time
+import uuid
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pyarrow.parquet.encryption as encryption
+import pytest
+from fsspec.implementations.dirfs import DirFileSystem
+
+from conftest import Place
+from helpers import oracle
+from helpers.crash import Crash, mortal
+from parketto import CommitConflict, CommitStateUnknown, Dataset, NotPlainParquet, UnreadableFile
+from parketto.storage import locks
+from parketto.storage.footers import _logical_type
+from parketto.storage.local import LocalStore
+
+
+def small_files(place: Place, count: int = 4, folder: str = "") -> None:
+    place.write_files({f"{folder}f{n}.parquet": pa.table({"x": [n]}) for n in range(count)})
+
+
+def values(place: Place, column: str = "x") -> list[Any]:
+    tables = [oracle.read_file(path, place.fs) for path in oracle.data_files(place.root, place.fs)]
+    return sorted(value for table in tables for value in table.column(column).to_pylist())
+
+
+class TestCommit:
+    @pytest.mark.parametrize("publish", ["auto", "rename"])
+    def test_ctrl_c_again_while_the_first_one_is_undone(self, local: Place, publish: Any) -> None:
+        for first in range(1, 12):
+            small_files(local)
+            dataset = Dataset(local.root, publish=publish)
+            base, calls = type(dataset._store), 0
+
+            def move(self: Any, source: str, target: str, first: int = first, base: Any = base) -> None:
+                nonlocal calls
+                calls += 1
+                if calls in (first, first + 1):
+                    raise KeyboardInterrupt
+                base.move(self, source, target)
+
+            dataset._store.__class__ = type("Interrupted", (base,), {"move": move})
+            try:
+                dataset.compact()
+            except (KeyboardInterrupt, CommitStateUnknown):
+                local.dataset().recover()
+            assert values(local) == [0, 1, 2, 3]
+            assert local.left_behind() == []
+            local.fs.rm(local.root, recursive=True)
+
+    def test_competitor_between_the_check_and_the_journal(self, place: Place) -> None:
+        small_files(place)
+        dataset = place.dataset()
+        write = dataset._workspace.write_journal
+
+        def late(journal: Any) -> None:
+            if journal.state == "commit":
+                place.fs.rm_file(f"{place.root}/f2.parquet")
+            write(journal)
+
+        dataset._workspace.write_journal = late  # type: ignore[method-assign]
+        if isinstance(dataset._store, LocalStore):
+            with pytest.raises(CommitConflict, match=r"f2\.parquet"):
+                dataset.compact()
+            assert values(place) == [0, 1, 3]
+        else:  # deleting cannot be undone there, so recovery completes what was begun
+            with pytest.raises((CommitConflict, CommitStateUnknown)):
+                dataset.compact()
+            place.dataset().recover()
+        assert place.left_behind() == []
+
+    @pytest.mark.parametrize("killed_first", ["the partition", "the dataset"])
+    def test_a_partition_taken_as_a_dataset_of_its_own(self, local: Place, killed_first: str) -> None:
+        inner = f"{local.root}/day=1"
+        first, second = (inner, local.root) if killed_first == "the partition" else (local.root, inner)
+        for publish in ("auto", "rename"):
+            at = 0
+            while True:
+                at += 1
+                small_files(local, 4, "day=1/")
+                victim = Dataset(first, publish=publish)  # type: ignore[arg-type]
+                mortal(victim, at, "after")
+                try:
+                    victim.compact()
+                except Crash:
+                    Dataset(second).compact()
+                    assert values(local) == [0, 1, 2, 3]
+                    Dataset(first).recover()
+                    assert values(local) == [0, 1, 2, 3]
+                    local.fs.rm(local.root, recursive=True)
+                else:
+                    local.fs.rm(local.root, recursive=True)
+                    break
+            assert at > 5
+
+    def test_interrupted_between_taking_the_lock_and_using_it(
+        self, local: Place, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        small_files(local)
+        with monkeypatch.context() as patched:
+            patched.setattr("parketto.commit.workspace.held", _interrupt)
+            with pytest.raises(KeyboardInterrupt):
+                local.dataset().compact()
+        monkeypatch.setattr("parketto.commit.workspace.LOCK_TIMEOUT_SECONDS", 2.0)
+        assert local.dataset().compact()["after_file_count"] == 1
+
+    def test_a_forked_child_does_not_keep_the_lock(self, local: Place) -> None:
+        os.makedirs(local.root)
+        lock = locks.FileLock.attempt(f"{local.root}/lock")
+        assert lock is not None
+        copy = os.dup(lock._descriptor or 0)  # what a child inherits: the same open file
+        lock.release()
+        again = locks.FileLock.attempt(f"{local.root}/lock")
+        os.close(copy)
+        assert again is not None
+        again.release()
+
+    def test_a_lease_that_was_lost_is_noticed_before_the_commit(
+        self, tmp_path: Any, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        fs = DirFileSystem(str(tmp_path))
+        fs.makedirs("bucket")
+        monkeypatch.setattr(locks.LeaseLock, "is_held", lambda self: False)
+        with pytest.raises(CommitConflict, match="lock ran out"):
+            Dataset("bucket/events", filesystem=fs).write(pa.table({"x": [1]}))
+        assert not fs.exists("bucket/events")
+
+    def test_a_lease_survives_a_failed_renewal_and_never_takes_it_back(self, tmp_path: Any) -> None:
+        fs = DirFileSystem(str(tmp_path))
+        store = Dataset("bucket/events", filesystem=fs)._store
+        store.make_dirs("bucket")
+        lease = locks.LeaseLock.attempt(store, "bucket/lock", seconds=0.6)
+        assert lease is not None
+        write, failed = store.write, []
+
+        def flaky(path: str, content: bytes) -> None:
+            if not failed:
+                failed.append(path)
+                raise OSError("network is gone")
+            write(path, content)
+
+        store.write = flaky  # type: ignore[method-assign]
+        time.sleep(1.0)
+        assert failed
+        assert lease.is_held()
+        write("bucket/lock", b'{"owner": "another", "expires": 99999999999}')
+        time.sleep(0.4)
+        assert not lease.is_held()
+        lease.release()
+        assert b"another" in store.read("bucket/lock")
+
+
+def _interrupt(_lock: object) -> None:
+    raise KeyboardInterrupt
+
+
+class TestListing:
+    def test_a_link_to_a_folder_of_the_dataset_is_no_second_copy(self, local: Place) -> None:
+        small_files(local, 3, "day=1/")
+        os.symlink(f"{local.root}/day=1", f"{local.root}/latest")
+        os.symlink(local.root, f"{local.root}/day=1/loop")
+        local.dataset().compact()
+        assert [name for name in local.files() if name.startswith("day=1/c")]
+        assert len(os.listdir(f"{local.root}/day=1")) == 2
+        assert local.dataset().read().num_rows == 3
+
+    def test_a_folder_that_is_linked_in_is_part_of_the_dataset(self, local: Place, tmp_path: Any) -> None:
+        small_files(local, 2)
+        elsewhere = Place(str(tmp_path / "elsewhere"), local.fs)
+        small_files(elsewhere, 3)
+        os.symlink(elsewhere.root, f"{local.root}/more")
+        assert local.dataset().compact()["after_file_count"] == 2
+        assert len(elsewhere.files()) == 1
+
+    @pytest.mark.parametrize("folder", ["_delta_log", ".hoodie", "_spark_metadata", "metadata"])
+    def test_table_formats_are_refused(self, place: Place, folder: str) -> None:
+        small_files(place)
+        place.fs.makedirs(f"{place.root}/{folder}")
+        place.fs.pipe_file(f"{place.root}/{folder}/v1.metadata.json", b"{}")
+        before = place.state()
+        operations: list[Callable[[Dataset], object]] = [
+            lambda dataset: dataset.compact(),
+            lambda dataset: dataset.optimize(["x"]),
+            lambda dataset: dataset.write(pa.table({"x": [1]}), "overwrite"),
+        ]
+        if folder != "metadata":
+            operations.append(lambda dataset: dataset.write(pa.table({"x": [1]})))
+        for operation in operations:
+            with pytest.raises(NotPlainParquet, match="is a table of"):
+                operation(place.dataset())
+        assert place.state() == before
+        assert place.left_behind() == []
+
+    def test_dangling_links_and_pipes_are_named(self, local: Place) -> None:
+        small_files(local)
+        os.symlink(f"{local.root}/nowhere", f"{local.root}/gone.parquet")
+        with pytest.raises(UnreadableFile, match=r"gone\.parquet.*does not exist"):
+            local.dataset().compact()
+        os.unlink(f"{local.root}/gone.parquet")
+        os.mkfifo(f"{local.root}/pipe.parquet")
+        with pytest.raises(UnreadableFile, match=r"pipe\.parquet.*no regular file"):
+            local.dataset().compact()
+
+    def test_a_reader_waits_for_a_commit_that_is_under_way(self, local: Place) -> None:
+        """Reading in the middle of single renames shows old and new files: so the listing waits."""
+        small_files(local, 3)
+        dataset = Dataset(local.root, publish="rename")
+        seen: list[list[int]] = []
+        base = type(dataset._store)
+
+        def move(self: Any, source: str, target: str) -> None:
+            base.move(self, source, target)
+            if "/new/" in source:
+                reader = Dataset(local.root)
+                assert reader._workspace.exists()
+                assert reader._workspace.store.try_lock(f"{reader._workspace.path}/lock") is None
+                seen.append([])
+
+        dataset._store.__class__ = type("Watched", (base,), {"move": move})
+        dataset.compact()
+        assert seen
+
+    @pytest.mark.parametrize("name", ["gl[1]", "a*b", "what?", "a::b", "100% 'sure'; \"x\"", "ünï", "~x", "a#b"])
+    def test_paths_with_any_characters(self, place: Place, name: str) -> None:
+        odd = Place(f"{place.root}/{name}", place.fs)
+        small_files(odd)
+        dataset = Dataset(odd.root, filesystem=place.fs)
+        dataset.compact()
+        dataset.write(pa.table({"x": [9]}))
+        dataset.optimize(["x"])
+        assert values(odd) == [0, 1, 2, 3, 9]
+        assert odd.left_behind() == []
+
+    def test_local_path_with_colons_without_a_filesystem(self, local: Place) -> None:
+        dataset = Dataset(f"{local.root}::x")
+        dataset.write(pa.table({"x": [1]}))
+        assert dataset.read().num_rows == 1
+
+    def test_filters_with_numbers_that_are_none(self, local: Place) -> None:
+        small_files(local, 2, "n=--5/")
+        small_files(local, 2, "n=5/")
+        assert local.dataset().compact(partition_filter={"n": 5})["before_file_count"] == 2
+
+
+class TestValues:
+    def test_timestamps_that_arrow_would_change_are_refused(self, place: Place, engine: str) -> None:
+        far = pa.array([dt.datetime(9999, 12, 31), None], pa.timestamp("us"))  # noqa: DTZ001
+        place.write_files(
+            {f"f{n}.parquet": pa.table({"at": far}) for n in range(2)},
+            use_deprecated_int96_timestamps=True,
+            store_schema=False,
+        )
+        before = place.state()
+        with pytest.raises(UnreadableFile, match="INT96 timestamps outside of the years 1677 to 2262"):
+            place.dataset(engine=engine).compact()
+        assert place.state() == before
+
+    def test_pages_with_a_wrong_checksum_are_not_made_permanent(self, place: Place, engine: str) -> None:
+        small_files(place, 2)
+        sink = pa.BufferOutputStream()
+        table = pa.table({"x": pa.array(range(1000, 2000), pa.int64())})
+        pq.write_table(table, sink, compression="none", use_dictionary=False, write_page_checksum=True)
+        rotten = bytearray(sink.getvalue().to_pybytes())
+        rotten[2000] ^= 0xFF
+        place.fs.pipe_file(f"{place.root}/rotten.parquet", bytes(rotten))
+        with pytest.raises(UnreadableFile, match=r"rotten\.parquet.*checksum"):
+            place.dataset(engine=engine).compact()
+
+    @pytest.mark.parametrize("index", [pa.int8(), pa.uint8(), pa.int16()])
+    @pytest.mark.parametrize("operation", ["compact", "optimize"])
+    def test_small_dictionary_indices_stay_readable(
+        self, place: Place, engine: str, index: pa.DataType, operation: str
+    ) -> None:
+        """Files of few categories each, many together: every row group must still fit the index type."""
+        kind = pa.dictionary(index, pa.string())
+        for n in range(5):
+            words = pa.array([f"w{n}-{i % 100}" for i in range(400)]).dictionary_encode().cast(kind)
+            place.write_files({f"f{n}.parquet": pa.table({"word": words, "n": np.arange(400)})})
+        before = place.rows()
+        dataset = place.dataset(engine=engine)
+        dataset.compact() if operation == "compact" else dataset.optimize(["n", "word"])
+        assert place.rows() == before
+        assert oracle.schemas(place.root, place.fs)[0].field("word").type == kind
+
+    def test_categories_stay_small(self, place: Place, engine: str) -> None:
+        """Every file brings a dictionary of its own; together they are still a few categories."""
+        rng = np.random.default_rng(4)
+        names = pa.array([f"category number {n} with a longer name" for n in range(20)])
+        for n in range(30):
+            chosen = pa.DictionaryArray.from_arrays(pa.array(rng.integers(0, 20, 2000), pa.int32()), names)
+            place.write_files({f"f{n:02d}.parquet": pa.table({"category": chosen})})
+        for run in (lambda dataset: dataset.compact(), lambda dataset: dataset.optimize(["category"])):
+            stats = run(place.dataset(engine=engine))
+            assert stats["after_total_bytes"] < stats["before_total_bytes"]
+
+    def test_dictionaries_inside_of_lists_and_structs(self, place: Place, engine: str) -> None:
+        kind = pa.dictionary(pa.int32(), pa.string())
+        words = pa.array(["a", "b", "a", "c"]).dictionary_encode()
+        nested = pa.StructArray.from_arrays([words], fields=[pa.field("w", kind)])
+        listed = pa.ListArray.from_arrays(pa.array([0, 1, 2, 3, 4], pa.int32()), words)
+        place.write_files({f"f{n}.parquet": pa.table({"x": range(4), "s": nested, "l": listed}) for n in range(2)})
+        before, schema = place.rows(), oracle.schemas(place.root, place.fs)[0]
+        dataset = place.dataset(engine=engine)
+        dataset.compact()
+        dataset.optimize(["x"])
+        assert place.rows() == before
+        assert oracle.schemas(place.root, place.fs)[0].equals(schema, check_metadata=True)
+
+    def test_dictionaries_do_not_inflate_files(self, place: Place, engine: str) -> None:
+        words = pa.array([f"{n:06d}" * 12 for n in range(40_000)]).dictionary_encode()
+        for n in range(3):
+            place.write_files({f"f{n}.parquet": pa.table({"word": words.take(pa.array(np.arange(40_000)))})})
+        stats = place.dataset(engine=engine).compact()
+        assert stats["after_total_bytes"] < 1.2 * stats["before_total_bytes"]
+        (path,) = oracle.data_files(place.root, place.fs)
+        assert pq.read_metadata(io.BytesIO(place.fs.cat_file(path))).num_row_groups < 4
+
+    def test_logical_types_of_parquet_survive(self, place: Place, engine: str) -> None:
+        table = pa.table(
+            {
+                "id": pa.array([uuid.uuid4().bytes], pa.binary(16)).cast(pa.uuid()),
+                "doc": pa.array(['{"a": 1}'], pa.json_()),
+                "at": pa.array([1], pa.time64("us")),
+            }
+        )
+        place.write_files(
+            {f"f{n}.parquet": table for n in range(2)}, store_schema=False, write_time_adjusted_to_utc=True
+        )
+        before = place.dataset().files()[0].traits.leaves
+        place.dataset(engine=engine).compact()
+        assert place.dataset().files()[0].traits.leaves == before
+        assert [leaf.split()[0] for leaf in before] == ["UUID", "JSON", "Time"]
+
+    def test_annotations_that_say_nothing_new_are_equal_to_none(self) -> None:
+        """Some writers annotate plain integers; Arrow does not, and both mean the same."""
+        assert _logical_type('{"Type": "Int", "bitWidth": 32, "isSigned": true}') == _logical_type(
+            '{"Type": "None"}'
+        )
+        assert _logical_type('{"Type": "Int", "bitWidth": 8, "isSigned": true}') != _logical_type(
+            '{"Type": "None"}'
+        )
+
+    def test_encrypted_columns_are_refused(self, local: Place) -> None:
+        os.makedirs(local.root)
+        factory = encryption.CryptoFactory(lambda _: _Keys())
+        properties = encryption.EncryptionConfiguration(
+            footer_key="f", column_keys={"c": ["x"]}, plaintext_footer=True
+        )
+        for n in range(2):
+            pq.write_table(
+                pa.table({"x": [n], "y": [n]}),
+                f"{local.root}/{n}.parquet",
+                encryption_properties=factory.file_encryption_properties(
+                    encryption.KmsConnectionConfig(), properties
+                ),
+            )
+        with pytest.raises(UnreadableFile, match="encrypted"):
+            local.dataset().compact()
+
+    def test_files_that_differ_in_the_metadata_of_a_field_are_kept_apart(self, place: Place, engine: str) -> None:
+        for unit in ("metres", "feet"):
+            schema = pa.schema([pa.field("x", pa.int64(), metadata={"unit": unit})])
+            place.write_files({f"{unit}{n}.parquet": pa.table({"x": [n]}, schema=schema) for n in range(2)})
+        place.dataset(engine=engine).compact()
+        units = [schema.field("x").metadata[b"unit"] for schema in oracle.schemas(place.root, place.fs)]
+        assert sorted(units) == [b"feet", b"metres"]
+
+    def test_files_with_and_without_an_arrow_schema(self, place: Place, engine: str) -> None:
+        place.write_files({"a.parquet": pa.table({"x": [1]})}, store_schema=False)
+        place.write_files({"b.parquet": pa.table({"x": [2]}).replace_schema_metadata({"k": "v"})})
+        place.dataset(engine=engine).compact()
+        assert values(place) == [1, 2]
+
+    def test_bounds_of_every_kind_can_be_read(self, place: Place) -> None:
+        table = pa.table(
+            {
+                "ns": pa.array([1, 2**62], pa.timestamp("ns")),
+                "far": pa.array([-(2**60), 2**60], pa.timestamp("us")),
+                "day": pa.array([-(2**31), 2**31 - 1], pa.date32()),
+                "time": pa.array([1, 86_399_999_999_999], pa.time64("ns")),
+                "big": pa.array([0, 2**64 - 1], pa.uint64()),
+                "raw": pa.array([b"\xff", b"\x00"], pa.binary()),
+                "text": pa.array(["z", "ä"]),
+                "null": pa.array([None, None], pa.int32()),
+            }
+        )
+        place.write_files({"f.parquet": table})
+        (file,) = place.dataset().files()
+        assert file.column_stats("ns")[:2] == (1, 2**62)
+        assert file.column_stats("far")[:2] == (-(2**60), 2**60)
+        assert file.column_stats("big")[:2] == (0, 2**64 - 1)
+        assert file.column_stats("raw")[:2] == (b"\x00", b"\xff")
+        assert file.column_stats("text")[:2] == ("z", "ä")
+        assert file.column_stats("null") == (None, None, 2)
+        assert file.column_stats("nope") == (None, None, None)
+        place.dataset().optimize(["ns", "far", "day", "time", "big", "raw", "text", "null"])
+
+
+class _Keys(encryption.KmsClient):  # type: ignore[misc]
+    def wrap_key(self, key: bytes, _name: str) -> bytes:
+        return base64.b64encode(key)
+
+    def unwrap_key(self, key: bytes, _name: str) -> bytes:
+        return base64.b64decode(key)
+
+
+class TestSettling:
+    @pytest.mark.parametrize(
+        "column",
+        [
+            pa.nulls(3),
+            pa.array([float("nan")] * 3),
+            pa.array(["x" * 5000, "y" * 5000, "z" * 5000]),
+            pa.array([None, None, None], pa.int64()),
+        ],
+        ids=["nulls", "nan", "long strings", "only NULL"],
+    )
+    def test_columns_without_bounds_are_ordered_once(self, place: Place, engine: str, column: pa.Array) -> None:
+        place.write_files({f"f{n}.parquet": pa.table({"x": column}) for n in range(2)})
+        dataset = place.dataset(engine=engine)
+        assert dataset.optimize(["x"], target_rows_per_file=4)["compacted_file_count"] == 2
+        assert dataset.optimize(["x"], target_rows_per_file=4)["compacted_file_count"] == 0
+
+    def test_both_thresholds_and_rows_of_uneven_width(self, place: Place, engine: str) -> None:
+        rng = np.random.default_rng(2)
+        text = [rng.bytes(10 if n < 9000 else 1200).hex() for n in range(12_000)]
+        place.write_files({"f.parquet": pa.table({"n": range(12_000), "text": text})})
+        dataset = place.dataset(engine=engine)
+        dataset.optimize(["n"], target_mb_per_file=0.5, target_rows_per_file=4000)
+        assert (
+            dataset.optimize(["n"], target_mb_per_file=0.5, target_rows_per_file=4000)["compacted_file_count"] == 0
+        )
+
+    def test_planned_and_real_number_of_files_agree_when_a_file_is_split(self, place: Place, engine: str) -> None:
+        place.write_files({"f.parquet": pa.table({"x": range(7)})})
+        planned = place.dataset(engine=engine).compact(target_rows_per_file=2, dry_run=True)
+        done = place.dataset(engine=engine).compact(target_rows_per_file=2)
+        assert planned["after_file_count"] == done["after_file_count"] == 4
+
+
+class TestAccess:
+    def test_what_replaces_private_files_is_private(self, local: Place) -> None:
+        small_files(local)
+        for name in local.files():
+            os.chmod(f"{local.root}/{name}", 0o600)
+        os.chmod(local.root, 0o700)
+        dataset = local.dataset()
+        rewrite, modes = dataset.engine.rewrite, []
+
+        def looking(*arguments: Any) -> Any:
+            modes.append(stat.S_IMODE(os.stat(dataset._workspace.path).st_mode))
+            return rewrite(*arguments)
+
+        dataset.engine.rewrite = looking  # type: ignore[method-assign]
+        dataset.compact()
+        assert modes == [0o700]
+        (name,) = local.files()
+        assert stat.S_IMODE(os.stat(f"{local.root}/{name}").st_mode) == 0o600
+
+    @pytest.mark.skipif(os.geteuid() != 0, reason="only root gives files away")
+    def test_files_stay_with_their_owner(self, local: Place) -> None:
+        small_files(local)
+        for name in local.files():
+            os.chown(f"{local.root}/{name}", 1234, 2345)
+        local.dataset().compact()
+        (name,) = local.files()
+        found = os.stat(f"{local.root}/{name}")
+        assert (found.st_uid, found.st_gid) == (1234, 2345)
+
+    def test_errors_say_that_nothing_changed(self, local: Place) -> None:
+        small_files(local)
+        dataset = local.dataset()
+
+        def full(*_: Any) -> None:
+            raise OSError(28, "No space left on device")
+
+        dataset.engine.rewrite = full  # type: ignore[method-assign]
+        with pytest.raises(OSError, match="No space left") as caught:
+            dataset.compact()
+        assert "the dataset is unchanged" in caught.value.__notes__[0]
+
+    @pytest.mark.parametrize("rows", [1.7, 0.5])
+    def test_limits_of_rows_are_whole_numbers(self, place: Place, rows: Any) -> None:
+        with pytest.raises(ValueError, match="whole number"):
+            place.dataset().write(pa.table({"x": [1]}), max_rows_per_file=rows)
+
+    def test_columns_that_stand_twice_cannot_order(self, place: Place) -> None:
+        place.write_files({"f.parquet": pa.Table.from_arrays([pa.array([1]), pa.array([2])], names=["x", "x"])})
+        with pytest.raises(ValueError, match="more than once"):
+            place.dataset().optimize(["x"])
