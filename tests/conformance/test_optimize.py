@@ -126,6 +126,8 @@ def test_one_unordered_file_is_ordered(place: Place, engine: str) -> None:
     ids=str,
 )
 def test_every_orderable_type(place: Place, engine: str, kind: pa.DataType, values: list[object]) -> None:
+    if kind == pa.string_view() and not oracle.parquet_has_views():
+        pytest.skip("this PyArrow has no string views in Parquet")
     place.write_files(
         {
             "a.parquet": pa.table({"k": pa.array(values[:2], kind)}),

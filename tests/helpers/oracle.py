@@ -13,6 +13,16 @@ import pyarrow.parquet as pq
 from fsspec import AbstractFileSystem
 
 
+def parquet_has_views() -> bool:
+    """Whether this PyArrow reads string views back from Parquet; older ones cannot."""
+    sink = pa.BufferOutputStream()
+    try:
+        pq.write_table(pa.table({"v": pa.array(["x"], pa.string_view())}), sink)
+        return bool(pq.read_table(pa.BufferReader(sink.getvalue())).schema.field("v").type == pa.string_view())
+    except (pa.ArrowNotImplementedError, pa.ArrowInvalid):
+        return False
+
+
 def data_files(root: str, fs: AbstractFileSystem | None = None) -> list[str]:
     fs = fs or fsspec.filesystem("file")
     return sorted(
