@@ -43,7 +43,8 @@ class Dataset:
         filesystem: An fsspec filesystem, if the path alone does not say which.
         storage_options: Options for the filesystem that the path names.
         journal: A folder to keep the journal and staged files in, on the same filesystem; by default beside
-            the dataset, in `.<name>.parketto`, and only while an operation runs.
+            the dataset, in `.<name>.parketto`, and only while an operation runs. All who work on a dataset must
+            name the same folder: there they find each other.
         publish: `"auto"` swaps a directory for its successor where the filesystem can, so that readers see the old
             files or the new ones. `"rename"` moves single files in and out: choose it if somebody else holds on
             to the directory itself (a bind mount of just this folder, an NFS client, a watcher), or writes into
@@ -205,7 +206,7 @@ class Dataset:
     ) -> MaintenanceStats:
         """Order the rows of each partition by the given columns, NULLs last, into files of the target size.
 
-        Partitions that are in that order already are left alone. The other arguments are those of `compact`.
+        Partitions that are in that order already, as far as their footers tell, are left alone.
 
         Args:
             zorder_columns: The columns that queries filter by, the most important first.

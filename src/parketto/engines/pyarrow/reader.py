@@ -109,7 +109,11 @@ def _fixed_row_bytes(schema: pa.Schema) -> float | None:
 
 
 def read_table(store: Store, files: Sequence[FileInfo], columns: Sequence[str] | None) -> pa.Table:
-    """All rows of the files as one table; columns that some files lack are NULL there."""
+    """All rows of the files as one table.
+
+    Where files differ in their columns, those that a file lacks are NULL; columns that are asked for by name must
+    be in every file.
+    """
     tables = []
     for file in files:
         assert file.schema is not None, "files to read come from a snapshot"
