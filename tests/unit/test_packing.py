@@ -7,7 +7,7 @@ import time
 from collections import Counter
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from parketto import FileInfo, InvalidArgument, plan_compaction_groups
@@ -34,10 +34,13 @@ def apply(sizes: Sizes, thresholds: Thresholds, shuffled: random.Random) -> Size
     return result
 
 
-sizes_strategy = st.lists(st.tuples(st.integers(0, 250), st.integers(0, 250)), max_size=40)
-limits = st.one_of(st.none(), st.integers(1, 200))
+# Around a target of 100: mostly files that are worth packing, some that are good, some too large.
+amounts = st.one_of(st.integers(20, 74), st.integers(0, 74), st.integers(0, 250))
+sizes_strategy = st.lists(st.tuples(amounts, amounts), max_size=12)
+limits = st.sampled_from([None, 100, 100, 7])
 
 
+@settings(max_examples=400)
 @given(sizes_strategy, limits, limits, st.randoms(use_true_random=False))
 def test_packing_is_idempotent_and_keeps_the_limits(
     sizes: Sizes, target_bytes: int | None, target_rows: int | None, shuffled: random.Random
@@ -71,9 +74,10 @@ def test_packing_is_idempotent_and_keeps_the_limits(
         pytest.fail("packing never settles")
 
 
-@given(sizes_strategy, st.integers(1, 200), st.randoms(use_true_random=False))
-def test_with_exact_sizes_one_round_is_enough(sizes: Sizes, target: int, shuffled: random.Random) -> None:
-    thresholds = Thresholds(target, None)
+@settings(max_examples=400)
+@given(sizes_strategy, st.randoms(use_true_random=False))
+def test_with_exact_sizes_one_round_is_enough(sizes: Sizes, shuffled: random.Random) -> None:
+    thresholds = Thresholds(100, None)
     assert pack(files(apply(sizes, thresholds, shuffled)), thresholds) == []
 
 
