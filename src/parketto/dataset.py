@@ -20,9 +20,9 @@ from parketto.plan.limits import Thresholds, check_codec, check_max_rows, check_
 from parketto.plan.rewrite import RewritePlan, check_orderable_files, plan_compaction, plan_optimization
 from parketto.stats import MaintenanceStats, WriteStats, maintenance_stats
 from parketto.storage.footers import FileInfo
-from parketto.storage.hive import PartitionFilter
+from parketto.storage.hive import PartitionFilter, directory_matcher
 from parketto.storage.opening import open_store
-from parketto.storage.snapshot import Snapshot, discover, refuse_foreign, while_files_vanish
+from parketto.storage.snapshot import Snapshot, discover, refuse_foreign, refuse_missing, while_files_vanish
 from parketto.storage.store import FileEntry
 
 Planner = Callable[[Sequence[FileInfo]], RewritePlan]
@@ -248,7 +248,8 @@ class Dataset:
         """Discover → plan → execute → verify → commit → report."""
         if dry_run:
             return maintenance_stats(planner(self._snapshot(partition_filter, stats_columns).files), dry_run=True)
-        list_settled(self._workspace, partition_filter)  # no dataset: say so before making anything
+        directory_matcher(partition_filter)  # what makes no sense is refused before anything is made
+        refuse_missing(self._store, self.path)
         with Transaction(self._workspace, operation, swap=self._swap) as transaction:
             snapshot = discover(
                 self._store,

@@ -19,6 +19,7 @@ from parketto import (
     plan_compaction_groups,
 )
 from parketto.storage import footers
+from parketto.storage.store import FileEntry
 
 KEYS = {
     "before_file_count",
@@ -299,6 +300,31 @@ def test_data_of_a_file_goes_only_once_through_the_engine(
     assert stats["planned_groups"] is not None
     grouped = sorted(path for group in stats["planned_groups"] for path in group)
     assert sorted(opened) == grouped
+
+
+def test_one_listing_and_one_footer_read_per_file(
+    place: Place, engine: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    partitioned(place, days=2, files=4)
+    listings: list[str] = []
+    read: list[str] = []
+    dataset = place.dataset(engine=engine)
+    list_files, source = type(dataset._store).list_files, footers._footer_source
+
+    def listing(self: object, root: str) -> object:
+        listings.append(root)
+        return list_files(self, root)  # type: ignore[arg-type]
+
+    def footer(store: object, entry: FileEntry) -> object:
+        read.append(entry.path)
+        return source(store, entry)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(type(dataset._store), "list_files", listing)
+    monkeypatch.setattr(footers, "_footer_source", footer)
+    before = oracle.data_files(place.root, place.fs)
+    dataset.compact()
+    assert listings == [place.root]
+    assert sorted(path for path in read if path.endswith(".parquet")) == before
 
 
 def test_progress_is_told(place: Place, engine: str) -> None:

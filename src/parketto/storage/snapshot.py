@@ -59,8 +59,8 @@ def select_data_files(
         if is_data_path(path):
             data.append(entry)
     if not data:
-        reason = "no parquet files were found under it" if store.is_dir(root) else "it does not exist"
-        raise DatasetNotFound(f"no dataset at {root!r}: {reason}")
+        refuse_missing(store, root)
+        raise DatasetNotFound(f"no dataset at {root!r}: no parquet files were found under it")
     by_directory: dict[str, bool] = {}
     matching = []
     for entry in data:
@@ -92,6 +92,13 @@ def refuse_file(store: Store, root: str) -> None:
     """A dataset is a directory: say so when the path is a file."""
     if store.stat(root) is not None:
         raise NotADataset(f"{root!r} is a file; expected the directory of a dataset")
+
+
+def refuse_missing(store: Store, root: str) -> None:
+    """There must be a directory to work on."""
+    refuse_file(store, root)
+    if not store.is_dir(root):
+        raise DatasetNotFound(f"no dataset at {root!r}: it does not exist")
 
 
 def refuse_foreign(store: Store, root: str) -> None:
