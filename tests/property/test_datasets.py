@@ -79,41 +79,26 @@ def schema_of_rows(root: str) -> Counter[str]:
     return +counted
 
 
-@settings(deadline=None, max_examples=60, suppress_health_check=[HealthCheck.too_slow], derandomize=True)
-@given(
+CASES = st.tuples(
     datasets(),
     st.sampled_from(["compact", "optimize"]),
     st.one_of(st.none(), st.floats(0.0001, 0.01)),
     st.one_of(st.none(), st.integers(1, 30)),
     st.sampled_from([None, "zstd", "none"]),
 )
-def test_rows_and_schemas_survive(
-    files: dict[str, pa.Table],
-    operation: str,
-    megabytes: float | None,
-    rows: int | None,
-    compression: str | None,
-) -> None:
-    check(files, operation, megabytes, rows, compression)
+
+
+@settings(deadline=None, max_examples=60, suppress_health_check=[HealthCheck.too_slow], derandomize=True)
+@given(CASES)
+def test_rows_and_schemas_survive(case: Any) -> None:
+    check(*case)
 
 
 @pytest.mark.sweep
 @settings(deadline=None, max_examples=1500, suppress_health_check=[HealthCheck.too_slow])
-@given(
-    datasets(),
-    st.sampled_from(["compact", "optimize"]),
-    st.one_of(st.none(), st.floats(0.0001, 0.01)),
-    st.one_of(st.none(), st.integers(1, 30)),
-    st.sampled_from([None, "zstd", "none"]),
-)
-def test_rows_and_schemas_survive_at_length(
-    files: dict[str, pa.Table],
-    operation: str,
-    megabytes: float | None,
-    rows: int | None,
-    compression: str | None,
-) -> None:
-    check(files, operation, megabytes, rows, compression)
+@given(CASES)
+def test_rows_and_schemas_survive_at_length(case: Any) -> None:
+    check(*case)
 
 
 def check(
