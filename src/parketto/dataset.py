@@ -17,7 +17,14 @@ from parketto.engines.base import Context, Engine, GroupResult, ProgressCallback
 from parketto.engines.registry import DEFAULT_ENGINE, get_engine
 from parketto.errors import DatasetNotFound, InvalidArgument, quoted
 from parketto.plan.limits import Thresholds, check_codec, check_max_rows, check_order_columns
-from parketto.plan.rewrite import RewritePlan, check_orderable_files, plan_compaction, plan_optimization
+from parketto.plan.naming import Naming, NamingScheme
+from parketto.plan.rewrite import (
+    RewritePlan,
+    check_orderable_files,
+    check_partition_columns,
+    plan_compaction,
+    plan_optimization,
+)
 from parketto.stats import MaintenanceStats, WriteStats, maintenance_stats
 from parketto.storage.footers import FileInfo
 from parketto.storage.hive import PartitionFilter, directory_matcher
@@ -122,6 +129,9 @@ class Dataset:
         *,
         max_rows_per_file: int | None = None,
         compression: str = "snappy",
+        partition_by: str | Sequence[str] | None = None,
+        naming: NamingScheme | None = None,
+        basename_template: str | None = None,
     ) -> WriteStats:
         """Add rows as new files, or replace all rows by them.
 
@@ -133,19 +143,32 @@ class Dataset:
             mode: `"append"` or `"overwrite"`.
             max_rows_per_file: Start a new file after that many rows.
             compression: snappy, gzip, lz4, zstd, brotli or none.
+            partition_by: Columns whose values make the folders (`day=1/…`); they also stay in the files.
+            naming: `"uuid"` (the default), `"timestamp"` or `"sequential"`.
+            basename_template: Such as `"data_{}.parquet"`; without a `naming` its files are numbered, from 000 or
+                after the highest number that there is.
+
+        Example:
+            >>> ticks = Dataset("memory://ticks-example")
+            >>> rows = pa.table({"day": [1, 2, 1], "price": [1.0, 2.0, 3.0]})
+            >>> _ = ticks.write(rows, partition_by="day", basename_template="data_{}.parquet")
+            >>> [file.path for file in ticks.files()]
+            ['/ticks-example/day=1/data_000.parquet', '/ticks-example/day=2/data_000.parquet']
         """
         if mode not in WRITE_MODES:
             raise InvalidArgument(f"unknown mode {mode!r}; valid modes: {quoted(WRITE_MODES)}")
         max_rows = check_max_rows(max_rows_per_file)
         codec = check_codec(compression)
+        names = Naming.of(naming, basename_template)
         source = _CountedRows(rows)
+        partitions = check_partition_columns(partition_by, source.schema)
         refuse_foreign(self._store, self.path)
         with Transaction(self._workspace, mode, swap=self._swap) as transaction:
             replaced = self._existing(transaction) if mode == "overwrite" else []
-            request = WriteRequest(source.schema, source.batches, self.path, codec or "none", max_rows)
+            request = WriteRequest(source.schema, source.batches, self.path, codec or "none", max_rows, partitions)
             staged = self.engine.write(request, Context(self._store, transaction))
             written = verify_written(self._store, staged, source.count, source.schema.names)
-            transaction.commit(staged, replaced)
+            transaction.commit(staged, replaced, names)
         return WriteStats(
             rows_written=source.count,
             files_written=len(written),

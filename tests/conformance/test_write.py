@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import re
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any, ClassVar
+
 import pyarrow as pa
 import pytest
 
@@ -124,6 +128,123 @@ def test_path_that_is_a_file(place: Place) -> None:
         with pytest.raises(NotADirectoryError, match="is a file; expected the directory"):
             operation()
     assert place.fs.cat_file(place.root) == b"I am a file"
+
+
+class TestNames:
+    def test_uuid_is_the_default(self, place: Place, engine: str) -> None:
+        place.dataset(engine=engine).write(TABLE, max_rows_per_file=3)
+        assert all(re.fullmatch(r"part-[0-9a-f]{32}\.parquet", name) for name in place.files())
+        assert len(place.files()) == 4
+
+    def test_timestamps_sort_chronologically(self, place: Place, engine: str) -> None:
+        dataset = place.dataset(engine=engine)
+        for start in (0, 5):
+            dataset.write(TABLE.slice(start, 5), naming="timestamp", max_rows_per_file=2)
+        assert all(re.fullmatch(r"part-\d{8}T\d{15}\.parquet", name) for name in place.files())
+        assert dataset.read().equals(TABLE)
+
+    def test_numbers_go_on_after_the_highest(self, place: Place, engine: str) -> None:
+        dataset = place.dataset(engine=engine)
+        dataset.write(TABLE, basename_template="data_{}.parquet", max_rows_per_file=5)
+        assert place.files() == ["data_000.parquet", "data_001.parquet"]
+        place.fs.pipe_file(f"{place.root}/data_x.parquet.txt", b"")
+        place.write_files({"data_0041.parquet": TABLE})
+        dataset.write(TABLE, basename_template="data_{}.parquet", naming="sequential")
+        assert "data_042.parquet" in place.files()
+        dataset.write(TABLE, "overwrite", basename_template="data_{}.parquet")
+        assert place.files() == ["data_043.parquet"]
+
+    def test_a_template_with_another_scheme(self, place: Place, engine: str) -> None:
+        place.dataset(engine=engine).write(TABLE, basename_template="x-{}.parquet", naming="uuid")
+        assert re.fullmatch(r"x-[0-9a-f]{32}\.parquet", place.files()[0])
+
+    def test_concurrent_writers_never_collide(self, place: Place) -> None:
+        def append(_: int) -> None:
+            place.dataset().write(TABLE, basename_template="data_{}.parquet")
+
+        with ThreadPoolExecutor(4) as pool:
+            list(pool.map(append, range(12)))
+        assert place.files() == [f"data_{number:03d}.parquet" for number in range(12)]
+
+    @pytest.mark.parametrize(
+        "arguments",
+        [
+            {"naming": "random"},
+            {"basename_template": "data.parquet"},
+            {"basename_template": "data_{}"},
+            {"basename_template": "a/{}.parquet"},
+            {"basename_template": "_{}.parquet"},
+            {"basename_template": ".{}.parquet"},
+            {"basename_template": "{}{}.parquet"},
+        ],
+    )
+    def test_names_that_make_no_sense(self, place: Place, arguments: dict[str, Any]) -> None:
+        with pytest.raises(ValueError, match=r"naming|basename_template"):
+            place.dataset().write(TABLE, **arguments)
+        assert not place.fs.exists(place.root)
+
+
+class TestPartitions:
+    HOSTILE: ClassVar = ["x/y", "a=b", "..", ".", "", None, "ünï", "%2F", "a b", "'", "\n", "plain"]
+
+    def test_every_value_lands_in_a_folder_of_its_own(self, place: Place, engine: str) -> None:
+        table = pa.table({"key": self.HOSTILE * 3, "n": range(3 * len(self.HOSTILE))})
+        dataset = place.dataset(engine=engine)
+        dataset.write(table, partition_by="key")
+        assert sorted(dataset.read().to_pylist(), key=lambda row: row["n"]) == table.to_pylist()
+        for file in dataset.files():
+            found = set(oracle.read_file(file.path, place.fs).column("key").to_pylist())
+            ((column, value),) = file.partition
+            assert column == "key"
+            assert found == {value} or (value is None and found <= {None, ""})
+        assert place.left_behind() == []
+
+    def test_several_columns_and_the_order_of_rows(self, place: Place, engine: str) -> None:
+        table = pa.table({"day": [2, 1, 2, 1] * 50, "side": ["b", "a", "b", "b"] * 50, "n": range(200)})
+        place.dataset(engine=engine).write(table, partition_by=["day", "side"], max_rows_per_file=30)
+        assert sorted({name.rpartition("/")[0] for name in place.files()}) == [
+            "day=1/side=a",
+            "day=1/side=b",
+            "day=2/side=b",
+        ]
+        for path in oracle.data_files(place.root, place.fs):
+            numbers = oracle.read_file(path, place.fs).column("n").to_pylist()
+            assert len(numbers) <= 30
+            assert numbers == sorted(numbers), "rows of a partition keep their order"
+            assert oracle.read_file(path, place.fs).schema.equals(table.schema)
+
+    def test_thousands_of_partitions_in_little_memory(self, place: Place, engine: str) -> None:
+        table = pa.table({"key": [n % 1500 for n in range(30_000)], "n": range(30_000)})
+        dataset = place.dataset(engine=engine, memory_mb=1)
+        assert dataset.write(table, partition_by="key")["files_written"] == 1500
+        for file in dataset.files({"key": 7}):
+            assert oracle.read_file(file.path, place.fs).column("n").to_pylist() == list(range(7, 30_000, 1500))
+
+    def test_partitioned_by_a_dictionary(self, place: Place, engine: str) -> None:
+        table = pa.table({"key": pa.array(["b", "a", None, "b"]).dictionary_encode(), "n": range(4)})
+        dataset = place.dataset(engine=engine)
+        dataset.write(table, partition_by="key")
+        assert sorted(row["n"] for row in dataset.read().to_pylist()) == [0, 1, 2, 3]
+        assert pa.types.is_dictionary(oracle.schemas(place.root, place.fs)[0].field("key").type)
+
+    def test_an_empty_table_still_writes_its_schema(self, place: Place, engine: str) -> None:
+        place.dataset(engine=engine).write(TABLE.slice(0, 0), partition_by="id")
+        assert oracle.schemas(place.root, place.fs)[0].equals(TABLE.schema)
+
+    @pytest.mark.parametrize(
+        ("columns", "message"),
+        [
+            ("nope", "partition_by columns not found: 'nope'; available columns: 'id', 'name'"),
+            ([], "empty"),
+            (["id", "id"], "twice"),
+            (["id", "name"], "every column"),
+            (3, "list of column names"),
+        ],
+    )
+    def test_columns_that_make_no_sense(self, place: Place, columns: Any, message: str) -> None:
+        with pytest.raises(ValueError, match=message):
+            place.dataset().write(TABLE, partition_by=columns)
+        assert not place.fs.exists(place.root)
 
 
 def test_read_columns(place: Place) -> None:

@@ -27,6 +27,9 @@ OPERATIONS: dict[str, Callable[[Dataset], object]] = {
     "compact": lambda dataset: dataset.compact(target_rows_per_file=40),
     "optimize": lambda dataset: dataset.optimize(["id"], target_rows_per_file=25),
     "overwrite": lambda dataset: dataset.write(pa.table({"id": [7, 8, 9]}), "overwrite", max_rows_per_file=2),
+    "partitioned": lambda dataset: dataset.write(
+        pa.table({"id": [7, 8, 9], "day": [1, 2, 3]}), "overwrite", partition_by="day", naming="sequential"
+    ),
     "append": lambda dataset: dataset.write(pa.table({"id": [7, 8, 9]}), "append", max_rows_per_file=2),
 }
 

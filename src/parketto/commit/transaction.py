@@ -21,6 +21,7 @@ from parketto.commit.swap import Swap, build_twins
 from parketto.commit.workspace import Workspace
 from parketto.engines.base import StagedFile
 from parketto.errors import CommitConflict, CommitFailed, CommitStateUnknown, ParkettoError
+from parketto.plan.naming import Naming
 from parketto.storage.hive import PartitionFilter
 from parketto.storage.locks import Lock
 from parketto.storage.snapshot import relative
@@ -94,12 +95,19 @@ class Transaction:
             if current is None or current.fingerprint != entry.fingerprint:
                 raise CommitConflict.over(entry.path, gone=current is None)
 
-    def commit(self, publish: Sequence[StagedFile], retire: Sequence[FileEntry]) -> None:
-        """Make the staged files part of the dataset and take the retired ones out: all of it, or nothing."""
+    def commit(
+        self, publish: Sequence[StagedFile], retire: Sequence[FileEntry], naming: Naming | None = None
+    ) -> None:
+        """Make the staged files part of the dataset and take the retired ones out: all of it, or nothing.
+
+        With a `naming` the staged files get their names now, when nobody else can take the same ones.
+        """
         self._store.sync([*(file.path for file in publish), f"{self._directory}/new", self._directory])
         with self._workspace.locked() as lock:
             recover_locked(self._workspace)
             self.check_unchanged(retire)
+            if naming is not None:
+                publish = self._named(publish, naming)
             self._check_destinations(publish, retire)
             self._inherit_access(publish, retire)
             journal = self._journal(publish, retire, self._twins(publish, retire))
@@ -115,6 +123,16 @@ class Transaction:
                 self._workspace.clear_journal()
             except BaseException as error:  # noqa: BLE001 - Ctrl-C too; `_give_up` always raises
                 self._give_up(error, journal, applier, applied)
+
+    def _named(self, publish: Sequence[StagedFile], naming: Naming) -> list[StagedFile]:
+        by_directory: defaultdict[str, list[StagedFile]] = defaultdict(list)
+        for file in publish:
+            by_directory[posixpath.dirname(file.destination)].append(file)
+        return [
+            StagedFile(file.path, f"{directory}/{name}")
+            for directory, files in by_directory.items()
+            for file, name in zip(files, naming.names(len(files), self._store.list_names(directory)), strict=True)
+        ]
 
     def _twins(self, publish: Sequence[StagedFile], retire: Sequence[FileEntry]) -> tuple[Swap, ...]:
         if not self._swapping:

@@ -82,13 +82,14 @@ class GroupResult:
 
 @dataclass(frozen=True)
 class WriteRequest:
-    """Rows from outside that become new files in one directory."""
+    """Rows from outside that become new files: in a directory, or in one for each partition."""
 
     schema: pa.Schema
     batches: Iterator[pa.RecordBatch]
     directory: str
     compression: str
     max_rows: int | None = None
+    partition_by: tuple[str, ...] = ()
 
 
 class Engine(Protocol):

@@ -96,15 +96,20 @@ def check_codec(compression: object) -> str | None:
 
 def check_order_columns(columns: Sequence[str]) -> tuple[str, ...]:
     """The clustering columns as given, if they are a list of distinct names."""
+    return check_names("zorder_columns", columns)
+
+
+def check_names(argument: str, columns: Sequence[str]) -> tuple[str, ...]:
+    """A list of distinct column names that is not empty."""
     if isinstance(columns, str) or not isinstance(columns, Sequence):
-        raise InvalidArgument(f"zorder_columns must be a list of column names, got {columns!r}")
+        raise InvalidArgument(f"{argument} must be a list of column names, got {columns!r}")
     if not columns:
-        raise InvalidArgument("zorder_columns is empty: name at least one column")
+        raise InvalidArgument(f"{argument} is empty: name at least one column")
     names: list[object] = list(columns)
     if wrong := [name for name in names if not isinstance(name, str)]:
-        raise InvalidArgument(f"zorder_columns must be column names, got {quoted(wrong)}")
+        raise InvalidArgument(f"{argument} must be column names, got {quoted(wrong)}")
     if len(set(columns)) < len(columns):
-        raise InvalidArgument(f"zorder_columns names a column twice: {quoted(columns)}")
+        raise InvalidArgument(f"{argument} names a column twice: {quoted(columns)}")
     return tuple(columns)
 
 

@@ -10,8 +10,9 @@ from typing import Literal
 
 import pyarrow as pa
 
+from parketto.errors import InvalidArgument
 from parketto.layout.order import check_orderable
-from parketto.plan.limits import DEFAULT_CODEC, Thresholds, check_columns_exist
+from parketto.plan.limits import DEFAULT_CODEC, Thresholds, check_columns_exist, check_names
 from parketto.plan.packing import pack
 from parketto.storage.footers import FileInfo, PhysicalTraits, RowGroupInfo
 
@@ -170,6 +171,18 @@ def check_orderable_files(files: Iterable[FileInfo], columns: tuple[str, ...]) -
             partition_columns = [column for column, _ in file.partition]
             check_columns_exist(columns, file.schema, "zorder_columns", partition_columns)
             check_orderable(columns, file.schema)
+
+
+def check_partition_columns(columns: str | Sequence[str] | None, schema: pa.Schema) -> tuple[str, ...]:
+    """The columns that new files are partitioned by: they exist, and their values can name a folder."""
+    if columns is None:
+        return ()
+    names = (columns,) if isinstance(columns, str) else check_names("partition_by", columns)
+    check_columns_exist(names, schema, "partition_by columns")
+    check_orderable(names, schema)
+    if len(names) == len(schema.names):
+        raise InvalidArgument("partition_by names every column: nothing would be left to query")
+    return names
 
 
 def cells(files: Iterable[FileInfo]) -> list[list[FileInfo]]:

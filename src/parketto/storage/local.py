@@ -53,6 +53,12 @@ class LocalStore(Store):
         except FileNotFoundError:
             return []
 
+    def list_names(self, path: str) -> list[str]:
+        try:
+            return os.listdir(path)
+        except FileNotFoundError:
+            return []
+
     def stat(self, path: str) -> FileEntry | None:
         try:
             status = os.stat(path)

@@ -72,6 +72,13 @@ class Store:
             return []
         return sorted(posixpath.basename(info["name"]) for info in found if info["type"] == "directory")
 
+    def list_names(self, path: str) -> list[str]:
+        """The names of all that is directly inside a folder; none if it does not exist."""
+        try:
+            return [posixpath.basename(name.rstrip("/")) for name in self.fs.ls(path, detail=False)]
+        except FileNotFoundError:
+            return []
+
     def stat(self, path: str) -> FileEntry | None:
         """The file as it is now, or None."""
         try:

@@ -22,6 +22,20 @@ def carrier_schema(schema: pa.Schema) -> pa.Schema:
     return pa.schema(fields, metadata=schema.metadata)
 
 
+def recast(batch: pa.RecordBatch, schema: pa.Schema) -> pa.RecordBatch:
+    """The same rows in a schema, or back in the original one."""
+    columns = [_cast(column, kind) for column, kind in zip(batch.columns, schema.types, strict=True)]
+    return pa.RecordBatch.from_arrays(columns, schema=schema)
+
+
+def _cast(column: pa.Array, kind: pa.DataType) -> pa.Array:
+    if column.type == kind:
+        return column
+    if pat.is_dictionary(kind):
+        return column.cast(kind.value_type).dictionary_encode().cast(kind)
+    return column.cast(kind)
+
+
 def _carrier_field(field: pa.Field) -> pa.Field:
     return field.with_type(_carrier_type(field.type))
 

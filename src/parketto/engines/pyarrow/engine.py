@@ -4,15 +4,16 @@ from __future__ import annotations
 
 import os
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import FIRST_EXCEPTION, ThreadPoolExecutor, wait
 from itertools import repeat
 
 import pyarrow as pa
 
 from parketto.engines.base import Context, GroupResult, Progress, StagedFile, WriteRequest, unique_names
-from parketto.engines.pyarrow.carrier import carrier_schema
+from parketto.engines.pyarrow.carrier import carrier_schema, recast
 from parketto.engines.pyarrow.external_sort import sort_batches
+from parketto.engines.pyarrow.partitions import by_partition
 from parketto.engines.pyarrow.reader import BatchReader
 from parketto.engines.pyarrow.writer import FileFormat, RollingWriter
 from parketto.errors import InvalidArgument
@@ -77,17 +78,37 @@ class PyArrowEngine:
 
     def write(self, request: WriteRequest, context: Context) -> Sequence[StagedFile]:
         """Write rows from outside as new files."""
+        batches = _until_cancelled(request.batches, context)
+        if not request.partition_by:
+            return self._write_directory(request, request.directory, batches, context)
+        # In the order of the partitions one file after the other is open, however many partitions there are.
+        carried = carrier_schema(request.schema)
+        ordered = sort_batches(
+            (recast(batch, carried) for batch in batches),
+            carried,
+            request.partition_by,
+            self._memory // _RUN_SHARE,
+            context.staging.scratch_directory(),
+        )
+        staged: list[StagedFile] = []
+        for folder, found in by_partition(ordered, request.partition_by):
+            rows = (recast(batch, request.schema) for batch in found)
+            staged += self._write_directory(request, f"{request.directory}/{folder}", rows, context)
+        return staged or self._write_directory(request, request.directory, iter(()), context)
+
+    def _write_directory(
+        self, request: WriteRequest, directory: str, batches: Iterable[pa.RecordBatch], context: Context
+    ) -> list[StagedFile]:
         names = unique_names("part")
         writer = RollingWriter(
             context.store,
             FileFormat(request.schema, request.compression),
-            lambda: context.staging.new_file(request.directory, next(names)),
+            lambda: context.staging.new_file(directory, next(names)),
             row_group_bytes=self._memory // _ROW_GROUP_SHARE,
             row_limits=None if request.max_rows is None else repeat(request.max_rows),
         )
         with writer:
-            for batch in request.batches:
-                context.check_cancelled()
+            for batch in batches:
                 writer.write(batch)
         return writer.staged
 

@@ -20,6 +20,7 @@ from parketto.layout.order import order_indices, order_keys
 _MAX_FAN_IN = 48
 _BLOCKS_PER_RUN = 64
 _OUTPUT_ROWS = 16 * 1024
+_RUN = "run"
 
 
 def sort_batches(
@@ -102,11 +103,14 @@ def _merge(paths: Sequence[str], schema: pa.Schema, columns: Sequence[str]) -> I
                 continue
             parts.append(pa.Table.from_batches([batch]))
             owners.append(np.full(batch.num_rows, number, dtype=np.int32))
-            last_keys[number] = order_keys(parts[-1].slice(batch.num_rows - 1), columns)
+            last = order_keys(parts[-1].slice(batch.num_rows - 1), columns)
+            last_keys[number] = last.append_column(_RUN, pa.array([number], pa.int32()))
             block_rows[number] = batch.num_rows
         table = pa.concat_tables(parts)
         owner = np.concatenate(owners)
-        ready, rest = _up_to_smallest(order_keys(table, columns), list(last_keys.values()))
+        # Which run a row is from decides between equal rows: those of an earlier run came first.
+        keys = order_keys(table, columns).append_column(_RUN, pa.array(owner))
+        ready, rest = _up_to_smallest(keys, list(last_keys.values()))
         yield from table.take(pa.array(ready)).to_batches(max_chunksize=_OUTPUT_ROWS)
         pending, owner = table.take(pa.array(rest)), owner[rest]
 

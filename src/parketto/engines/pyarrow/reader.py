@@ -10,6 +10,7 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 import pyarrow.types as pat
 
+from parketto.engines.pyarrow.carrier import recast
 from parketto.engines.pyarrow.sizes import decoded_bytes
 from parketto.errors import UnreadableFile
 from parketto.plan.limits import check_columns_exist
@@ -57,22 +58,14 @@ class BatchReader:
         if group.num_rows == 0:
             return
         if self._row_bytes is None:
-            self._row_bytes = self._width(
-                self._carried(next(parquet.iter_batches(_PROBE_ROWS, row_groups=[number])))
-            )
+            probe = next(parquet.iter_batches(_PROBE_ROWS, row_groups=[number]))
+            self._row_bytes = self._width(recast(probe, self._schema))
         width = max(self._row_bytes, group.total_byte_size / group.num_rows, 1)
         rows = int(min(max(self._batch_bytes / width, _MIN_BATCH_ROWS), _MAX_BATCH_ROWS))
         for found in parquet.iter_batches(rows, row_groups=[number], use_threads=self._use_threads):
-            batch = self._carried(found)
+            batch = recast(found, self._schema)
             self._row_bytes = max(self._row_bytes, self._width(batch))
             yield batch
-
-    def _carried(self, batch: pa.RecordBatch) -> pa.RecordBatch:
-        columns = [
-            column if column.type == kind else column.cast(kind)
-            for column, kind in zip(batch.columns, self._schema.types, strict=True)
-        ]
-        return pa.RecordBatch.from_arrays(columns, schema=self._schema)
 
     @staticmethod
     def _width(batch: pa.RecordBatch) -> float:
