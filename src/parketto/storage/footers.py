@@ -9,7 +9,7 @@ import json
 import posixpath
 import struct
 from collections import Counter
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
@@ -23,6 +23,8 @@ from parketto.storage.store import FileEntry, Store
 
 # Most footers fit into this many bytes: then one ranged read is all that a remote file costs.
 _TAIL_BYTES = 64 * 1024
+_LAYOUTS_COMPARED = 16
+_COLUMNS_LOOKED_AT = 8
 _TEMPORAL = frozenset({"DATE", "TIME", "TIMESTAMP"})
 _TEXT = frozenset({"STRING", "ENUM", "JSON"})
 
@@ -127,30 +129,79 @@ def naming(path: str) -> Iterator[None]:
         raise UnreadableFile(path, error) from error
 
 
-def read_footer(
-    store: Store,
-    entry: FileEntry,
-    partition: PartitionValues = (),
-    stats_columns: Collection[str] | None = (),
-) -> FileInfo:
-    """Read one footer. `stats_columns` names the columns whose bounds are kept; None keeps all."""
-    with naming(entry.path), _footer_source(store, entry) as source:
-        parquet = pq.ParquetFile(source)
-        # Not the footer's own idea of it: only the reader's restores UUID, JSON and other extension types.
-        schema, footer = parquet.schema_arrow, parquet.metadata
-        _refuse_encrypted(entry, footer, source)
-    return FileInfo(
-        path=entry.path,
-        size_bytes=entry.size_bytes,
-        num_rows=footer.num_rows,
-        partition=partition,
-        fingerprint=entry.fingerprint,
-        schema=schema,
-        metadata=dict(footer.metadata or {}),
-        codec=_codec(footer),
-        traits=_traits(footer.schema),
-        row_groups=_row_groups(footer, stats_columns),
-    )
+class FooterReader:
+    """Reads the footers of a dataset's files, from several threads.
+
+    Thousands of files mostly share one schema: what follows from it is worked out once, and they hold the same
+    objects.
+
+    Args:
+        store: Where the files are.
+        stats_columns: The columns whose bounds are kept; None keeps all.
+    """
+
+    def __init__(self, store: Store, stats_columns: Collection[str] | None = ()) -> None:
+        self._store, self._stats_columns = store, stats_columns
+        self._layouts: list[_Layout] = []
+        self._schemas: dict[tuple[int, tuple[tuple[bytes, bytes], ...]], tuple[pa.Schema, dict[bytes, bytes]]] = {}
+
+    def read(self, entry: FileEntry, partition: PartitionValues = ()) -> FileInfo:
+        """Read one footer."""
+        with naming(entry.path), _footer_source(self._store, entry) as source:
+            footer = pq.read_metadata(source)
+            _refuse_encrypted(entry, footer, source)
+            layout = self._layout(footer.schema)
+            schema, metadata = self._schema(layout, footer, source)
+        return FileInfo(
+            path=entry.path,
+            size_bytes=entry.size_bytes,
+            num_rows=footer.num_rows,
+            partition=partition,
+            fingerprint=entry.fingerprint,
+            schema=schema,
+            metadata=metadata,
+            codec=_codec(footer),
+            traits=layout.traits,
+            row_groups=_row_groups(footer, layout),
+        )
+
+    def _layout(self, schema: pq.ParquetSchema) -> _Layout:
+        # The newest first, and not too many: looking for one must stay cheaper than working it out.
+        for known in self._layouts[: -_LAYOUTS_COMPARED - 1 : -1]:
+            if known.schema.equals(schema):
+                return known
+        layout = _Layout.of(schema, self._stats_columns)
+        self._layouts.append(layout)
+        return layout
+
+    def _schema(
+        self, layout: _Layout, footer: pq.FileMetaData, source: Any
+    ) -> tuple[pa.Schema, dict[bytes, bytes]]:
+        metadata = footer.metadata or {}
+        key = (id(layout), tuple(metadata.items()))
+        if key not in self._schemas:
+            source.seek(0)
+            # Not the footer's own idea of it: only the reader's restores UUID, JSON and other extension types.
+            self._schemas[key] = (pq.ParquetFile(source, metadata=footer).schema_arrow, metadata)
+        return self._schemas[key]
+
+
+@dataclass(frozen=True, slots=True)
+class _Layout:
+    """What follows from a file's Parquet schema alone."""
+
+    schema: pq.ParquetSchema
+    traits: PhysicalTraits
+    #: Positions of top-level columns among the leaves; and those whose bounds are wanted.
+    names: Mapping[int, str]
+    wanted: Mapping[str, int]
+
+    @classmethod
+    def of(cls, schema: pq.ParquetSchema, stats_columns: Collection[str] | None) -> _Layout:
+        columns = [schema.column(index) for index in range(len(schema))]
+        names = {index: column.name for index, column in enumerate(columns) if column.path == column.name}
+        wanted = {name: at for at, name in names.items() if stats_columns is None or name in stats_columns}
+        return cls(schema, _traits(columns), names, wanted)
 
 
 def _footer_source(store: Store, entry: FileEntry) -> Any:
@@ -171,13 +222,15 @@ def _codec(footer: pq.FileMetaData) -> str | None:
     if footer.num_row_groups == 0 or footer.num_columns == 0:
         return None
     group = footer.row_group(0)
-    codecs = Counter(group.column(index).compression for index in range(group.num_columns))
+    # Almost always all columns have the same: a few of them tell.
+    codecs = Counter(
+        group.column(index).compression for index in range(min(group.num_columns, _COLUMNS_LOOKED_AT))
+    )
     codec = str(codecs.most_common(1)[0][0]).lower()
     return "none" if codec == "uncompressed" else codec
 
 
-def _traits(schema: pq.ParquetSchema) -> PhysicalTraits:
-    columns = [schema.column(index) for index in range(len(schema))]
+def _traits(columns: Sequence[pq.ColumnSchema]) -> PhysicalTraits:
     return PhysicalTraits(
         int96_timestamps=any(column.physical_type == "INT96" for column in columns),
         integer_decimals=any(
@@ -210,16 +263,7 @@ def _logical_type(text: str) -> str:
     return " ".join(str(value) for value in parts.values())
 
 
-def _row_groups(footer: pq.FileMetaData, stats_columns: Collection[str] | None) -> tuple[RowGroupInfo, ...]:
-    schema = footer.schema
-    wanted: dict[str, int] = {}
-    names: dict[int, str] = {}
-    for index in range(len(schema)):
-        column = schema.column(index)
-        if column.path == column.name:  # a top-level column, not a leaf of a nested one
-            names[index] = column.name
-            if stats_columns is None or column.name in stats_columns:
-                wanted[column.name] = index
+def _row_groups(footer: pq.FileMetaData, layout: _Layout) -> tuple[RowGroupInfo, ...]:
     groups = []
     for number in range(footer.num_row_groups):
         group = footer.row_group(number)
@@ -227,8 +271,8 @@ def _row_groups(footer: pq.FileMetaData, stats_columns: Collection[str] | None) 
             RowGroupInfo(
                 num_rows=group.num_rows,
                 total_byte_size=group.total_byte_size,
-                sorted_by=_declared_order(group, names),
-                columns={name: _column_stats(group.column(index)) for name, index in wanted.items()},
+                sorted_by=_declared_order(group, layout.names),
+                columns={name: _column_stats(group.column(index)) for name, index in layout.wanted.items()},
             )
         )
     return tuple(groups)

@@ -2,17 +2,14 @@
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Callable, Collection, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import cached_property
 from typing import TypeVar
 
-import pyarrow as pa
-
 from parketto.errors import DatasetNotFound, NotADataset, NotPlainParquet, quoted
-from parketto.storage.footers import FileInfo, read_footer
+from parketto.storage.footers import FileInfo, FooterReader
 from parketto.storage.hive import PartitionFilter, directory_matcher, is_data_path, partition_values
 from parketto.storage.store import FileEntry, Store
 
@@ -116,13 +113,10 @@ def read_snapshot(
     stats_columns: Collection[str] | None = (),
 ) -> Snapshot:
     """Read the footers of listed files, concurrently."""
-
-    def read(entry: FileEntry) -> FileInfo:
-        return read_footer(store, entry, partition_values(_directory(entry, root)), stats_columns)
-
+    reader = FooterReader(store, stats_columns)
     with ThreadPoolExecutor(_FOOTER_THREADS, thread_name_prefix="parketto-footer") as pool:
-        files = list(pool.map(read, entries))
-    return Snapshot(root, tuple(_share_schemas(files)))
+        files = pool.map(lambda entry: reader.read(entry, partition_values(_directory(entry, root))), entries)
+        return Snapshot(root, tuple(files))
 
 
 def discover(
@@ -153,18 +147,3 @@ def while_files_vanish(root: str, read: Callable[[], Result]) -> Result:
 
 def _directory(entry: FileEntry, root: str) -> str:
     return relative(entry.path, root).rpartition("/")[0]
-
-
-def _share_schemas(files: list[FileInfo]) -> Iterable[FileInfo]:
-    # Thousands of files with one schema should hold one schema, and comparing it should be comparing `is`.
-    schemas: dict[bytes, pa.Schema] = {}
-    metadata: dict[tuple[tuple[bytes, bytes], ...], dict[bytes, bytes]] = {}
-    for file in files:
-        pairs = dict(file.metadata or {})
-        assert file.schema is not None, "a footer always has a schema"
-        yield dataclasses.replace(
-            file,
-            # Serialised, because equality of Arrow schemas overlooks metadata.
-            schema=schemas.setdefault(file.schema.serialize().to_pybytes(), file.schema),
-            metadata=metadata.setdefault(tuple(pairs.items()), pairs),
-        )
