@@ -89,7 +89,7 @@ def test_an_error_at_any_call_leaves_before_or_after(place: Place, operation: st
 def test_commit_failed_means_nothing_changed(local: Place) -> None:
     make(local)
     before = local.state()
-    dataset = local.dataset()
+    dataset = local.dataset(publish="rename")
     original = type(dataset._store).move
 
     def move(self: Any, source: str, destination: str) -> None:
@@ -108,7 +108,7 @@ def test_commit_state_unknown_is_finished_by_recovery(local: Place) -> None:
     """The journal is written, then the disk goes away: the error says so, and recovery finishes the work."""
     make(local)
     rows = local.rows()
-    dataset = local.dataset()
+    dataset = local.dataset(publish="rename")
     base = type(dataset._store)
     gone = False
 

@@ -13,10 +13,9 @@ from collections.abc import Iterable
 from typing import TypeVar
 
 from parketto.commit.journal import Journal, Publication, Retirement
-from parketto.commit.swap import Swap, carry_over, refresh_twin
+from parketto.commit.swap import carry_over, is_quiet
 from parketto.commit.workspace import Workspace
-from parketto.errors import CommitConflict, CommitStateUnknown
-from parketto.storage.store import FileEntry
+from parketto.errors import CommitConflict
 
 logger = logging.getLogger(__name__)
 
@@ -36,112 +35,154 @@ class Applier:
         self._workspace, self._journal, self._store = workspace, journal, workspace.store
         self._first = first
         self._publish_steps, self._retire_steps = _by_directory(journal.publish), _by_directory(journal.retire)
-        self._kept: dict[str, dict[str, str]] = {}  # what twins really kept, where that is known better
+        self._swaps = {swap.directory: swap for swap in journal.swaps}
         self.irreversible = False
+
+    def can_complete(self) -> bool:
+        """Whether nobody has changed, since the commit began, what it still has to do.
+
+        Every new file is staged or published, and every file to retire is as it was, in its place or parked. Where
+        retiring is deleting there is no way back, so the answer is always yes.
+        """
+        if not self._store.atomic_move:
+            return True
+        return all(
+            self._exists(self._staged(new.staged)) or self._exists(self._live(new.path))
+            for directory, steps in self._publish_steps.items()
+            if not self._is_swapped(directory)
+            for new in steps
+        ) and all(
+            old.fingerprint
+            in (self._fingerprint(self._live(old.path)), self._fingerprint(self._staged(old.parked)))
+            for old in self._journal.retire
+        )
 
     def roll_forward(self) -> None:
         """Bring the dataset to the state after the operation.
 
-        The first time, directories that the journal says can be swapped are; the single steps then find their
-        work done. Recovery goes without: the directory may have changed since.
+        The first time, quiet directories are swapped. Recovery takes single steps, and none in a directory that
+        was swapped: there everything is done, and what has happened since is not its business.
         """
-        publish, retire = self._publish_steps, self._retire_steps
-        swaps = {each.directory: each for each in self._journal.swaps}
         if self._store.atomic_move:
             for parking in sorted({posixpath.dirname(old.parked) for old in self._journal.retire}):
                 self._make_dirs(self._staged(parking))
-        for directory in sorted({*publish, *retire}):
-            if self._first and directory in swaps:
-                self._swap(swaps[directory])
-            for new in publish[directory]:
+        directories = sorted({*self._publish_steps, *self._retire_steps})
+        for directory in directories:
+            if self._first:
+                self._swap(directory)
+            elif self._is_swapped(directory):
+                self._carry_over(directory)
+                continue
+            for new in self._publish_steps[directory]:
                 self._publish(new)
-            for old in retire[directory]:
+            for old in self._retire_steps[directory]:
                 self._retire(old)
-        self._sync({*publish, *retire})
-        for each in self._journal.swaps:
-            self._carry_over(each)
-
-    def roll_back(self) -> None:
-        """Bring the dataset back to the state before the operation."""
-        directories = set()
-        for each in self._journal.swaps:
-            self._carry_over(each)
-        for old in self._journal.retire:
-            parked = self._staged(old.parked)
-            if self._store.stat(parked) is not None:
-                self._store.move(parked, self._live(old.path))
-                directories.add(posixpath.dirname(old.path))
-        for new in self._journal.publish:
-            if self._store.stat(self._live(new.path)) is not None:
-                self._store.remove(self._live(new.path))
-                directories.add(posixpath.dirname(new.path))
         self._sync(directories)
 
-    def _swap(self, swap: Swap) -> None:
-        directory, twin = self._live(swap.directory), self._staged(swap.twin)
-        retired = {posixpath.basename(old.path) for old in self._retire_steps[swap.directory]}
+    def roll_back(self) -> None:
+        """Bring the dataset back to the state before the operation; what others made meanwhile stays."""
+        for directory in self._swaps:
+            if self._is_swapped(directory):
+                self._carry_over(directory)
+        for old in self._journal.retire:
+            parked = self._staged(old.parked)
+            if self._fingerprint(parked) == old.fingerprint:
+                self._make_dirs(posixpath.dirname(self._live(old.path)))
+                self._store.move(parked, self._free_path(old.path))
+        for new in self._journal.publish:
+            live = self._live(new.path)
+            if self._is_ours(new, live):
+                self._store.remove(live)
+        self._sync({*self._publish_steps, *self._retire_steps})
+
+    def _swap(self, directory: str) -> None:
+        swap = self._swaps.get(directory)
+        if swap is None:
+            return
+        live = self._live(directory)
+        retired = {posixpath.basename(old.path) for old in self._retire_steps[directory]}
         try:
-            kept = refresh_twin(self._store, directory, twin, swap.kept, retired)
-            self._store.swap(directory, twin)
+            if not is_quiet(self._store, live, swap.kept, retired):
+                return
+            self._store.swap(live, self._staged(swap.twin))
         except OSError as error:
             # Somebody made a folder in it, or the filesystem cannot do it: the single steps are as good.
-            logger.debug("%s is not swapped: %s", swap.directory, error)
+            logger.debug("%s is not swapped: %s", live, error)
         else:
-            self._kept[swap.directory] = kept
-            self._carry_over(swap)
+            self._carry_over(directory)
 
-    def _carry_over(self, swap: Swap) -> None:
-        directory = self._live(swap.directory)
-        if self._store.is_dir(directory) and self._store.identity(directory) != swap.identity:
-            parked = [
+    def _is_swapped(self, directory: str) -> bool:
+        """Whether the old directory stands where its twin was."""
+        swap = self._swaps.get(directory)
+        if swap is None:
+            return False
+        twin = self._staged(swap.twin)
+        return self._store.is_dir(twin) and self._store.identity(twin) == swap.identity
+
+    def _carry_over(self, directory: str) -> None:
+        swap, live = self._swaps[directory], self._live(directory)
+        if self._store.is_dir(live):
+            parked = {
                 posixpath.basename(old.parked)
-                for old in self._retire_steps[swap.directory]
+                for old in self._retire_steps[directory]
                 if self._fingerprint(self._staged(old.parked)) == old.fingerprint
-            ]
-            kept = self._kept.get(swap.directory, swap.kept)
-            carry_over(self._store, directory, self._staged(swap.twin), kept, parked)
+            }
+            carry_over(self._store, live, self._staged(swap.twin), swap.kept, parked)
+
+    def _exists(self, path: str) -> bool:
+        return self._store.stat(path) is not None
 
     def _fingerprint(self, path: str) -> str | None:
         entry = self._store.stat(path)
         return None if entry is None else entry.fingerprint
 
+    def _is_ours(self, new: Publication, live: str) -> bool:
+        found = self._store.stat(live)
+        if found is None:
+            return False
+        if self._store.atomic_move:
+            return found.fingerprint == new.fingerprint
+        # A copy is another file with a time of its own; if it was cut short it is shorter.
+        staged = self._store.stat(self._staged(new.staged))
+        return staged is not None and found.size_bytes <= staged.size_bytes
+
+    def _free_path(self, path: str) -> str:
+        """The path itself, or one beside it if somebody has taken its name meanwhile."""
+        live = self._live(path)
+        if not self._exists(live):
+            return live
+        stem = live.removesuffix(".parquet")
+        return f"{stem}-restored-{self._journal.id}.parquet"
+
     def _publish(self, new: Publication) -> None:
         staged, live = self._staged(new.staged), self._live(new.path)
-        if self._store.stat(staged) is not None:
-            self._make_dirs(posixpath.dirname(live))
-            if self._store.atomic_move:
-                self._store.move(staged, live)
-            else:
+        if not self._store.atomic_move:
+            if not self._exists(live) or self._is_ours(new, live):
                 # A copy that was cut short is simply made again: the staged file stays until the end.
+                self._make_dirs(posixpath.dirname(live))
                 self._store.copy(staged, live)
-        elif self._store.stat(live) is None:
-            raise CommitStateUnknown(
-                f"the journal {self._workspace.journal_path!r} promises {live!r}, but its staged file "
-                f"{staged!r} is gone. No file was removed for it"
-            )
+            return
+        if self._exists(live):
+            if self._first and not self._is_ours(new, live):
+                raise CommitConflict(f"{live!r} was made by somebody else just now; nothing was changed")
+            return
+        self._make_dirs(posixpath.dirname(live))
+        self._store.move(staged, live)
 
     def _retire(self, old: Retirement) -> None:
         live = self._live(old.path)
         found = self._store.stat(live)
-        if found is None or found.fingerprint != old.fingerprint:
-            self._already_retired(old, live, found)
-            return
-        if self._store.atomic_move:
-            self._store.move(live, self._staged(old.parked))
-        else:
-            self.irreversible = True
-            self._store.remove(live)
-
-    def _already_retired(self, old: Retirement, live: str, found: FileEntry | None) -> None:
-        """The file is not where it was. In a recovery that is the work of the first attempt, or of somebody later.
-
-        The first time it is a conflict: somebody was quicker than the check before the journal.
-        """
-        parked = self._fingerprint(self._staged(old.parked)) == old.fingerprint
-        if self._first and (found is not None or not parked):
+        if found is not None and found.fingerprint == old.fingerprint:
+            if self._store.atomic_move:
+                self._store.move(live, self._staged(old.parked))
+            else:
+                self.irreversible = True
+                self._store.remove(live)
+        elif self._first and (found is not None or self._fingerprint(self._staged(old.parked)) != old.fingerprint):
+            # Somebody was quicker than the check before the journal.
             raise CommitConflict.over(live, gone=found is None)
-        if found is not None:
-            logger.warning("%s was replaced by somebody else while it was being retired; it stays", live)
+        elif found is not None:
+            logger.warning("%s was made by somebody else while it was being retired; it stays", live)
 
     def _make_dirs(self, directory: str) -> None:
         if self._store.is_dir(directory):

@@ -15,10 +15,11 @@ _VERSION = 1
 
 @dataclass(frozen=True, slots=True)
 class Publication:
-    """A staged file (path in the workspace) and its place in the dataset."""
+    """A staged file (path in the workspace), its place in the dataset, and what it is known by."""
 
     staged: str
     path: str
+    fingerprint: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,6 +37,8 @@ class Journal:
 
     id: str
     operation: str
+    #: The dataset, as seen from the workspace.
+    root: str
     publish: tuple[Publication, ...]
     retire: tuple[Retirement, ...]
     swaps: tuple[Swap, ...] = ()
@@ -63,6 +66,7 @@ class Journal:
         return cls(
             id=record["id"],
             operation=record["operation"],
+            root=record["root"],
             publish=tuple(Publication(**each) for each in record["publish"]),
             retire=tuple(Retirement(**each) for each in record["retire"]),
             swaps=tuple(Swap(**each) for each in record["swaps"]),

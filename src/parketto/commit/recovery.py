@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import dataclasses
 import logging
+import posixpath
 from dataclasses import dataclass
 from typing import Literal
 
@@ -14,6 +16,8 @@ from parketto.storage.snapshot import refuse_file, select_data_files
 from parketto.storage.store import FileEntry
 
 logger = logging.getLogger(__name__)
+
+_LISTING_ATTEMPTS = 10
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,19 +70,23 @@ def list_settled(
     store, root = workspace.store, workspace.root
     directory_matcher(partition_filter)  # a filter that makes no sense is refused before any read
     refuse_file(store, root)
-    while True:
+    for attempt in range(_LISTING_ATTEMPTS):
         recover(workspace)
+        beside = posixpath.dirname(workspace.path)
+        mark = store.change_mark(beside)
         if exclusive or workspace.exists():
             found = _list_locked(workspace)
         else:
             found = list(store.list_files(root))
-            if workspace.exists():
-                continue  # somebody has begun meanwhile: what was listed may be half of their work
+            begun = workspace.exists() or any(outer.exists() for outer in workspace.above())
+            if (begun or store.change_mark(beside) != mark) and attempt < _LISTING_ATTEMPTS - 1:
+                continue  # somebody was at work meanwhile: what was listed may be half of that
         inner = workspace.below(found)
         if not inner:
             return select_data_files(store, root, found, partition_filter)
         for each in inner:  # never while holding a lock: its owner may be waiting for ours
             _recover_one(each)
+    raise CommitFailed(f"others keep committing below {root!r}; nothing was changed, run the operation again")
 
 
 def _list_locked(workspace: Workspace) -> list[FileEntry]:
@@ -109,6 +117,10 @@ def recover_locked(workspace: Workspace) -> Recovery:
     """The same, for a caller that holds the workspace's lock."""
     journal = workspace.read_journal()
     if journal is not None:
+        if journal.state == "commit" and not Applier(workspace, journal).can_complete():
+            # Somebody changed the files meanwhile, so completing it would undo their work: it is undone instead.
+            journal = dataclasses.replace(journal, state="rollback")
+            workspace.write_journal(journal)
         applier = Applier(workspace, journal)
         if journal.state == "commit":
             applier.roll_forward()

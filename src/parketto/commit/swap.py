@@ -1,8 +1,8 @@
 """Swapping a directory: readers of it see the old files or the new ones, never both and never neither.
 
-A twin of the directory is built in the workspace, out of hard links: what stays, and what is new. One call
-swaps the two. Whatever strangers did to the directory between the building and the swap is then carried over:
-the files they added, replaced or removed.
+A twin of the directory is built in the workspace, out of hard links: what stays, and what is new. If nobody has
+touched the directory meanwhile, one call swaps the two; if somebody has, files are moved singly, as elsewhere.
+What strangers did in the last instant before the swap is carried over.
 
 This is only about what readers see. The journal describes the same change as single steps, and recovery takes
 those: a swap that did not happen, or cannot, changes nothing about the outcome.
@@ -23,7 +23,6 @@ logger = logging.getLogger(__name__)
 
 # Linking more files than this would keep everybody waiting for longer than single renames take.
 _MAX_LINKS = 20_000
-_REFRESHES = 3
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,20 +50,21 @@ def build_twins(
     twins: list[Swap] = []
     for directory in sorted(store.swappable(d for d, gone in old.items() if len(gone) + len(new[d]) > 1)):
         twin = f"{folder}/{len(twins)}"
-        kept = _build_twin(store, directory, twin, new[directory], old[directory])
-        if kept is not None:
-            twins.append(Swap(directory, twin, store.identity(directory), kept))
+        swap = _build_twin(store, directory, twin, new[directory], old[directory])
+        if swap is not None:
+            twins.append(swap)
     return twins
 
 
 def _build_twin(
     store: Store, directory: str, twin: str, publish: Iterable[StagedFile], retired: set[str]
-) -> dict[str, str] | None:
-    """Build one twin; returns what it keeps, or None if this directory cannot be swapped after all."""
-    kept = {name: inode for name, inode in store.identities(directory).items() if name not in retired}
-    if len(kept) > _MAX_LINKS:
-        return None
+) -> Swap | None:
+    """Build one twin, or return None if this directory cannot be swapped after all."""
     try:
+        identity = store.identity(directory)
+        kept = {name: found for name, found in store.identities(directory).items() if name not in retired}
+        if len(kept) > _MAX_LINKS:
+            return None
         store.make_twin(directory, twin)
         for name in kept:
             store.link(f"{directory}/{name}", f"{twin}/{name}")
@@ -76,41 +76,30 @@ def _build_twin(
         logger.debug("%s will not be swapped: %s", directory, error)
         store.remove_tree(twin)
         return None
-    return kept
+    return Swap(directory, twin, identity, kept)
 
 
-def refresh_twin(
-    store: Store, directory: str, twin: str, kept: dict[str, str], retired: set[str]
-) -> dict[str, str]:
-    """Bring a twin up to date, right before the swap; returns what it keeps now.
+def is_quiet(store: Store, directory: str, kept: dict[str, str], retired: set[str]) -> bool:
+    """Whether nobody has touched the directory since its twin was built; else single steps are the better way."""
+    return {name: found for name, found in store.identities(directory).items() if name not in retired} == kept
 
-    Much can happen to a directory while a journal is synced to disk. Above all, who writes under another name and
-    renames at the end must find that name on either side of the swap.
+
+def carry_over(store: Store, directory: str, twin: str, kept: dict[str, str], parked: set[str]) -> None:
+    """After a swap the twin is the old directory: bring what strangers did to it at the last instant over.
+
+    Taking these steps again changes nothing.
     """
-    for _ in range(_REFRESHES):
-        current = {name: inode for name, inode in store.identities(directory).items() if name not in retired}
-        if current == kept:
-            break
-        for name in kept.keys() - current.keys():
-            store.remove(f"{twin}/{name}")
-        for name, identity in current.items():
-            if kept.get(name) != identity:
-                store.remove(f"{twin}/{name}")
-                store.link(f"{directory}/{name}", f"{twin}/{name}")
-        kept = current
-    return kept
-
-
-def carry_over(store: Store, directory: str, twin: str, kept: dict[str, str], parked: Iterable[str]) -> None:
-    """After a swap the twin is the old directory: bring what strangers did to it into the new one."""
     old, new = store.identities(twin), store.identities(directory)
-    known = {*new.values()}  # also under another name: then its owner has renamed it since
-    parked = set(parked)
-    for name, identity in old.items():
-        if name in parked or kept.get(name) == identity or identity in known:
-            continue
-        if new.get(name) == kept.get(name):  # absent in both, or not replaced again since
-            store.move(f"{twin}/{name}", f"{directory}/{name}")
+    arrived = {found: name for name, found in old.items() if name not in parked and kept.get(name) != found}
     for name, identity in kept.items():
         if name not in old and new.get(name) == identity:
-            store.remove(f"{directory}/{name}")
+            renamed = arrived.get(identity)
+            if renamed is not None and renamed not in new:
+                store.move(f"{directory}/{name}", f"{directory}/{renamed}")
+            else:
+                store.remove(f"{directory}/{name}")
+    new = store.identities(directory)
+    here = {*new.values()}
+    for identity, name in arrived.items():
+        if identity not in here and (name not in new or new[name] == kept.get(name)):
+            store.move(f"{twin}/{name}", f"{directory}/{name}")

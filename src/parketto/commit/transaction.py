@@ -109,8 +109,12 @@ class Transaction:
             if naming is not None:
                 publish = self._named(publish, naming)
             self._check_destinations(publish, retire)
-            self._inherit_access(publish, retire)
-            journal = self._journal(publish, retire, self._twins(publish, retire))
+            try:
+                self._inherit_access(publish, retire)
+                journal = self._journal(publish, retire, self._twins(publish, retire))
+            except FileNotFoundError:
+                self.check_unchanged(retire)  # somebody has just taken a file away: say so
+                raise
             applier, applied = Applier(self._workspace, journal, first=True), False
             if not lock.is_held():
                 raise CommitConflict(
@@ -149,6 +153,7 @@ class Transaction:
         root, work = self._workspace.root, self._workspace.path
         folder = relative(self._directory, work)
         twins = {swap.directory: swap.twin for swap in swaps}
+        staged = self._store.stat_many([file.path for file in publish])
 
         def parked(number: int, path: str) -> str:
             directory, name = posixpath.split(path)
@@ -158,8 +163,12 @@ class Transaction:
         return Journal(
             id=self._id,
             operation=self._operation,
+            root=self._workspace.relative_root,
             publish=tuple(
-                Publication(relative(file.path, work), relative(file.destination, root)) for file in publish
+                Publication(
+                    relative(file.path, work), relative(file.destination, root), staged[file.path].fingerprint
+                )
+                for file in publish
             ),
             retire=tuple(
                 Retirement(path, entry.fingerprint, parked(number, path))
@@ -185,8 +194,9 @@ class Transaction:
         old: defaultdict[str, list[str]] = defaultdict(list)
         for entry in retire:
             old[posixpath.dirname(entry.path)].append(entry.path)
+        everything = [entry.path for entry in retire]
         for directory, paths in new.items():
-            self._store.inherit_access(paths, old[directory])
+            self._store.inherit_access(paths, old[directory] or everything)
 
     @staticmethod
     def _touched(publish: Sequence[StagedFile], retire: Sequence[FileEntry]) -> list[str]:

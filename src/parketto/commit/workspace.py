@@ -17,7 +17,6 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import posixpath
-import re
 from collections.abc import Iterable, Iterator
 
 from parketto.commit.journal import Journal
@@ -28,7 +27,6 @@ from parketto.storage.store import FileEntry, Store
 LOCK_TIMEOUT_SECONDS = 600.0
 _TRANSACTION_PREFIX = "tx-"
 _SUFFIX = ".parketto"
-_WORKSPACE_NAME = re.compile(rf"\..+{re.escape(_SUFFIX)}")
 
 
 class Workspace:
@@ -38,11 +36,12 @@ class Workspace:
         store: Where the dataset lives.
         root: The dataset's path.
         location: A folder to keep the workspace in; by default the dataset's parent folder.
+        path: The workspace itself, where it was found.
     """
 
-    def __init__(self, store: Store, root: str, location: str | None = None) -> None:
+    def __init__(self, store: Store, root: str, location: str | None = None, path: str | None = None) -> None:
         self.store, self.root = store, root
-        self.path = _workspace_path(store, root, location)
+        self.path = path or _workspace_path(store, root, location)
         self.journal_path = f"{self.path}/journal.json"
         self._lock_path = f"{self.path}/lock"
 
@@ -83,10 +82,21 @@ class Workspace:
         found = []
         for entry in listed:
             folder, _, name = entry.path.rpartition("/")
-            parent, _, workspace = folder.rpartition("/")
-            if name == "journal.json" and folder != self.path and _WORKSPACE_NAME.fullmatch(workspace):
-                found.append(Workspace(self.store, f"{parent}/{workspace[1 : -len(_SUFFIX)]}"))
+            if name != "journal.json" or folder == self.path or not folder.endswith(_SUFFIX):
+                continue
+            try:
+                journal = Journal.from_bytes(self.store.read(entry.path), entry.path)
+            except FileNotFoundError:
+                continue  # its owner has just finished
+            root = posixpath.normpath(posixpath.join(folder, journal.root))
+            if root.startswith(f"{self.root}/"):  # others may keep the journals of other datasets here
+                found.append(Workspace(self.store, root, path=folder))
         return found
+
+    @property
+    def relative_root(self) -> str:
+        """The dataset as seen from the workspace: still true when both are moved together."""
+        return posixpath.relpath(self.root, self.path)
 
     def read_journal(self) -> Journal | None:
         """The commit that is under way, if there is one."""
@@ -94,7 +104,13 @@ class Workspace:
             content = self.store.read(self.journal_path)
         except FileNotFoundError:
             return None
-        return Journal.from_bytes(content, self.journal_path)
+        journal = Journal.from_bytes(content, self.journal_path)
+        if journal.root != self.relative_root:
+            raise CommitStateUnknown(
+                f"the journal {self.journal_path!r} belongs to another dataset, {journal.root!r} seen from there. "
+                "Nothing was changed"
+            )
+        return journal
 
     def journal_may_name(self, identity: str) -> bool:
         """Whether there is a journal of that operation, or one that cannot be read."""

@@ -28,23 +28,18 @@ class LocalStore(Store):
         pending, linked = [root], {real_root}
         while pending:
             folder = pending.pop()
-            try:
-                entries = os.scandir(folder)
-            except FileNotFoundError:
-                continue
-            with entries:
-                for entry in entries:
-                    if not entry.is_dir():
-                        yield from _listed(entry)
-                    elif not entry.is_symlink():
+            for entry in _scan(folder):
+                if not entry.is_dir():
+                    yield from _listed(entry)
+                elif not entry.is_symlink():
+                    pending.append(entry.path)
+                else:
+                    # A link to a folder of the dataset itself would show its files twice, or never end.
+                    target = os.path.realpath(entry.path)
+                    inside = os.path.commonpath([target, real_root]) == real_root
+                    if not inside and target not in linked:
+                        linked.add(target)
                         pending.append(entry.path)
-                    else:
-                        # A link to a folder of the dataset itself would show its files twice, or never end.
-                        target = os.path.realpath(entry.path)
-                        inside = os.path.commonpath([target, real_root]) == real_root
-                        if not inside and target not in linked:
-                            linked.add(target)
-                            pending.append(entry.path)
 
     def list_dirs(self, path: str) -> list[str]:
         try:
@@ -120,7 +115,11 @@ class LocalStore(Store):
 
     def identities(self, directory: str) -> dict[str, str]:
         with os.scandir(directory) as entries:
-            return {entry.name: str(entry.inode()) for entry in entries}
+            # With size and time, because an inode's number is soon given to the next file.
+            return {
+                entry.name: _local_entry(entry.path, entry.stat(follow_symlinks=False)).fingerprint
+                for entry in entries
+            }
 
     def identity(self, directory: str) -> str:
         return str(os.stat(directory).st_ino)
@@ -167,6 +166,11 @@ class LocalStore(Store):
     def same_device(self, first: str, second: str) -> bool:
         return os.stat(first).st_dev == os.stat(second).st_dev
 
+    def change_mark(self, directory: str) -> object:
+        with contextlib.suppress(FileNotFoundError):
+            return os.stat(directory or "/").st_mtime_ns
+        return None
+
     def normalize(self, path: str) -> str:
         return os.path.realpath(super().normalize(path))
 
@@ -183,6 +187,20 @@ class LocalStore(Store):
 
     def local_path(self, path: str) -> str | None:
         return path
+
+
+def _scan(folder: str) -> list[os.DirEntry[str]]:
+    """What is in a folder; read again if the folder was swapped for another while it was read."""
+    while True:
+        try:
+            before = os.stat(folder)
+            with os.scandir(folder) as entries:
+                found = list(entries)
+            after = os.stat(folder)
+        except FileNotFoundError:
+            return []
+        if (before.st_dev, before.st_ino) == (after.st_dev, after.st_ino):
+            return found
 
 
 def _listed(entry: os.DirEntry[str]) -> Iterator[FileEntry]:

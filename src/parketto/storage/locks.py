@@ -70,6 +70,7 @@ class FileLock:
 
     def __init__(self, descriptor: int) -> None:
         self._descriptor: int | None = descriptor
+        self._process = os.getpid()
 
     @classmethod
     def attempt(cls, path: str) -> FileLock | None:
@@ -101,8 +102,10 @@ class FileLock:
         descriptor, self._descriptor = self._descriptor, None
         if descriptor is not None:
             try:
-                # Closing alone would leave it to a forked child that has inherited the descriptor.
-                fcntl.flock(descriptor, fcntl.LOCK_UN)
+                # Closing alone would leave it to a forked child that has inherited the descriptor; and the child
+                # itself must not free what is its parent's.
+                if os.getpid() == self._process:
+                    fcntl.flock(descriptor, fcntl.LOCK_UN)
             finally:
                 os.close(descriptor)
 

@@ -206,6 +206,10 @@ class Store:
         """Whether files can be moved between two folders without copying."""
         return True
 
+    def change_mark(self, directory: str) -> object:  # noqa: ARG002
+        """Something that changes when names in a folder come or go, where that can be told cheaply."""
+        return None
+
     def normalize(self, path: str) -> str:
         """A path or URL of a folder in the form that this store uses."""
         return str(self.fs._strip_protocol(path)).rstrip("/") or "/"
