@@ -86,7 +86,7 @@ class Applier:
                 self._carry_over(directory)
         for old in self._journal.retire:
             parked = self._staged(old.parked)
-            if self._fingerprint(parked) == old.fingerprint:
+            if self._exists(parked):
                 self._make_dirs(posixpath.dirname(self._live(old.path)))
                 self._store.move(parked, self._free_path(old.path))
         for new in self._journal.publish:
@@ -175,6 +175,8 @@ class Applier:
         if found is not None and found.fingerprint == old.fingerprint:
             if self._store.atomic_move:
                 self._store.move(live, self._staged(old.parked))
+                if self._fingerprint(self._staged(old.parked)) != old.fingerprint:  # replaced at this very moment
+                    raise CommitConflict.over(live, gone=False)
             else:
                 self.irreversible = True
                 self._store.remove(live)
