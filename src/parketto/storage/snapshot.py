@@ -13,7 +13,6 @@ from parketto.storage.footers import FileInfo, FooterReader
 from parketto.storage.hive import PartitionFilter, directory_matcher, is_data_path, partition_values
 from parketto.storage.store import FileEntry, Store
 
-_FOOTER_THREADS = 16
 _LISTING_ATTEMPTS = 5
 _TABLE_FORMATS = {"_delta_log": "Delta Lake", ".hoodie": "Hudi", "_spark_metadata": "Spark Structured Streaming"}
 
@@ -114,7 +113,7 @@ def read_snapshot(
 ) -> Snapshot:
     """Read the footers of listed files, concurrently."""
     reader = FooterReader(store, stats_columns)
-    with ThreadPoolExecutor(_FOOTER_THREADS, thread_name_prefix="parketto-footer") as pool:
+    with ThreadPoolExecutor(store.parallel_reads, thread_name_prefix="parketto-footer") as pool:
         files = pool.map(lambda entry: reader.read(entry, partition_values(_directory(entry, root))), entries)
         return Snapshot(root, tuple(files))
 

@@ -55,6 +55,8 @@ class Store:
 
     #: Whether `move` is one atomic step that keeps the file's identity.
     atomic_move = False
+    #: How many small reads are worth having under way at once.
+    parallel_reads = 32
 
     def __init__(self, fs: AbstractFileSystem) -> None:
         self.fs = fs
