@@ -106,6 +106,81 @@ class TestCommit:
                     break
             assert at > 5
 
+    def test_a_journal_kept_inside_of_another_dataset_is_not_applied_to_it(
+        self, local: Place, tmp_path: Any
+    ) -> None:
+        small_files(local, 3)
+        other = Place(str(tmp_path / "other"), local.fs)
+        small_files(other, 2)
+        victim = Dataset(other.root, journal=f"{local.root}/journals")
+        calls = mortal(victim)
+        victim.compact()
+        for at in range(1, calls() + 1):
+            other.fs.rm(other.root, recursive=True)
+            small_files(other, 2)
+            victim = Dataset(other.root, journal=f"{local.root}/journals")
+            mortal(victim, at, "after")
+            with pytest.raises(Crash):
+                victim.compact()
+            assert sorted(Dataset(local.root).read().column("x").to_pylist()) == [0, 1, 2]
+            Dataset(other.root, journal=f"{local.root}/journals").recover()
+            assert values(other) == [0, 1]
+
+    def test_a_journal_of_another_dataset_is_refused(self, local: Place) -> None:
+        workspace, others = "", Place(local.root.replace("events", "others"), local.fs)
+        for at in range(1, 30):
+            small_files(local)
+            dataset = local.dataset()
+            mortal(dataset, at, "after")
+            with pytest.raises(Crash):
+                dataset.compact()
+            workspace = dataset._workspace.path
+            if os.path.exists(f"{workspace}/journal.json"):
+                break
+            local.dataset().recover()
+        small_files(others)
+        os.rename(workspace, workspace.replace("events", "others"))
+        before = others.state()
+        with pytest.raises(CommitStateUnknown, match="belongs to another dataset"):
+            others.dataset().compact()
+        assert others.state() == before
+
+    @pytest.mark.parametrize("publish", ["auto", "rename"])
+    def test_what_strangers_change_before_recovery_is_not_undone(self, local: Place, publish: Any) -> None:
+        """Killed, and days later, before anybody recovers, an input is replaced and another one removed."""
+        at = 0
+        while True:
+            at += 1
+            small_files(local)
+            victim = Dataset(local.root, publish=publish)
+            mortal(victim, at, "after")
+            try:
+                victim.compact()
+            except Crash:
+                untouched = {"f0.parquet", "f1.parquet"} <= set(local.files())
+                if untouched:
+                    local.write_files({"f0.parquet": pa.table({"x": [50]})})
+                    os.unlink(f"{local.root}/f1.parquet")
+                local.dataset().recover()
+                assert values(local) == ([2, 3, 50] if untouched else [0, 1, 2, 3])
+                assert local.left_behind() == []
+                local.fs.rm(local.root, recursive=True)
+            else:
+                break
+        assert at > 5
+
+    def test_a_forked_child_does_not_free_its_parents_lock(self, local: Place) -> None:
+        os.makedirs(local.root)
+        lock = locks.FileLock.attempt(f"{local.root}/lock")
+        assert lock is not None
+        lock._process = -1  # as it looks to a child
+        lock_again = locks.FileLock(os.dup(lock._descriptor or 0))
+        lock_again._process = -1
+        lock_again.release()
+        assert locks.FileLock.attempt(f"{local.root}/lock") is None
+        lock._process = os.getpid()
+        lock.release()
+
     def test_interrupted_between_taking_the_lock_and_using_it(
         self, local: Place, monkeypatch: pytest.MonkeyPatch
     ) -> None:
@@ -232,6 +307,43 @@ class TestListing:
         dataset._store.__class__ = type("Watched", (base,), {"move": move})
         dataset.compact()
         assert seen
+
+    def test_a_folder_that_is_swapped_while_it_is_read_is_read_again(
+        self, local: Place, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        small_files(local)
+        scandir, swapped = os.scandir, []
+
+        def late(path: Any) -> Any:
+            entries = scandir(path)
+            if path == local.root and not swapped:
+                swapped.append(path)
+                os.rename(path, f"{path}-old")
+                small_files(local, 2)
+            return entries
+
+        monkeypatch.setattr("parketto.storage.local.os.scandir", late)
+        found = [entry.path for entry in LocalStore(local.fs).list_files(local.root)]
+        assert swapped
+        assert len(found) == 2
+
+    def test_a_commit_that_begins_and_ends_while_a_reader_lists(self, local: Place) -> None:
+        small_files(local, 3, "p=1/")
+        small_files(local, 3, "p=2/")
+        reader = local.dataset()
+        base, meanwhile = type(reader._store), []
+
+        def list_files(self: Any, root: str) -> Any:
+            found = list(base.list_files(self, root))
+            if not meanwhile:
+                meanwhile.append(True)
+                time.sleep(0.02)
+                Dataset(local.root).compact()
+                return found[:1]  # what a listing may see of a dataset that changes under it
+            return found
+
+        reader._store.__class__ = type("Slow", (base,), {"list_files": list_files})
+        assert sorted(reader.read().column("x").to_pylist()) == [0, 0, 1, 1, 2, 2]
 
     @pytest.mark.parametrize("name", ["gl[1]", "a*b", "what?", "a::b", "100% 'sure'; \"x\"", "ünï", "~x", "a#b"])
     def test_paths_with_any_characters(self, place: Place, name: str) -> None:
@@ -467,6 +579,14 @@ class TestAccess:
         dataset.engine.rewrite = looking  # type: ignore[method-assign]
         dataset.compact()
         assert modes == [0o700]
+        (name,) = local.files()
+        assert stat.S_IMODE(os.stat(f"{local.root}/{name}").st_mode) == 0o600
+
+    def test_an_overwrite_of_private_files_is_private(self, local: Place) -> None:
+        small_files(local, 2, "day=1/")
+        for name in local.files():
+            os.chmod(f"{local.root}/{name}", 0o600)
+        local.dataset().write(pa.table({"x": [1]}), "overwrite")
         (name,) = local.files()
         assert stat.S_IMODE(os.stat(f"{local.root}/{name}").st_mode) == 0o600
 
