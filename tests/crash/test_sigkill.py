@@ -26,7 +26,9 @@ def kill_repeatedly(place: Place, kills: int, seed: int) -> dict[str, int]:
     found = {"completed": 0, "rolled back": 0, "staging": 0, "nothing": 0}
     for attempt in range(kills):
         worker = subprocess.Popen(
-            [sys.executable, WORKER, place.root, str(1000 * (attempt + 1))], stdout=subprocess.PIPE
+            # Single renames take longer than a swap, so a kill hits them more often.
+            [sys.executable, WORKER, place.root, str(1000 * (attempt + 1)), "auto" if attempt % 3 else "rename"],
+            stdout=subprocess.PIPE,
         )
         assert worker.stdout is not None
         with worker.stdout:
@@ -54,5 +56,5 @@ def test_killed_processes_lose_nothing(local: Place, count_crash_points: Any) ->
 @pytest.mark.parametrize("seed", range(4))
 def test_many_killed_processes_lose_nothing(local: Place, seed: int, count_crash_points: Any) -> None:
     found = kill_repeatedly(local, 50, seed)
-    assert found["completed"], "no kill hit a commit"
+    assert found["nothing"] < 50, "every kill missed: the test tests nothing"
     count_crash_points(50)

@@ -7,6 +7,7 @@ found afterwards must be one whole version.
 from __future__ import annotations
 
 import sys
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -20,8 +21,8 @@ def version_table(version: int) -> pa.Table:
     return pa.table({"id": np.arange(ROWS), "version": np.full(ROWS, version)})
 
 
-def main(path: str, first_version: int) -> None:
-    dataset = Dataset(path)
+def main(path: str, first_version: int, publish: Any) -> None:
+    dataset = Dataset(path, publish=publish)
     print("ready", flush=True)
     version = first_version
     while True:
@@ -32,4 +33,4 @@ def main(path: str, first_version: int) -> None:
 
 
 if __name__ == "__main__":
-    main(sys.argv[1], int(sys.argv[2]))
+    main(sys.argv[1], int(sys.argv[2]), sys.argv[3])
