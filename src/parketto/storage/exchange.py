@@ -18,7 +18,7 @@ _RENAME_EXCHANGE = 2
 def _renameat2() -> Callable[..., int] | None:
     if not sys.platform.startswith("linux"):
         return None
-    # The C library has it since glibc 2.28 and musl 1.2.6; without it directories are not swapped.
+    # Not every C library has it; without it directories are not swapped.
     function = getattr(ctypes.CDLL(None, use_errno=True), "renameat2", None)
     if function is None:
         return None

@@ -131,7 +131,7 @@ class RollingWriter:
         self._file_rows += table.num_rows
         self._row_groups += 1
         del table
-        # Arrow's allocator keeps freed pages for later; over many row groups that doubles what a process uses.
+        # Arrow's allocator keeps freed pages for later; over many row groups that adds up to more than the data.
         pa.default_memory_pool().release_unused()
 
     def _roll(self) -> None:
