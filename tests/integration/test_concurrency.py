@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import os
 import subprocess
@@ -255,6 +256,27 @@ class TestOtherFilesystems:
         assert second is not None, "a dead holder's lease must run out"
         second.release()
         assert store.stat("bucket/lock") is None
+
+    def test_lease_goes_to_one_even_where_creating_is_not_exclusive(
+        self, place: Place, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        store, _ = open_store("bucket", place.fs)
+        store.make_dirs("bucket")
+        late = itertools.count()
+
+        def create(path: str, content: bytes) -> None:
+            time.sleep(
+                0.005 * next(late)
+            )  # everybody has seen that there is no lease; they write one after another
+            place.fs.pipe_file(path, content)
+
+        monkeypatch.setattr(store, "create", create)
+        with ThreadPoolExecutor(6) as pool:
+            leases = list(pool.map(lambda _: LeaseLock.attempt(store, "bucket/lock"), range(6)))
+        held = [lease for lease in leases if lease is not None]
+        assert len(held) == 1
+        assert held[0].is_held()
+        held[0].release()
 
     def test_lease_is_renewed_while_its_holder_lives(self, place: Place) -> None:
         store, _ = open_store("bucket", place.fs)

@@ -146,12 +146,13 @@ class ProcessLock:
 class LeaseLock:
     """A lock object in the store that its holder keeps renewing; a dead holder's lease runs out.
 
-    For filesystems that offer nothing better. Creating the object is exclusive where the store can do
-    that; taking over an expired lease is checked by reading it back.
+    For filesystems that offer nothing better. Whether it was really taken is checked by reading it back: few
+    filesystems make an object only if there is none.
     """
 
-    def __init__(self, store: Store, path: str, owner: str, seconds: float) -> None:
+    def __init__(self, store: Store, path: str, owner: str, seconds: float, inside: ProcessLock) -> None:
         self._store, self._path, self._owner, self._seconds = store, path, owner, seconds
+        self._inside = inside
         self._stop = threading.Event()
         self._renewal = threading.Thread(target=self._renew, name="parketto-lease", daemon=True)
         self._renewal.start()
@@ -159,20 +160,33 @@ class LeaseLock:
     @classmethod
     def attempt(cls, store: Store, path: str, seconds: float = LEASE_SECONDS) -> LeaseLock | None:
         """Take the lease if it is free or has run out."""
-        owner = uuid.uuid4().hex
+        # Threads of one process need not ask the store who is first.
+        inside = ProcessLock.attempt(f"{getattr(store.fs, '_fs_token', '')}:{path}")
+        if inside is None:
+            return None
+        owner, taken = uuid.uuid4().hex, False
+        try:
+            taken = cls._take(store, path, owner, seconds)
+            return cls(store, path, owner, seconds, inside) if taken else None
+        finally:
+            if not taken:
+                inside.release()
+
+    @staticmethod
+    def _take(store: Store, path: str, owner: str, seconds: float) -> bool:
         store.make_dirs(path.rpartition("/")[0])
         try:
             store.create(path, _lease(owner, seconds))
         except FileNotFoundError:
-            return None  # the folder was tidied away between the two calls: the next attempt makes it anew
+            return False  # the folder was tidied away between the two calls: the next attempt makes it anew
         except FileExistsError:
             current = _read_lease(store, path)
             if current is None or current["expires"] > time.time():
-                return None
+                return False
             store.write(path, _lease(owner, seconds))
-            time.sleep(_POLL_SECONDS)  # whoever else takes it over at this moment writes too; the last one has it
+        time.sleep(_POLL_SECONDS)  # whoever else takes it at this moment writes too; the last one has it
         current = _read_lease(store, path)
-        return cls(store, path, owner, seconds) if current and current["owner"] == owner else None
+        return current is not None and current["owner"] == owner
 
     def _renew(self) -> None:
         while not self._stop.wait(self._seconds / 4):
@@ -198,8 +212,11 @@ class LeaseLock:
             return
         self._stop.set()
         self._renewal.join()
-        if self._is_ours():
-            self._store.remove(self._path)
+        try:
+            if self._is_ours():
+                self._store.remove(self._path)
+        finally:
+            self._inside.release()
 
 
 def _lease(owner: str, seconds: float) -> bytes:
