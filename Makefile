@@ -3,6 +3,7 @@ PYTHON ?= python3
 VENV   := .venv
 BIN    := $(VENV)/bin
 READY  := $(VENV)/.ready
+EXTRAS := spark,connect,jdk
 UV     := $(BIN)/uv pip --quiet
 UV_PIN := $(shell sed -n 's/^uv==\([^ ;]*\).*/uv==\1/p' constraints.txt)
 
@@ -15,7 +16,7 @@ help:  ## show what there is
 $(READY): pyproject.toml constraints.txt
 	$(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check $(UV_PIN)
-	$(UV) install --python $(BIN)/python --constraints constraints.txt --group dev --editable .
+	$(UV) install --python $(BIN)/python --constraints constraints.txt --group dev --editable ".[$(EXTRAS)]"
 	@touch $@
 
 demo: $(READY)  ## make a dataset of many small files, compact it, cluster it, survive a crash

@@ -265,9 +265,7 @@ class TestOtherFilesystems:
         late = itertools.count()
 
         def create(path: str, content: bytes) -> None:
-            time.sleep(
-                0.005 * next(late)
-            )  # everybody has seen that there is no lease; they write one after another
+            time.sleep(0.005 * next(late))  # nobody saw a lease; they write one after another
             place.fs.pipe_file(path, content)
 
         monkeypatch.setattr(store, "create", create)
