@@ -3,20 +3,27 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from typing import Any, Literal, TypeAlias
+import posixpath
+from collections.abc import Mapping, Sequence
+from typing import Any, Literal
 
 import pyarrow as pa
 from fsspec import AbstractFileSystem
 
 from parketto.commit.recovery import Recovery, list_settled, recover
-from parketto.commit.transaction import Transaction
-from parketto.commit.verify import verify_groups, verify_written
 from parketto.commit.workspace import Workspace
-from parketto.engines.base import Context, Engine, GroupResult, ProgressCallback, StagedFile, WriteRequest
-from parketto.engines.registry import DEFAULT_ENGINE, get_engine
-from parketto.errors import DatasetNotFound, InvalidArgument, quoted
+from parketto.engines.base import Engine, ProgressCallback
+from parketto.engines.registry import get_engine
+from parketto.errors import InvalidArgument, quoted
+from parketto.kernels.rows import FileRows, RowSource, arrow_rows, is_path
+from parketto.kernels.write import Output
+from parketto.kernels.writer import FileFormat
+from parketto.operations.maintain import maintain
+from parketto.operations.merge import merge
+from parketto.operations.place import Place
+from parketto.operations.write import write
 from parketto.plan.limits import Thresholds, check_codec, check_max_rows, check_order_columns
+from parketto.plan.merge import MergeRules, MergeStats, Strategy
 from parketto.plan.naming import Naming, NamingScheme
 from parketto.plan.rewrite import (
     RewritePlan,
@@ -25,15 +32,12 @@ from parketto.plan.rewrite import (
     plan_compaction,
     plan_optimization,
 )
-from parketto.stats import MaintenanceStats, WriteStats, maintenance_stats
+from parketto.stats import MaintenanceStats, WriteStats
 from parketto.storage.footers import FileInfo
-from parketto.storage.hive import PartitionFilter, directory_matcher
+from parketto.storage.hive import PartitionFilter
 from parketto.storage.opening import open_store
-from parketto.storage.snapshot import Snapshot, discover, refuse_foreign, refuse_missing, while_files_vanish
-from parketto.storage.store import FileEntry
+from parketto.storage.snapshot import discover, read_snapshot, while_files_vanish
 
-Planner = Callable[[Sequence[FileInfo]], RewritePlan]
-Rows: TypeAlias = pa.Table | pa.RecordBatch | pa.RecordBatchReader
 WRITE_MODES = ("append", "overwrite")
 PUBLISH_MODES = ("auto", "rename")
 
@@ -74,7 +78,7 @@ class Dataset:
     def __init__(
         self,
         path: str | os.PathLike[str],
-        engine: str | Engine = DEFAULT_ENGINE,
+        engine: str | Engine | None = None,
         filesystem: AbstractFileSystem | None = None,
         storage_options: Mapping[str, Any] | None = None,
         *,
@@ -86,17 +90,18 @@ class Dataset:
         self._store, self.path = open_store(path, filesystem, storage_options)
         if publish not in PUBLISH_MODES:
             raise InvalidArgument(f"unknown publish {publish!r}; valid choices: {quoted(PUBLISH_MODES)}")
-        self._swap = publish == "auto"
+        self._storage_options = storage_options
         options = {"memory_mb": memory_mb, "threads": threads}
         self.engine = get_engine(engine, **{name: value for name, value in options.items() if value is not None})
-        self._workspace = Workspace(self._store, self.path, None if journal is None else os.fspath(journal))
+        workspace = Workspace(self._store, self.path, None if journal is None else os.fspath(journal))
+        self._place = Place(self._store, self.path, workspace, self.engine, swap=publish == "auto")
 
     def __repr__(self) -> str:
         return f"Dataset({self.path!r}, engine={self.engine.name!r})"
 
     def files(self, partition_filter: PartitionFilter = None) -> list[FileInfo]:
         """The data files, with what their footers say, in the order of their paths."""
-        return list(self._snapshot(partition_filter, stats_columns=None).files)
+        return list(self._place.snapshot(partition_filter, stats_columns=None).files)
 
     def read(self, columns: Sequence[str] | None = None, partition_filter: PartitionFilter = None) -> pa.Table:
         """The rows as one PyArrow table, files in the order of their paths.
@@ -105,10 +110,10 @@ class Dataset:
             columns: Which columns to read; by default all that are in the files.
             partition_filter: Which partitions to read.
         """
-        from parketto.engines.pyarrow.reader import read_table
+        from parketto.kernels.reader import read_table
 
         return while_files_vanish(
-            self.path, lambda: read_table(self._store, self._snapshot(partition_filter).files, columns)
+            self.path, lambda: read_table(self._store, self._place.snapshot(partition_filter).files, columns)
         )
 
     def recover(self) -> Recovery:
@@ -120,11 +125,11 @@ class Dataset:
             >>> str(Dataset("memory://events-example").recover())
             'nothing to recover'
         """
-        return recover(self._workspace)
+        return recover(self._place.workspace)
 
     def write(
         self,
-        rows: Rows,
+        rows: Any,
         mode: Literal["append", "overwrite"] = "append",
         *,
         max_rows_per_file: int | None = None,
@@ -132,6 +137,7 @@ class Dataset:
         partition_by: str | Sequence[str] | None = None,
         naming: NamingScheme | None = None,
         basename_template: str | None = None,
+        progress: ProgressCallback | None = None,
     ) -> WriteStats:
         """Add rows as new files, or replace all rows by them.
 
@@ -147,6 +153,7 @@ class Dataset:
             naming: `"uuid"` (the default), `"timestamp"` or `"sequential"`.
             basename_template: Such as `"data_{}.parquet"`; without a `naming` its files are numbered, from 000 or
                 after the highest number that there is.
+            progress: Called with a `Progress` whenever a piece of the work is done.
 
         Example:
             >>> ticks = Dataset("memory://ticks-example")
@@ -160,21 +167,10 @@ class Dataset:
         max_rows = check_max_rows(max_rows_per_file)
         codec = check_codec(compression)
         names = Naming.of(naming, basename_template)
-        source = _CountedRows(rows)
+        source = self._rows(rows)
         partitions = check_partition_columns(partition_by, source.schema)
-        refuse_foreign(self._store, self.path)
-        with Transaction(self._workspace, mode, swap=self._swap) as transaction:
-            replaced = self._existing(transaction) if mode == "overwrite" else []
-            request = WriteRequest(source.schema, source.batches, self.path, codec or "none", max_rows, partitions)
-            staged = self.engine.write(request, Context(self._store, transaction))
-            written = verify_written(self._store, staged, source.count, source.schema.names)
-            transaction.commit(staged, replaced, names)
-        return WriteStats(
-            rows_written=source.count,
-            files_written=len(written),
-            bytes_written=sum(file.size_bytes for file in written),
-            files_replaced=len(replaced),
-        )
+        output = Output(self.path, FileFormat(source.schema, codec or "none"), source.schema, partitions, max_rows)
+        return write(self._place, source, output, mode, names, progress)
 
     def compact(
         self,
@@ -206,7 +202,8 @@ class Dataset:
         """
         thresholds = Thresholds.of(target_mb_per_file, target_rows_per_file)
         codec = check_codec(compression)
-        return self._maintain(
+        return maintain(
+            self._place,
             lambda files: plan_compaction(files, thresholds, codec),
             "compact",
             partition_filter,
@@ -253,115 +250,78 @@ class Dataset:
             check_orderable_files(files, columns)
             return plan_optimization(files, columns, thresholds, codec)
 
-        return self._maintain(
-            planner, "optimize", partition_filter, dry_run=dry_run, progress=progress, stats_columns=columns
+        return maintain(
+            self._place,
+            planner,
+            "optimize",
+            partition_filter,
+            dry_run=dry_run,
+            progress=progress,
+            stats_columns=columns,
         )
 
-    def _maintain(
+    def merge(
         self,
-        planner: Planner,
-        operation: str,
-        partition_filter: PartitionFilter,
+        source: Any,
+        key_columns: str | Sequence[str],
+        strategy: Strategy = "upsert",
         *,
-        dry_run: bool,
-        progress: ProgressCallback | None,
-        stats_columns: Sequence[str] = (),
-        until_settled: bool = False,
-    ) -> MaintenanceStats:
-        """Discover → plan → execute → verify → commit → report."""
-        if dry_run:
-            return maintenance_stats(planner(self._snapshot(partition_filter, stats_columns).files), dry_run=True)
-        directory_matcher(partition_filter)  # what makes no sense is refused before anything is made
-        refuse_missing(self._store, self.path)
-        with Transaction(self._workspace, operation, swap=self._swap) as transaction:
-            snapshot = discover(
-                self._store,
-                self.path,
-                lambda: transaction.list_files(partition_filter),
-                stats_columns,
-            )
-            plan = planner(snapshot.files)
-            work = _Rewriting(self, transaction, snapshot, stats_columns, progress)
-            after = work.run(plan, planner if until_settled else None)
-            return maintenance_stats(plan, after, dry_run=False)
+        dedup_order_by: str | Sequence[str] | None = None,
+        compression: str = "snappy",
+        partition_by: str | Sequence[str] | None = None,
+        progress: ProgressCallback | None = None,
+    ) -> MergeStats:
+        """Bring the rows of a source into the dataset by their keys. Only files with a matching key are rewritten.
 
-    def _snapshot(self, partition_filter: PartitionFilter, stats_columns: Collection[str] | None = ()) -> Snapshot:
-        return discover(
-            self._store, self.path, lambda: list_settled(self._workspace, partition_filter), stats_columns
-        )
+        Afterwards every source key that was in the dataset stands exactly once, with the source's values (NULLs
+        included); further rows with that key are removed and counted as deleted. A key whose partition changed
+        moves there. `total == previous + inserted - deleted`.
 
-    def _existing(self, transaction: Transaction) -> list[FileEntry]:
-        try:
-            return transaction.list_files()
-        except DatasetNotFound:
-            return []
+        Args:
+            source: A PyArrow table or reader, a pandas or Polars frame, a path, or a Spark DataFrame.
+            key_columns: The columns that identify a row.
+            strategy: `"upsert"` updates and inserts; `"insert"` only adds new keys; `"update"` only changes known
+                ones; `"full_merge"` makes the dataset equal to the source (other rows are deleted);
+                `"deduplicate"` is an upsert whose source may have a key several times: the last row counts.
+            dedup_order_by: For `"deduplicate"`: the row with the highest values of these columns counts instead.
+            compression: The codec of all files that are written.
+            partition_by: For a dataset that does not exist yet: the columns that make its folders.
+            progress: Called with a `Progress` whenever a piece of the work is done.
 
+        Raises:
+            ValueError: An argument, a missing or additional column, NULL or duplicate keys; nothing was changed.
+            TypeError: A column has another type than in the dataset; nothing was changed.
+            CommitConflict: Somebody else changed the files meanwhile; nothing of this was published.
 
-class _Rewriting:
-    """Carries a plan out inside a transaction, again and again while the results leave something to plan."""
+        Example:
+            >>> users = Dataset("memory://users-example", engine="pyarrow")
+            >>> _ = users.write(pa.table({"id": [1, 2], "name": ["Ada", "Bob"]}))
+            >>> users.merge(pa.table({"id": [2, 3], "name": ["Ben", "Cy"]}), key_columns=["id"])
+            {'inserted': 1, 'updated': 1, 'deleted': 0, 'total': 3}
+            >>> users.merge(pa.table({"id": [3], "name": ["Cyd"]}), ["id"], strategy="full_merge")
+            {'inserted': 0, 'updated': 1, 'deleted': 2, 'total': 1}
+        """
+        rules = MergeRules.of(strategy, key_columns, dedup_order_by)
+        codec = check_codec(compression) or "none"
+        rows = self._rows(source)
+        partitions = check_partition_columns(partition_by, rows.schema)
+        return merge(self._place, rows, rules, codec, partitions, progress)
 
-    def __init__(
-        self,
-        dataset: Dataset,
-        transaction: Transaction,
-        snapshot: Snapshot,
-        stats_columns: Sequence[str],
-        progress: ProgressCallback | None,
-    ) -> None:
-        self._engine, self._store = dataset.engine, dataset._store
-        self._transaction, self._snapshot, self._stats_columns = transaction, snapshot, stats_columns
-        self._context = Context(self._store, transaction, progress)
-        self._staged: dict[str, StagedFile] = {}
+    def _rows(self, rows: Any) -> RowSource:
+        """Rows as a caller hands them in."""
+        if (own := self.engine.adopt(rows)) is not None:
+            return own
+        if is_path(rows):
+            return self._file_rows(rows)
+        return arrow_rows(rows)
 
-    def run(self, plan: RewritePlan, planner: Planner | None) -> list[FileInfo]:
-        """Execute, verify and commit; returns the files that there are afterwards."""
-        files: list[FileInfo] = list(self._snapshot.files)
-        if not plan.groups:
-            return files
-        while plan.groups:
-            results = self._execute(plan)
-            new = verify_groups(self._store, results, self._stats_columns)
-            files = [*plan.untouched, *new]
-            for file in (file for group in plan.groups for file in group):
-                if file.path in self._staged:
-                    self._transaction.discard(self._staged.pop(file.path).path)
-            self._staged |= {staged.path: staged for result in results for staged in result.staged}
-            if planner is None:
-                break
-            plan = planner(files)
-        remaining = {file.path for file in files}
-        retired = [file.entry for file in self._snapshot.files if file.path not in remaining]
-        self._transaction.commit(list(self._staged.values()), retired)
-        return files
-
-    def _execute(self, plan: RewritePlan) -> Sequence[GroupResult]:
-        try:
-            return self._engine.rewrite(plan, self._context)
-        except Exception:
-            # A file that vanished under the engine is a conflict, whatever error it showed itself as.
-            self._transaction.check_unchanged(
-                [file.entry for group in plan.groups for file in group if file.path not in self._staged]
-            )
-            raise
-
-
-class _CountedRows:
-    """Rows from a caller as batches, counted on their way."""
-
-    def __init__(self, rows: Rows) -> None:
-        self.count = 0
-        if isinstance(rows, pa.RecordBatch):
-            rows = pa.Table.from_batches([rows])
-        if not isinstance(rows, pa.Table | pa.RecordBatchReader):
-            raise InvalidArgument(
-                f"rows must be a PyArrow Table, RecordBatch or RecordBatchReader, not {type(rows).__name__}"
-            )
-        self.schema: pa.Schema = rows.schema
-        if not self.schema.names:
-            raise InvalidArgument("rows without any column cannot be written")
-        self.batches = self._counted(rows.to_batches() if isinstance(rows, pa.Table) else rows)
-
-    def _counted(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        for batch in batches:
-            self.count += batch.num_rows
-            yield batch
+    def _file_rows(self, path: str | os.PathLike[str]) -> FileRows:
+        """The rows of a Parquet file, or of another dataset."""
+        text = os.fspath(path)
+        filesystem = None if "://" in text else self._store.fs
+        store, location = open_store(text, filesystem, self._storage_options)
+        self.engine.check_store(store)
+        if (entry := store.stat(location)) is not None:
+            return FileRows.of(store, read_snapshot(store, posixpath.dirname(location), [entry]).files)
+        listed = discover(store, location, lambda: list_settled(Workspace(store, location)))
+        return FileRows.of(store, listed.files)

@@ -28,6 +28,10 @@ class ColumnNotFound(InvalidArgument):
         super().__init__(f"{what} not found: {quoted(self.missing)}; available columns: {quoted(self.available)}")
 
 
+class IncompatibleTypes(ParkettoError, TypeError):
+    """Values of one type were given where another is needed; raised before anything is changed."""
+
+
 class DatasetNotFound(ParkettoError, FileNotFoundError):
     """There is no dataset at the path, or no file of it matches the partition filter."""
 

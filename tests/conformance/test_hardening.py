@@ -64,14 +64,14 @@ class TestCommit:
     def test_competitor_between_the_check_and_the_journal(self, place: Place) -> None:
         small_files(place)
         dataset = place.dataset()
-        write = dataset._workspace.write_journal
+        write = dataset._place.workspace.write_journal
 
         def late(journal: Any) -> None:
             if journal.state == "commit":
                 place.fs.rm_file(f"{place.root}/f2.parquet")
             write(journal)
 
-        dataset._workspace.write_journal = late  # type: ignore[method-assign]
+        dataset._place.workspace.write_journal = late  # type: ignore[method-assign]
         if isinstance(dataset._store, LocalStore):
             with pytest.raises(CommitConflict, match=r"f2\.parquet"):
                 dataset.compact()
@@ -134,7 +134,7 @@ class TestCommit:
             mortal(dataset, at, "after")
             with pytest.raises(Crash):
                 dataset.compact()
-            workspace = dataset._workspace.path
+            workspace = dataset._place.workspace.path
             if os.path.exists(f"{workspace}/journal.json"):
                 break
             local.dataset().recover()
@@ -300,8 +300,8 @@ class TestListing:
             base.move(self, source, target)
             if "/new/" in source:
                 reader = Dataset(local.root)
-                assert reader._workspace.exists()
-                assert reader._workspace.store.try_lock(f"{reader._workspace.path}/lock") is None
+                assert reader._place.workspace.exists()
+                assert reader._place.workspace.store.try_lock(f"{reader._place.workspace.path}/lock") is None
                 seen.append([])
 
         dataset._store.__class__ = type("Watched", (base,), {"move": move})
@@ -573,7 +573,7 @@ class TestAccess:
         rewrite, modes = dataset.engine.rewrite, []
 
         def looking(*arguments: Any) -> Any:
-            modes.append(stat.S_IMODE(os.stat(dataset._workspace.path).st_mode))
+            modes.append(stat.S_IMODE(os.stat(dataset._place.workspace.path).st_mode))
             return rewrite(*arguments)
 
         dataset.engine.rewrite = looking  # type: ignore[method-assign]

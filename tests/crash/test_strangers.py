@@ -100,7 +100,7 @@ def run(place: Place, seed: int, publish: str, kill: bool) -> None:
     place.write_files({f"p={1 + n // 3}/f{n}.parquet": pa.table({"id": [n]}) for n in range(6)})
     strangers = Strangers(place.root, chance)
     dataset = Dataset(place.root, publish=publish, threads=1)  # type: ignore[arg-type]
-    commit = dataset._workspace.write_journal
+    commit = dataset._place.workspace.write_journal
     begun = False
 
     def journal(record: Any) -> None:
@@ -110,7 +110,7 @@ def run(place: Place, seed: int, publish: str, kill: bool) -> None:
             interfere(dataset, strangers.act, chance, chance.randrange(1, 120) if kill else None)
         commit(record)
 
-    dataset._workspace.write_journal = journal  # type: ignore[method-assign]
+    dataset._place.workspace.write_journal = journal  # type: ignore[method-assign]
     outcome = "done"
     try:
         dataset.compact()

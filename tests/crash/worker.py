@@ -23,6 +23,7 @@ def version_table(version: int) -> pa.Table:
 
 def main(path: str, first_version: int, publish: Any) -> None:
     dataset = Dataset(path, publish=publish)
+    version_table(first_version)  # PyArrow imports pandas, if that is there, with the first array
     print("ready", flush=True)
     version = first_version
     while True:

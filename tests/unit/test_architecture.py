@@ -11,7 +11,20 @@ import pytest
 
 SOURCE = Path(__file__).parents[2] / "src" / "parketto"
 # Lower floors never import from higher ones.
-FLOORS = ["errors", "storage", "layout", "plan", "stats", "engines", "commit", "dataset", "planning", "handlers"]
+FLOORS = [
+    "errors",
+    "storage",
+    "layout",
+    "plan",
+    "stats",
+    "kernels",
+    "engines",
+    "commit",
+    "operations",
+    "dataset",
+    "planning",
+    "handlers",
+]
 ENGINE_LIBRARIES = {"pyspark": "spark", "duckdb": "duckdb", "polars": "polars", "pandas": "pandas"}
 MODULES = sorted(SOURCE.rglob("*.py"))
 

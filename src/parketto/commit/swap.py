@@ -16,7 +16,7 @@ from collections import defaultdict
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 
-from parketto.engines.base import StagedFile
+from parketto.kernels.work import StagedFile
 from parketto.storage.store import FileEntry, Store
 
 logger = logging.getLogger(__name__)

@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import datetime as dt
 import logging
 import posixpath
-import tempfile
-import threading
 import uuid
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from types import TracebackType
 from typing import NoReturn
 
@@ -19,8 +18,8 @@ from parketto.commit.journal import Journal, Publication, Retirement
 from parketto.commit.recovery import list_settled, recover, recover_locked
 from parketto.commit.swap import Swap, build_twins
 from parketto.commit.workspace import Workspace
-from parketto.engines.base import StagedFile
 from parketto.errors import CommitConflict, CommitFailed, CommitStateUnknown, ParkettoError
+from parketto.kernels.work import StagedFile, Staging
 from parketto.plan.naming import Naming
 from parketto.storage.hive import PartitionFilter
 from parketto.storage.locks import Lock
@@ -38,14 +37,12 @@ class Transaction:
     """
 
     def __init__(self, workspace: Workspace, operation: str, *, swap: bool = True) -> None:
-        self._workspace, self._store, self._operation = workspace, workspace.store, operation
+        self._workspace, self._store, self.operation = workspace, workspace.store, operation
         self._swapping = swap
         now = dt.datetime.now(dt.UTC).strftime("%Y%m%dT%H%M%S")
         self._id = f"{now}-{uuid.uuid4().hex[:12]}"
         self._directory = ""
         self._alive: Lock | None = None
-        self._scratch: tempfile.TemporaryDirectory[str] | None = None
-        self._guard = threading.Lock()
 
     def __enter__(self) -> Transaction:
         recover(self._workspace)
@@ -57,12 +54,10 @@ class Transaction:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        if self._scratch is not None:
-            self._scratch.cleanup()
         assert self._alive is not None, "entered before it is left"
         try:
             if isinstance(error, Exception) and not isinstance(error, ParkettoError):
-                error.add_note(f"The {self._operation} was not committed; the dataset is unchanged.")
+                error.add_note(f"The {self.operation} was not committed; the dataset is unchanged.")
             self._clean_up()
         finally:
             self._alive.release()
@@ -71,17 +66,10 @@ class Transaction:
         """The dataset's files at a moment when nobody is in the middle of a commit."""
         return list_settled(self._workspace, partition_filter, exclusive=True)
 
-    def new_file(self, directory: str, name: str) -> StagedFile:
-        """Where to write a file of that name, bound for a directory of the dataset."""
-        return StagedFile(f"{self._directory}/new/{name}.staged", f"{directory}/{name}")
-
-    def scratch_directory(self) -> str:
-        """A local folder for spilled data; beside the staged files if those are local, so that it is swept too."""
-        with self._guard:
-            if self._scratch is None:
-                local = self._store.local_path(self._directory)
-                self._scratch = tempfile.TemporaryDirectory(prefix="parketto-", dir=local)
-            return self._scratch.name
+    @property
+    def staging(self) -> Staging:
+        """Where this operation may write."""
+        return Staging(self._directory, self._store.local_path(self._directory))
 
     def discard(self, path: str) -> None:
         """Remove a staged file that was only an intermediate."""
@@ -94,6 +82,15 @@ class Transaction:
             current = found.get(entry.path)
             if current is None or current.fingerprint != entry.fingerprint:
                 raise CommitConflict.over(entry.path, gone=current is None)
+
+    @contextlib.contextmanager
+    def conflicts_over(self, inputs: Sequence[FileEntry]) -> Iterator[None]:
+        """A file that vanished while it was read is a conflict, whatever error it showed itself as."""
+        try:
+            yield
+        except Exception:
+            self.check_unchanged(inputs)
+            raise
 
     def commit(
         self, publish: Sequence[StagedFile], retire: Sequence[FileEntry], naming: Naming | None = None
@@ -162,7 +159,7 @@ class Transaction:
 
         return Journal(
             id=self._id,
-            operation=self._operation,
+            operation=self.operation,
             root=self._workspace.relative_root,
             publish=tuple(
                 Publication(
@@ -218,11 +215,11 @@ class Transaction:
             raise self._unknown(error) from error
         if not isinstance(error, Exception) or isinstance(error, CommitFailed):
             raise error
-        raise CommitFailed(f"the {self._operation} was not committed, nothing was changed: {error}") from error
+        raise CommitFailed(f"the {self.operation} was not committed, nothing was changed: {error}") from error
 
     def _unknown(self, error: BaseException) -> CommitStateUnknown:
         return CommitStateUnknown(
-            f"the {self._operation} was interrupted while it was committed ({error!r}). No row is lost: the "
+            f"the {self.operation} was interrupted while it was committed ({error!r}). No row is lost: the "
             f"journal at {self._workspace.journal_path!r} says how to finish, and the next operation or "
             "recover() will do it"
         )

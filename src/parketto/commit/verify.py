@@ -6,8 +6,10 @@ import dataclasses
 import posixpath
 from collections.abc import Sequence
 
-from parketto.engines.base import GroupResult, StagedFile
+from parketto.engines.base import GroupResult
 from parketto.errors import CommitFailed
+from parketto.kernels.work import StagedFile
+from parketto.kernels.write import Written
 from parketto.plan.rewrite import FileGroup
 from parketto.storage.footers import FileInfo
 from parketto.storage.snapshot import read_snapshot
@@ -30,16 +32,7 @@ def verify_groups(
                 f"files written for them {rows}. Nothing was changed"
             )
         for info in staged:
-            if not _same_schema(group, info):
-                raise CommitFailed(
-                    f"the schema of a file written for {group.directory!r} differs. Expected:\n{group.schema}\n"
-                    f"written:\n{info.schema}\nNothing was changed"
-                )
-            if info.traits.leaves != group.traits.leaves:
-                raise CommitFailed(
-                    f"files in {group.directory!r} have columns that cannot be written back as they are: "
-                    f"{_differences(group, info)}. Nothing was changed"
-                )
+            _check_same(group, info)
             if group.max_rows is not None and info.num_rows > group.max_rows:
                 raise CommitFailed(
                     f"a file written for {group.directory!r} has {info.num_rows} rows instead of at most "
@@ -47,6 +40,19 @@ def verify_groups(
                 )
         verified += staged
     return verified
+
+
+def _check_same(group: FileGroup, info: FileInfo) -> None:
+    if not _same_schema(group, info):
+        raise CommitFailed(
+            f"the schema of a file written for {group.directory!r} differs. Expected:\n{group.schema}\n"
+            f"written:\n{info.schema}\nNothing was changed"
+        )
+    if info.traits.leaves != group.traits.leaves:
+        raise CommitFailed(
+            f"files in {group.directory!r} have columns that cannot be written back as they are: "
+            f"{_differences(group, info)}. Nothing was changed"
+        )
 
 
 def _same_schema(group: FileGroup, info: FileInfo) -> bool:
@@ -73,6 +79,24 @@ def verify_written(
         if info.schema is None or list(info.schema.names) != list(names):
             raise CommitFailed(f"the columns written differ from those given: {list(names)}. Nothing was changed")
     return infos
+
+
+def verify_edits(store: Store, edits: Sequence[tuple[FileInfo, Written]]) -> list[FileInfo]:
+    """The staged successors of files whose rows were changed, if rows and schemas are what they should be."""
+    infos = iter(_footers(store, [staged for _, written in edits for staged in written.staged]))
+    verified = []
+    for file, written in edits:
+        staged = [next(infos) for _ in written.staged]
+        rows = sum(info.num_rows for info in staged)
+        if rows != written.num_rows:
+            raise CommitFailed(
+                f"row counts differ: {written.num_rows} rows were left of {file.path!r}, {rows} were written. "
+                "Nothing was changed"
+            )
+        for info in staged:
+            _check_same(FileGroup((file,)), info)
+        verified += staged
+    return verified
 
 
 def _footers(store: Store, staged: Sequence[StagedFile], stats_columns: Sequence[str] = ()) -> list[FileInfo]:

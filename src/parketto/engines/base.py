@@ -3,45 +3,25 @@
 from __future__ import annotations
 
 import threading
-import uuid
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
-from itertools import count
-from typing import NamedTuple, Protocol
+from typing import Any, NamedTuple, Protocol, TypeVar
 
-import pyarrow as pa
-
-from parketto.errors import ParkettoError
+from parketto.engines.merging import merge_small
+from parketto.errors import InvalidArgument
+from parketto.kernels.merge_target import MergeOutcome, MergeTarget
+from parketto.kernels.rewrite import RewriteGroup
+from parketto.kernels.rows import FrameRows, RowSource
+from parketto.kernels.work import AnyTask, StagedFile, Staging, Task, Worker
+from parketto.kernels.write import Output, Written, write_rows
 from parketto.plan.rewrite import FileGroup, RewritePlan
 from parketto.storage.store import Store
 
-
-@dataclass(frozen=True, slots=True)
-class StagedFile:
-    """A new file: where an engine writes it, and where the commit will put it."""
-
-    path: str
-    destination: str
-
-
-class Staging(Protocol):
-    """The place where an engine may write."""
-
-    def new_file(self, directory: str, name: str) -> StagedFile:
-        """Where to write a file of that name (see `unique_names`), bound for a directory of the dataset."""
-
-    def scratch_directory(self) -> str:
-        """A local folder for spilled data; it is gone when the operation ends."""
-
-
-def unique_names(prefix: str) -> Iterator[str]:
-    """Names that nobody else will ever use, which sort in the order they are given out."""
-    token = uuid.uuid4().hex
-    return (f"{prefix}-{token}-{number:05d}.parquet" for number in count())
+Result = TypeVar("Result")
 
 
 class Progress(NamedTuple):
-    """How far an operation is. `done` of `total` groups of files; bytes are those of the input."""
+    """How far an operation is. `done` of `total` pieces of work; bytes are those of the input."""
 
     operation: str
     done: int
@@ -53,23 +33,32 @@ class Progress(NamedTuple):
 ProgressCallback = Callable[[Progress], None]
 
 
-class Cancelled(ParkettoError):
-    """The operation was cancelled while an engine was at work; nothing was changed."""
-
-
 @dataclass
 class Context:
     """What an engine works with: the store, its staging, and somebody who wants to know how far it is."""
 
     store: Store
     staging: Staging
+    operation: str = ""
     progress: ProgressCallback | None = None
     cancelled: threading.Event = field(default_factory=threading.Event)
 
-    def check_cancelled(self) -> None:
-        """Stop here if the operation was cancelled; engines call it between batches."""
-        if self.cancelled.is_set():
-            raise Cancelled("cancelled")
+    def reporter(self, tasks: Sequence[AnyTask]) -> Callable[[AnyTask], None]:
+        """A function to call, from any thread, when a task is done."""
+        total_bytes = sum(task.size_bytes for task in tasks)
+        lock = threading.Lock()
+        done = done_bytes = 0
+
+        def report(task: AnyTask) -> None:
+            nonlocal done, done_bytes
+            if self.progress is None:
+                return
+            with lock:
+                done += 1
+                done_bytes += task.size_bytes
+                self.progress(Progress(self.operation, done, len(tasks), done_bytes, total_bytes))
+
+        return report
 
 
 @dataclass(frozen=True)
@@ -80,25 +69,78 @@ class GroupResult:
     staged: tuple[StagedFile, ...]
 
 
-@dataclass(frozen=True)
-class WriteRequest:
-    """Rows from outside that become new files: in a directory, or in one for each partition."""
-
-    schema: pa.Schema
-    batches: Iterator[pa.RecordBatch]
-    directory: str
-    compression: str
-    max_rows: int | None = None
-    partition_by: tuple[str, ...] = ()
-
-
 class Engine(Protocol):
     """Carries out plans. It writes into staging and nowhere else."""
 
     name: str
 
+    def check_store(self, store: Store) -> None:
+        """Refuse a store that the engine cannot reach."""
+
+    def adopt(self, rows: Any) -> RowSource | None:
+        """The engine's own kind of frame as a source of rows; None for anything else."""
+
+    def run(self, tasks: Sequence[Task[Result]], context: Context) -> list[Result]:
+        """Run tasks that do not depend on each other; results come in the order of the tasks."""
+
+    def run_here(self, task: Task[Result], context: Context) -> Result:
+        """Run a task in this process: one whose rows are here already."""
+
     def rewrite(self, plan: RewritePlan, context: Context) -> Sequence[GroupResult]:
         """Write the new files of every group of the plan."""
 
-    def write(self, request: WriteRequest, context: Context) -> Sequence[StagedFile]:
+    def merge(self, source: RowSource, target: MergeTarget, context: Context) -> MergeOutcome:
+        """Write the new files of a merge."""
+
+    def write(self, source: RowSource, output: Output, context: Context) -> Written:
         """Write rows as new files; at least one, even without rows."""
+
+
+class TaskEngine:
+    """The part that engines share whose work is tasks with Arrow inside: they differ in where tasks run."""
+
+    name = ""
+
+    def check_store(self, store: Store) -> None:
+        """Threads of this process reach whatever the process reaches."""
+
+    def adopt(self, rows: Any) -> RowSource | None:  # noqa: ARG002
+        """No frames of its own."""
+        return None
+
+    def run(self, tasks: Sequence[Task[Result]], context: Context) -> list[Result]:
+        """Run tasks that do not depend on each other; results come in the order of the tasks."""
+        raise NotImplementedError
+
+    def run_here(self, task: Task[Result], context: Context) -> Result:
+        """Run a task in this process."""
+        with self.worker(context) as worker:
+            return task.run(worker)
+
+    def worker(self, context: Context) -> Worker:
+        """What a single task in this process works with."""
+        raise NotImplementedError
+
+    def write(self, source: RowSource, output: Output, context: Context) -> Written:
+        """Write rows as new files; at least one, even without rows."""
+        if isinstance(source, FrameRows):
+            raise InvalidArgument(f"the {self.name} engine cannot read a {type(source.frame).__name__}")
+        with self.worker(context) as worker:
+            return write_rows(source.read(worker), output, worker)
+
+    def merge(self, source: RowSource, target: MergeTarget, context: Context) -> MergeOutcome:
+        """Write the new files of a merge; the source is held in memory."""
+        if isinstance(source, FrameRows):
+            raise InvalidArgument(f"the {self.name} engine cannot read a {type(source.frame).__name__}")
+        return merge_small(self, source, target, context)
+
+    def rewrite(self, plan: RewritePlan, context: Context) -> Sequence[GroupResult]:
+        """Write the new files of every group of the plan, one task for each group."""
+        tasks = [RewriteGroup(group, plan.operation, plan.order_by) for group in plan.groups]
+        results = self.run(tasks, context)
+        return [GroupResult(group, staged) for group, staged in zip(plan.groups, results, strict=True)]
+
+
+def largest_first(tasks: Sequence[Task[Result]]) -> Iterator[tuple[int, Task[Result]]]:
+    """Tasks with their positions, in an order in which all cores end at about the same time."""
+    return iter(sorted(enumerate(tasks), key=lambda item: item[1].size_bytes, reverse=True))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable
 from typing import Any
 
@@ -20,8 +21,10 @@ def _pyarrow(**options: Any) -> Engine:
 _ENGINES: dict[str, Callable[..., Engine]] = {"pyarrow": _pyarrow}
 
 
-def get_engine(engine: str | Engine, **options: Any) -> Engine:
-    """The engine of that name, or the engine itself."""
+def get_engine(engine: str | Engine | None = None, **options: Any) -> Engine:
+    """The engine of that name, or the engine itself; without any, the one that PARKETTO_ENGINE names, or Spark."""
+    if engine is None:
+        engine = os.environ.get("PARKETTO_ENGINE") or DEFAULT_ENGINE
     if not isinstance(engine, str):
         return engine
     if engine not in _ENGINES:

@@ -77,6 +77,12 @@ def _whole(name: str, value: float | None) -> int | None:
     return None if number is None else int(number)
 
 
+def check_positive_whole(name: str, value: object) -> None:
+    """A setting that is a whole number of at least one, or None."""
+    if value is not None and (isinstance(value, bool) or not isinstance(value, int) or value < 1):
+        raise InvalidArgument(f"{name} must be a whole number greater than 0, got {value!r}")
+
+
 def check_max_rows(max_rows_per_file: int | None) -> int | None:
     """A limit of rows per file that is a whole number of at least one."""
     return _whole("max_rows_per_file", max_rows_per_file)

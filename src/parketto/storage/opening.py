@@ -39,13 +39,13 @@ def open_store(
         )
     else:
         stripped = filesystem._strip_protocol(location)
-    kind = (
-        LocalStore
-        if isinstance(filesystem, LocalFileSystem)
-        else MemoryStore
-        if isinstance(filesystem, MemoryFileSystem)
-        else Store
-    )
-    store = kind(filesystem)
+    store = store_over(filesystem)
     # Two names of one folder must find the same journal, hence one form of the path.
     return store, store.normalize(str(stripped))
+
+
+def store_over(filesystem: AbstractFileSystem) -> Store:
+    """The kind of store that makes the most of a filesystem."""
+    if isinstance(filesystem, LocalFileSystem):
+        return LocalStore(filesystem)
+    return MemoryStore(filesystem) if isinstance(filesystem, MemoryFileSystem) else Store(filesystem)

@@ -58,8 +58,17 @@ class Store:
     #: How many small reads are worth having under way at once.
     parallel_reads = 32
 
+    #: Whether other processes see the same files.
+    shared = True
+
     def __init__(self, fs: AbstractFileSystem) -> None:
         self.fs = fs
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        # On its way to another process: there the same kind of store is opened over the same filesystem.
+        from parketto.storage.opening import store_over
+
+        return store_over, (self.fs,)
 
     def list_files(self, root: str) -> Iterator[FileEntry]:
         """Every file below the root, in one recursive listing."""
@@ -232,6 +241,8 @@ class Store:
 
 class MemoryStore(Store):
     """`memory://`: one process, one dictionary of files."""
+
+    shared = False
 
     def read(self, path: str) -> bytes:
         return bytes(self.fs.cat_file(path))

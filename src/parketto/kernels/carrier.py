@@ -37,12 +37,13 @@ def _cast(column: pa.Array, kind: pa.DataType) -> pa.Array:
 
 
 def _carrier_field(field: pa.Field) -> pa.Field:
-    return field.with_type(_carrier_type(field.type))
+    return field.with_type(carrier_type(field.type))
 
 
-def _carrier_type(kind: pa.DataType) -> pa.DataType:
+def carrier_type(kind: pa.DataType) -> pa.DataType:
+    """The type in which values of a type are carried."""
     if pat.is_dictionary(kind):
-        return _carrier_type(kind.value_type)
+        return carrier_type(kind.value_type)
     if pat.is_string_view(kind):
         return pa.large_string()
     if pat.is_binary_view(kind):

@@ -10,9 +10,10 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 import pyarrow.types as pat
 
-from parketto.engines.pyarrow.carrier import recast
-from parketto.engines.pyarrow.sizes import decoded_bytes
 from parketto.errors import UnreadableFile
+from parketto.kernels.carrier import carrier_schema, recast
+from parketto.kernels.sizes import decoded_bytes
+from parketto.plan.form import Form
 from parketto.plan.limits import check_columns_exist
 from parketto.storage.footers import FileInfo, naming
 from parketto.storage.store import Store
@@ -38,6 +39,7 @@ class BatchReader:
 
     def __init__(self, store: Store, schema: pa.Schema, batch_bytes: int, *, use_threads: bool = True) -> None:
         self._store, self._batch_bytes, self._use_threads = store, batch_bytes, use_threads
+        self._names = schema.names
         # Metadata is written verbatim at the end; here it would only make equal schemas unequal.
         self._schema = schema.remove_metadata()
         self._row_bytes = _fixed_row_bytes(schema)
@@ -57,19 +59,77 @@ class BatchReader:
         group = parquet.metadata.row_group(number)
         if group.num_rows == 0:
             return
+        whole = parquet.schema_arrow.names == self._names
+        columns = None if whole else self._names
         if self._row_bytes is None:
-            probe = next(parquet.iter_batches(_PROBE_ROWS, row_groups=[number]))
-            self._row_bytes = self._width(recast(probe, self._schema))
-        width = max(self._row_bytes, group.total_byte_size / group.num_rows, 1)
+            probe = next(parquet.iter_batches(_PROBE_ROWS, row_groups=[number], columns=columns))
+            self._row_bytes = self._width(self._exact(probe))
+        width = max(self._row_bytes, group.total_byte_size / group.num_rows if whole else 0, 1)
         rows = int(min(max(self._batch_bytes / width, _MIN_BATCH_ROWS), _MAX_BATCH_ROWS))
-        for found in parquet.iter_batches(rows, row_groups=[number], use_threads=self._use_threads):
-            batch = recast(found, self._schema)
+        for found in parquet.iter_batches(
+            rows, row_groups=[number], columns=columns, use_threads=self._use_threads
+        ):
+            batch = self._exact(found)
             self._row_bytes = max(self._row_bytes, self._width(batch))
             yield batch
+
+    def _exact(self, batch: pa.RecordBatch) -> pa.RecordBatch:
+        # Arrow reads `a.b` along with `a`, and in the order of the file.
+        return recast(batch if batch.schema.names == self._names else batch.select(self._names), self._schema)
 
     @staticmethod
     def _width(batch: pa.RecordBatch) -> float:
         return decoded_bytes(batch) / max(1, int(batch.num_rows))
+
+
+class LogicalReader:
+    """Reads the rows of files as a reader of the dataset sees them: with the columns that stand only in the path.
+
+    Args:
+        store: Where the files are.
+        schema: The columns to read, in the order in which they are wanted.
+        batch_bytes: About how large batches should be.
+        form: Where the partition columns of the dataset are.
+        use_threads: Whether Arrow may use several threads.
+    """
+
+    def __init__(
+        self, store: Store, schema: pa.Schema, batch_bytes: int, form: Form, *, use_threads: bool = False
+    ) -> None:
+        self.schema = carrier_schema(schema).remove_metadata()
+        self._form = form
+        inside = [item for item in self.schema if item.name not in form.path_only]
+        self._reader = BatchReader(store, pa.schema(inside), batch_bytes, use_threads=use_threads)
+        self._outside = len(inside) < len(self.schema.names)
+        self._inside = bool(inside)
+
+    def read(self, file: FileInfo) -> Iterator[pa.RecordBatch]:
+        """The rows of one file, in carrier types."""
+        if not self._inside:
+            yield from self._constants(file)
+            return
+        for batch in self._reader.read([file]):
+            yield self._completed(batch, file) if self._outside else batch
+
+    def _constants(self, file: FileInfo) -> Iterator[pa.RecordBatch]:
+        for start in range(0, file.num_rows, _MAX_BATCH_ROWS):
+            rows = min(_MAX_BATCH_ROWS, file.num_rows - start)
+            columns = [self._constant(file, item, rows) for item in self.schema]
+            yield pa.RecordBatch.from_arrays(columns, schema=self.schema)
+
+    def _completed(self, batch: pa.RecordBatch, file: FileInfo) -> pa.RecordBatch:
+        columns = [
+            self._constant(file, item, batch.num_rows)
+            if item.name in self._form.path_only
+            else batch.column(item.name)
+            for item in self.schema
+        ]
+        return pa.RecordBatch.from_arrays(columns, schema=self.schema)
+
+    def _constant(self, file: FileInfo, item: pa.Field, rows: int) -> pa.Array:
+        text = dict(file.partition)[item.name]
+        value = pa.scalar(text, pa.string()).cast(self._form.path_only[item.name]).cast(item.type)
+        return pa.repeat(value, rows)
 
 
 def _refuse_far_timestamps(file: FileInfo, source: Any) -> None:

@@ -13,7 +13,7 @@ from collections.abc import Iterable, Iterator, Sequence
 import numpy as np
 import pyarrow as pa
 
-from parketto.engines.pyarrow.sizes import decoded_bytes
+from parketto.kernels.sizes import decoded_bytes
 from parketto.layout.order import order_indices, order_keys
 
 # More runs than this are merged in several passes, so that one block of each always fits into the bound.

@@ -10,8 +10,9 @@ from typing import IO
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from parketto.engines.base import StagedFile
-from parketto.engines.pyarrow.sizes import DictionaryLimits, decoded_bytes
+from parketto.kernels.sizes import DictionaryLimits, decoded_bytes
+from parketto.kernels.work import StagedFile
+from parketto.storage.bounds import leaf_index
 from parketto.storage.footers import STANDARD_LAYOUT, PhysicalTraits
 from parketto.storage.store import Store
 
@@ -35,7 +36,7 @@ class FileFormat:
         """A writer for one file."""
         verbatim = self.metadata is not None
         schema = self.schema.remove_metadata() if verbatim else self.schema
-        order = [pq.SortingColumn(_leaf_index(self.schema, name)) for name in self.order_by]
+        order = [pq.SortingColumn(leaf_index(self.schema, name)) for name in self.order_by]
         return pq.ParquetWriter(
             sink,
             schema,
@@ -162,17 +163,3 @@ class RollingWriter:
         self._file_rows = self._row_groups = 0
         if self._row_limits is not None:
             self._max_rows = next(self._row_limits)
-
-
-def _leaf_index(schema: pa.Schema, column: str) -> int:
-    """The position of a column among the leaves of the schema, which is how Parquet counts."""
-    position = schema.get_field_index(column)
-    return sum(_leaves(kind) for kind in schema.types[:position])
-
-
-def _leaves(kind: pa.DataType) -> int:
-    if isinstance(kind, pa.DictionaryType):
-        return 1
-    if kind.num_fields == 0:
-        return 1
-    return sum(_leaves(kind.field(index).type) for index in range(kind.num_fields))
