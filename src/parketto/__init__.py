@@ -13,6 +13,8 @@ from parketto.errors import (
     CommitFailed,
     CommitStateUnknown,
     DatasetNotFound,
+    EngineUnavailable,
+    IncompatibleTypes,
     InvalidArgument,
     LockTimeout,
     NotADataset,
@@ -21,6 +23,8 @@ from parketto.errors import (
     UnreadableFile,
 )
 from parketto.handlers import compact_parquet_dataset_pyarrow, optimize_parquet_dataset_pyarrow
+from parketto.plan.expressions import sql
+from parketto.plan.merge import MergeStats
 from parketto.plan.rewrite import FileGroup
 from parketto.planning import (
     DatasetStats,
@@ -47,12 +51,15 @@ __all__ = [
     "Dataset",
     "DatasetNotFound",
     "DatasetStats",
+    "EngineUnavailable",
     "FileGroup",
     "FileInfo",
     "GroupPlan",
+    "IncompatibleTypes",
     "InvalidArgument",
     "LockTimeout",
     "MaintenanceStats",
+    "MergeStats",
     "NotADataset",
     "NotPlainParquet",
     "ParkettoError",
@@ -66,4 +73,5 @@ __all__ = [
     "optimize_parquet_dataset_pyarrow",
     "plan_compaction_groups",
     "plan_optimize_groups",
+    "sql",
 ]

@@ -8,6 +8,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Literal
 
 import pyarrow as pa
+import pyarrow.compute as pc
 from fsspec import AbstractFileSystem
 
 from parketto.commit.recovery import Recovery, list_settled, recover
@@ -18,9 +19,11 @@ from parketto.errors import InvalidArgument, quoted
 from parketto.kernels.rows import FileRows, RowSource, arrow_rows, is_path
 from parketto.kernels.write import Output
 from parketto.kernels.writer import FileFormat
+from parketto.operations.edit import EditRequest, edit
 from parketto.operations.maintain import maintain
 from parketto.operations.merge import merge
 from parketto.operations.place import Place
+from parketto.operations.repartition import repartition
 from parketto.operations.write import write
 from parketto.plan.limits import Thresholds, check_codec, check_max_rows, check_order_columns
 from parketto.plan.merge import MergeRules, MergeStats, Strategy
@@ -32,7 +35,7 @@ from parketto.plan.rewrite import (
     plan_compaction,
     plan_optimization,
 )
-from parketto.stats import MaintenanceStats, WriteStats
+from parketto.stats import EditStats, MaintenanceStats, WriteStats
 from parketto.storage.footers import FileInfo
 from parketto.storage.hive import PartitionFilter
 from parketto.storage.opening import open_store
@@ -306,6 +309,109 @@ class Dataset:
         rows = self._rows(source)
         partitions = check_partition_columns(partition_by, rows.schema)
         return merge(self._place, rows, rules, codec, partitions, progress)
+
+    def delete(
+        self,
+        where: str | pc.Expression,
+        partition_filter: PartitionFilter = None,
+        compression: str | None = None,
+        dry_run: bool = False,
+        *,
+        progress: ProgressCallback | None = None,
+    ) -> EditStats:
+        """Remove the rows for which a condition is true. Files without such a row are not touched.
+
+        Args:
+            where: An SQL condition (`"price > 100 AND side = 'ask'"`) or a PyArrow expression. A row for which it
+                is NULL stays.
+            partition_filter: Which partitions to work on; the others are not looked at.
+            compression: The codec of rewritten files; by default each keeps its own.
+            dry_run: Only count: nothing is written or removed.
+            progress: Called with a `Progress` whenever a file is done.
+
+        Raises:
+            ValueError: The condition makes no sense, or names an unknown column; nothing was touched.
+            FileNotFoundError: There is no dataset, or the filter excludes all of its files.
+            CommitConflict: Somebody else changed the files meanwhile; nothing of this was published.
+
+        Example:
+            >>> prices = Dataset("memory://delete-example", engine="pyarrow")
+            >>> _ = prices.write(pa.table({"price": [1.0, 250.0, None]}))
+            >>> prices.delete("price > 100")["rows_matched"]
+            1
+            >>> prices.read().column("price").to_pylist()
+            [1.0, None]
+        """
+        request = EditRequest("delete", where, None, check_codec(compression))
+        return edit(self._place, request, partition_filter, dry_run=dry_run, progress=progress)
+
+    def update(
+        self,
+        where: str | pc.Expression,
+        values: Mapping[str, Any],
+        partition_filter: PartitionFilter = None,
+        compression: str | None = None,
+        dry_run: bool = False,
+        *,
+        progress: ProgressCallback | None = None,
+    ) -> EditStats:
+        """Change the rows for which a condition is true. Files without such a row are not touched.
+
+        Args:
+            where: An SQL condition or a PyArrow expression. A row for which it is NULL is not changed.
+            values: New values by column: plain values, `parketto.sql("price * 2")`, or PyArrow expressions. All
+                of them see the row as it was. A row whose partition column changes moves to its new partition.
+            partition_filter: Which partitions to work on; the others are not looked at.
+            compression: The codec of rewritten files; by default each keeps its own.
+            dry_run: Only count: nothing is written or removed.
+            progress: Called with a `Progress` whenever a file is done.
+
+        Raises:
+            ValueError: Something makes no sense, names an unknown column or does not fit its type.
+            FileNotFoundError: There is no dataset, or the filter excludes all of its files.
+            CommitConflict: Somebody else changed the files meanwhile; nothing of this was published.
+
+        Example:
+            >>> from parketto import sql
+            >>> quotes = Dataset("memory://update-example", engine="pyarrow")
+            >>> _ = quotes.write(pa.table({"bid": [1.0, 3.0], "ask": [2.0, 2.5]}))
+            >>> quotes.update("bid > ask", {"bid": sql("ask"), "ask": sql("bid")})["rows_matched"]
+            1
+            >>> quotes.read().to_pylist()
+            [{'bid': 1.0, 'ask': 2.0}, {'bid': 2.5, 'ask': 3.0}]
+        """
+        request = EditRequest("update", where, values, check_codec(compression))
+        return edit(self._place, request, partition_filter, dry_run=dry_run, progress=progress)
+
+    def repartition(
+        self,
+        partition_by: str | Sequence[str] | None,
+        target_mb_per_file: float | None = None,
+        compression: str | None = None,
+        *,
+        progress: ProgressCallback | None = None,
+    ) -> WriteStats:
+        """Lay the dataset out by other partition columns, in place and in one step.
+
+        Rows, types and metadata stay. Partition columns stand in the files as well, so that each can be queried
+        alone; columns that stood only in the old paths are kept in the files from now on.
+
+        Args:
+            partition_by: The columns that make the folders; None takes all folders away.
+            target_mb_per_file: About how large files should become at most; 128 by default.
+            compression: The codec of the new files; by default the one that most of the data has.
+            progress: Called with a `Progress` whenever a piece of the work is done.
+
+        Example:
+            >>> trades = Dataset("memory://repartition-example", engine="pyarrow")
+            >>> _ = trades.write(pa.table({"day": [1, 1, 2], "side": ["ask", "bid", "ask"], "n": [1, 2, 3]}))
+            >>> trades.repartition(["side"])["files_written"]
+            2
+            >>> sorted(file.partition for file in trades.files())
+            [(('side', 'ask'),), (('side', 'bid'),)]
+        """
+        thresholds = Thresholds.of(target_mb_per_file, None)
+        return repartition(self._place, partition_by, thresholds, check_codec(compression), progress)
 
     def _rows(self, rows: Any) -> RowSource:
         """Rows as a caller hands them in."""

@@ -3,14 +3,30 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from typing import Any
 
 
 class ParkettoError(Exception):
     """The base of every error that Parketto raises on purpose."""
 
+    def __reduce__(self) -> tuple[Any, ...]:
+        # Errors come back from other processes, whatever their constructors ask for.
+        return _rebuilt, (type(self), self.args, self.__dict__)
+
+
+def _rebuilt(kind: type[ParkettoError], args: tuple[Any, ...], state: dict[str, Any]) -> ParkettoError:
+    error = kind.__new__(kind, *args)
+    error.args = args
+    error.__dict__.update(state)
+    return error
+
 
 class InvalidArgument(ParkettoError, ValueError):
     """An argument that cannot be right; raised before any data is read."""
+
+
+class EngineUnavailable(ParkettoError, ImportError):
+    """An engine cannot run here: its library, or something the library needs, is missing. Says what to install."""
 
 
 class ColumnNotFound(InvalidArgument):

@@ -42,6 +42,23 @@ class WriteStats(TypedDict):
     files_replaced: int
 
 
+class EditStats(TypedDict):
+    """What a delete or an update did, or, in a dry run, would do: the counts are true either way."""
+
+    rows_matched: int
+    rows_before: int
+    rows_after: int
+    files_before: int
+    #: Files that footers and paths could not rule out.
+    files_scanned: int
+    files_rewritten: int
+    #: Files of which no row was left.
+    files_removed: int
+    rewritten_bytes: int
+    partitions_affected: int
+    dry_run: bool
+
+
 def maintenance_stats(
     plan: RewritePlan, after: Sequence[FileInfo] | None = None, *, dry_run: bool
 ) -> MaintenanceStats:

@@ -18,7 +18,13 @@ def _pyarrow(**options: Any) -> Engine:
     return PyArrowEngine(**options)
 
 
-_ENGINES: dict[str, Callable[..., Engine]] = {"pyarrow": _pyarrow}
+def _spark(**options: Any) -> Engine:
+    from parketto.engines.spark.engine import SparkEngine
+
+    return SparkEngine(**options)
+
+
+_ENGINES: dict[str, Callable[..., Engine]] = {"pyarrow": _pyarrow, "spark": _spark}
 
 
 def get_engine(engine: str | Engine | None = None, **options: Any) -> Engine:

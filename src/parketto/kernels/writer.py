@@ -66,13 +66,13 @@ class RollingWriter:
         new_file: Callable[[], StagedFile],
         *,
         row_group_bytes: int,
-        row_group_rows: int = _MAX_ROW_GROUP_ROWS,
+        row_group_rows: int | None = None,
         row_limits: Iterator[int] | None = None,
         roll_bytes: int | None = None,
     ) -> None:
         self._store, self._format, self._new_file = store, file_format, new_file
         self._row_group_bytes = row_group_bytes
-        self._row_group_rows = max(1, min(row_group_rows, _MAX_ROW_GROUP_ROWS))
+        self._row_group_rows = max(1, min(row_group_rows or _MAX_ROW_GROUP_ROWS, _MAX_ROW_GROUP_ROWS))
         self._row_limits, self._roll_bytes = row_limits, roll_bytes
         self._max_rows = None if row_limits is None else next(row_limits)
         self._dictionaries = DictionaryLimits(file_format.readable_as or file_format.schema)

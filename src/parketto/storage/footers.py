@@ -99,8 +99,13 @@ class FileInfo:
 
     def column_stats(self, column: str) -> ColumnStats:
         """The bounds of a column over the whole file; None where any row group does not say."""
-        found = [group.columns.get(column, _UNKNOWN) for group in self.row_groups if group.num_rows]
-        bounded = [stats for stats in found if not _only_nulls(stats)]
+        found, bounded = [], []
+        for group in self.row_groups:
+            if group.num_rows:
+                found.append(group.columns.get(column, _UNKNOWN))
+                # A row group of NULLs has no bounds, and does not widen those of its file.
+                if found[-1].null_count != group.num_rows:
+                    bounded.append(found[-1])
         known = bool(bounded) and all(stats.min is not None for stats in bounded)
         counts = [stats.null_count for stats in found]
         return ColumnStats(
@@ -111,11 +116,6 @@ class FileInfo:
 
 
 _UNKNOWN = ColumnStats(None, None, None)
-
-
-def _only_nulls(stats: ColumnStats) -> bool:
-    # A row group of NULLs has a count of them and no bounds: it does not widen the bounds of its file.
-    return stats.min is None and bool(stats.null_count)
 
 
 @contextlib.contextmanager

@@ -1,0 +1,1 @@
+"""The Spark engine's room: the only place where pyspark is imported."""

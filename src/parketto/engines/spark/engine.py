@@ -1,0 +1,225 @@
+"""Carries out plans on Spark: tasks with Arrow inside, and Spark's own shuffle where rows must meet."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import pyarrow as pa
+
+from parketto.engines.base import Context, GroupResult, TaskEngine
+from parketto.engines.merging import merge_small
+from parketto.engines.spark.carriers import frame_schema, keeps_order, travel_name
+from parketto.engines.spark.frames import (
+    RESULT_SCHEMA,
+    SpoolRows,
+    WriteRows,
+    read_frame,
+    spool,
+    write_frame,
+)
+from parketto.engines.spark.merging import LargeMerge
+from parketto.engines.spark.session import get_session
+from parketto.engines.spark.tasks import collect, run_tasks
+from parketto.errors import InvalidArgument
+from parketto.kernels.merge_target import MergeOutcome, MergeTarget
+from parketto.kernels.rewrite import RewriteGroup, group_output
+from parketto.kernels.rows import ArrowRows, FileRows, FrameRows, RowSource
+from parketto.kernels.sizes import decoded_bytes
+from parketto.kernels.work import Task, Worker
+from parketto.kernels.write import CopyRows, Output, Written
+from parketto.plan.limits import MEGABYTE, check_positive_whole
+from parketto.plan.rewrite import FileGroup, RewritePlan
+from parketto.storage.footers import FileInfo
+from parketto.storage.snapshot import read_snapshot
+from parketto.storage.store import Store
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+DEFAULT_MEMORY_MB = 256
+DEFAULT_BROADCAST_MB = 64
+DEFAULT_SHUFFLE_MB = 512
+_COPY_BYTES = 64 * MEGABYTE
+
+Result = TypeVar("Result")
+
+
+class SparkEngine(TaskEngine):
+    """Runs every operation on Spark. The session is looked for, or started, when there is something to run.
+
+    Args:
+        spark: The session to use; by default the active one, else one that is started.
+        memory_mb: About how much memory the Python side of one Spark task may use for data.
+        broadcast_mb: A merge whose source is larger than this (uncompressed) joins by a shuffle; a smaller source
+            is at hand in every task.
+        shuffle_mb: A partition that is to be put in order and is larger than this is sorted by a shuffle; smaller
+            ones are sorted each inside of one task, on disk if need be.
+    """
+
+    name = "spark"
+
+    def __init__(
+        self,
+        spark: SparkSession | None = None,
+        memory_mb: int = DEFAULT_MEMORY_MB,
+        broadcast_mb: float = DEFAULT_BROADCAST_MB,
+        shuffle_mb: float = DEFAULT_SHUFFLE_MB,
+    ) -> None:
+        check_positive_whole("memory_mb", memory_mb)
+        self._given = spark
+        self._memory = memory_mb * MEGABYTE
+        self._broadcast_bytes = int(broadcast_mb * MEGABYTE)
+        self._shuffle_bytes = int(shuffle_mb * MEGABYTE)
+
+    @property
+    def session(self) -> SparkSession:
+        """The session that work runs on."""
+        return get_session(self._given)[0]
+
+    def check_store(self, store: Store) -> None:
+        """Spark's tasks run in other processes: they must see the same files."""
+        if not store.shared:
+            raise InvalidArgument(
+                "memory:// lives in this process alone, and Spark's tasks run in others. Use a local path or an "
+                "object store, or engine='pyarrow'"
+            )
+
+    def adopt(self, rows: Any) -> RowSource | None:
+        """A Spark DataFrame, classic or of Connect."""
+        kind = type(rows)
+        if kind.__module__.startswith("pyspark.sql.") and kind.__name__ == "DataFrame":
+            return FrameRows(frame_schema(rows), rows)
+        return None
+
+    def run(self, tasks: Sequence[Task[Result]], context: Context) -> list[Result]:
+        """Run tasks as Spark tasks."""
+        if not tasks:
+            return []
+        return run_tasks(
+            self.session,
+            tasks,
+            context.store,
+            context.staging,
+            self._memory,
+            context.reporter(tasks),
+            context.operation,
+        )
+
+    def worker(self, context: Context) -> Worker:
+        """What a task in the driver works with: for rows that are there already."""
+        return Worker(context.store, context.staging, self._memory, use_threads=True, cancelled=context.cancelled)
+
+    def rewrite(self, plan: RewritePlan, context: Context) -> Sequence[GroupResult]:
+        """One task for each group; a large group that is to be put in order is sorted by Spark instead."""
+        large = [group for group in plan.groups if self._sorts_by_shuffle(group, plan)]
+        small = [group for group in plan.groups if group not in large]
+        tasks = [RewriteGroup(group, plan.operation, plan.order_by) for group in small]
+        results = dict(zip(map(id, small), self.run(tasks, context), strict=True))
+        for group in large:
+            results[id(group)] = self._sort(group, plan, context)
+        return [GroupResult(group, results[id(group)]) for group in plan.groups]
+
+    def _sorts_by_shuffle(self, group: FileGroup, plan: RewritePlan) -> bool:
+        return (
+            bool(plan.order_by)
+            and group.size_bytes > self._shuffle_bytes
+            and all(keeps_order(group.schema.field(name).type) for name in plan.order_by)
+        )
+
+    def _sort(self, group: FileGroup, plan: RewritePlan, context: Context) -> Any:
+        from pyspark.sql import functions as F  # noqa: N812 - the customary name
+
+        rows = FileRows(group.schema, context.store, group.files)
+        keys = [F.col(travel_name(group.schema.get_field_index(name))).asc_nulls_last() for name in plan.order_by]
+        frame = read_frame(self.session, rows, self._memory)
+        ordered = frame.repartitionByRange(max(1, group.outputs), *keys).sortWithinPartitions(*keys)
+        writer = WriteRows(
+            context.store, context.staging, self._memory, group_output(group, plan.operation, plan.order_by)
+        )
+        written, _ = write_frame(self.session, ordered, writer, f"parketto {plan.operation}")
+        return written.staged
+
+    def write(self, source: RowSource, output: Output, context: Context) -> Written:
+        """Write rows: those of the driver there, those of files and frames in tasks."""
+        if isinstance(source, ArrowRows):
+            return super().write(source, output, context)
+        what = f"parketto {context.operation}"
+        if isinstance(source, FileRows) and not output.partition_by:
+            tasks = [CopyRows(part, output) for part in _portions(source)]
+            written = sum(self.run(tasks, context), Written())
+        else:
+            if isinstance(source, FrameRows):
+                # Names travel as positions; frames bring types that Spark has.
+                frame = source.frame.toDF(*(travel_name(at) for at in range(len(source.schema.names))))
+            else:
+                frame = read_frame(self.session, source, self._memory)
+            writer = WriteRows(context.store, context.staging, self._memory, output)
+            written, _ = write_frame(self.session, frame, writer, what)
+        return written if written.staged else super().write(ArrowRows(source.schema, ()), output, context)
+
+    def merge(self, source: RowSource, target: MergeTarget, context: Context) -> MergeOutcome:
+        """Match with the source at hand in every task, or by Spark's join where it is too large for that."""
+        rows = self._spooled(source, context)
+        if isinstance(rows, ArrowRows) or _decoded_size(rows) <= self._broadcast_bytes:
+            return merge_small(self, rows, target, context)
+        return LargeMerge(self.session, rows, target, context, self._memory).run()
+
+    def _spooled(self, source: RowSource, context: Context) -> ArrowRows | FileRows:
+        """A source that can be read again: as it is at this moment, whatever its frame would say the next time."""
+        if isinstance(source, FileRows):
+            return source
+        context.store.make_dirs(context.staging.spool_path("").rstrip("/"))
+        if isinstance(source, FrameRows):
+            spooler = SpoolRows(context.store, context.staging, self._memory, source.schema)
+            found = collect(
+                self.session, source.frame.mapInArrow(spooler, RESULT_SCHEMA), "parketto merge: source"
+            )
+            paths = sorted(row["result"].decode() for row in found)
+        else:
+            head, rest = _head(source, self._broadcast_bytes)
+            if rest is None:
+                return ArrowRows(source.schema, head)
+            paths = [context.staging.spool_path("rows")]
+            with self.worker(context) as worker:
+                spool(rest, source.schema, paths[0], worker)
+        return FileRows(source.schema, context.store, _described(context.store, paths))
+
+
+def _head(source: ArrowRows, limit: int) -> tuple[list[pa.RecordBatch], Iterator[pa.RecordBatch] | None]:
+    """The first batches up to a size, and all of them if there are more."""
+    batches, head, size = iter(source.batches), [], 0
+    for batch in batches:
+        head.append(batch)
+        size += decoded_bytes(batch)
+        if size > limit:
+            return [], _chained(head, batches)
+    return head, None
+
+
+def _chained(head: list[pa.RecordBatch], rest: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    yield from head
+    yield from rest
+
+
+def _described(store: Store, paths: Sequence[str]) -> tuple[FileInfo, ...]:
+    entries = store.stat_many(paths)
+    return read_snapshot(store, "", [entries[path] for path in paths], None).files
+
+
+def _decoded_size(rows: FileRows) -> int:
+    return sum(group.total_byte_size for file in rows.files for group in file.row_groups)
+
+
+def _portions(source: FileRows) -> list[FileRows]:
+    """Files in portions that are worth a task, in their order."""
+    portions: list[list[FileInfo]] = [[]]
+    size = 0
+    for file in source.files:
+        if size >= _COPY_BYTES:
+            portions.append([])
+            size = 0
+        portions[-1].append(file)
+        size += file.size_bytes
+    return [replace(source, files=tuple(portion)) for portion in portions]

@@ -1,0 +1,199 @@
+"""Files as Spark frames and frames as files: for work in which rows must meet, so that Spark shuffles them."""
+
+from __future__ import annotations
+
+import pickle
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from itertools import chain
+from typing import TYPE_CHECKING
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from parketto.engines.spark.carriers import pack, spark_schema, travel_name, travel_schema, unpack
+from parketto.engines.spark.tasks import collect, raising_typed, task_attempt
+from parketto.kernels.carrier import carrier_schema, recast
+from parketto.kernels.merge_source import as_target
+from parketto.kernels.reader import LogicalReader
+from parketto.kernels.rows import FileRows
+from parketto.kernels.work import StagedFile, Staging, Worker
+from parketto.kernels.write import Output, Written, write_rows
+from parketto.kernels.writer import FileFormat, RollingWriter
+from parketto.storage.footers import FileInfo
+from parketto.storage.store import Store
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+RESULT_SCHEMA = "result binary"
+_FILES_PER_READ = 16
+_READ_BYTES = 32 * 1024 * 1024
+Added = Callable[[FileInfo, int, int, pa.RecordBatch], dict[str, pa.Array]]
+
+
+@dataclass(frozen=True)
+class ReadRows:
+    """Reads files inside of Spark tasks; what comes out travels. `added` makes further columns of each batch."""
+
+    rows: FileRows
+    columns: pa.Schema
+    as_read: pa.Schema
+    memory: int
+    travelling: pa.Schema
+    added: Added | None = None
+
+    def __call__(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        """The rows of the files whose positions come in."""
+        with raising_typed(), Worker(self.rows.store, Staging(""), self.memory) as worker:
+            reader = LogicalReader(self.rows.store, self.as_read, worker.batch_bytes, self.rows.form)
+            for position in chain.from_iterable(batch.column(0).to_pylist() for batch in batches):
+                yield from self._read(reader, position)
+
+    def _read(self, reader: LogicalReader, position: int) -> Iterator[pa.RecordBatch]:
+        row, file = 0, self.rows.files[position]
+        width = len(self.columns.names)
+        fields = pa.schema(list(self.travelling)[:width])
+        for batch in as_target(reader.read(file), self.columns):
+            packed = pack(batch, fields)
+            if self.added is not None:
+                more = self.added(file, position, row, batch)
+                columns = [*packed.columns, *(more[name] for name in self.travelling.names[width:])]
+                packed = pa.RecordBatch.from_arrays(columns, schema=self.travelling)
+            row += batch.num_rows
+            yield packed
+
+
+def read_frame(
+    spark: SparkSession,
+    rows: FileRows,
+    memory: int,
+    *,
+    columns: Sequence[str] | None = None,
+    only: Sequence[int] | None = None,
+    as_read: pa.Schema | None = None,
+    added: Added | None = None,
+    added_fields: Sequence[pa.Field] = (),
+) -> DataFrame:
+    """The rows of files as a frame of travelling columns `c0`, `c1`, …, and whatever `added` makes.
+
+    Args:
+        spark: The session.
+        rows: The files and their schema.
+        memory: How many bytes a task may use for data.
+        columns: Which columns are wanted; by default all.
+        only: The positions of the files that are wanted; by default all.
+        as_read: The schema in which the files are read, if that is another than the one that is wanted.
+        added: Makes further columns from a file, its position, the number of a batch's first row, and the batch.
+        added_fields: The names and types of these columns.
+    """
+    schema = carrier_schema(rows.schema).remove_metadata()
+    if columns is not None:
+        schema = pa.schema([schema.field(name) for name in columns])
+    travelling = pa.schema([*travel_schema(schema), *added_fields])
+    wanted = list(range(len(rows.files))) if only is None else list(only)
+    size = sum(rows.files[position].size_bytes for position in wanted)
+    parts = max(1, min(len(wanted), max(-(-len(wanted) // _FILES_PER_READ), size // _READ_BYTES)))
+    table = pa.table(
+        {
+            "position": pa.array(wanted, pa.int32()),
+            # Neighbours together, so that the order of the frame is that of the files.
+            "part": pa.array([number * parts // len(wanted) for number in range(len(wanted))], pa.int32()),
+        }
+    )
+    frame = spark.createDataFrame(table).repartitionById(int(parts), "part")
+    reader = ReadRows(rows, schema, as_read or schema, memory, travelling, added)
+    return frame.select("position").mapInArrow(reader, spark_schema(travelling))
+
+
+@dataclass(frozen=True)
+class WriteRows:
+    """Writes travelling rows inside of Spark tasks. Where there are partitions, rows come in their order.
+
+    Columns after those of the rows are flags: how many rows have each is counted.
+    """
+
+    store: Store
+    staging: Staging
+    memory: int
+    output: Output
+    flags: int = 0
+
+    def __call__(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        """One description of what was written, or none."""
+        counts = [0] * self.flags
+        schema = carrier_schema(self.output.row_schema).remove_metadata()
+        width = len(schema.names)
+
+        def rows() -> Iterator[pa.RecordBatch]:
+            for batch in batches:
+                for number in range(self.flags):
+                    counts[number] += pc.sum(batch.column(width + number)).as_py() or 0
+                yield unpack(batch.select(list(range(width))), schema)
+
+        staging = replace(self.staging, attempt=task_attempt())
+        with raising_typed(), Worker(self.store, staging, self.memory) as worker:
+            written = write_rows(rows(), self.output, worker, at_least_one=False, in_partition_order=True)
+        if written.num_rows:
+            yield pa.record_batch({"result": [pickle.dumps((written, counts))]})
+
+
+def write_frame(
+    spark: SparkSession,
+    frame: DataFrame,
+    writer: WriteRows,
+    what: str,
+    progress: Callable[[int], None] | None = None,
+) -> tuple[Written, list[int]]:
+    """Write a frame of travelling columns; partitions are brought together first, large ones in several pieces."""
+    from pyspark.sql import functions as F  # noqa: N812 - the customary name
+
+    output = writer.output
+    if output.partition_by:
+        names = [travel_name(output.row_schema.get_field_index(name)) for name in output.partition_by]
+        # Adaptive execution joins small partitions and splits large ones: neither a file per task and partition,
+        # nor one task for the largest of them.
+        frame = frame.hint("rebalance", *names).sortWithinPartitions(*(F.col(name) for name in names))
+    found = collect(spark, frame.mapInArrow(writer, RESULT_SCHEMA), what, progress)
+    results = [pickle.loads(row["result"]) for row in found]  # noqa: S301 - the tasks' own
+    written = Written(
+        tuple(staged for result, _ in results for staged in result.staged),
+        sum(result.num_rows for result, _ in results),
+    )
+    return written, [sum(counts[at] for _, counts in results) for at in range(writer.flags)]
+
+
+@dataclass(frozen=True)
+class SpoolRows:
+    """Keeps the rows of a frame as files that all tasks can read, in the order of the frame."""
+
+    store: Store
+    staging: Staging
+    memory: int
+    schema: pa.Schema
+
+    def __call__(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        """The path of the file that was written, if there were rows."""
+        attempt = task_attempt()
+        number = int(attempt.split("-")[1])
+        path = self.staging.spool_path(f"rows-{number:08d}-{attempt}")
+        with raising_typed(), Worker(self.store, self.staging, self.memory) as worker:
+            if spool(batches, self.schema, path, worker):
+                yield pa.record_batch({"result": [path.encode()]})
+
+
+def spool(batches: Iterable[pa.RecordBatch], schema: pa.Schema, path: str, worker: Worker) -> int:
+    """Write rows to one file of the spool; returns how many. Without rows there is no file."""
+    rows = 0
+    writer = RollingWriter(
+        worker.store,
+        FileFormat(schema, "lz4"),
+        lambda: StagedFile(path, path),
+        row_group_bytes=worker.row_group_bytes,
+    )
+    for batch in batches:
+        rows += batch.num_rows
+        writer.write(recast(batch, schema))
+    if rows:
+        writer.finish()
+    return rows

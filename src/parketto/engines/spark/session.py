@@ -1,0 +1,220 @@
+"""The Spark session to work with: the user's, the active one, or one that is started here."""
+
+from __future__ import annotations
+
+import atexit
+import contextlib
+import functools
+import os
+import sys
+import tempfile
+import threading
+from collections.abc import Iterator, Mapping
+from typing import TYPE_CHECKING, Any
+
+from parketto.engines.spark.java import find_java
+from parketto.engines.spark.settings import (
+    SESSION_SETTINGS,
+    embedded_settings,
+    require_pyspark,
+    stated_settings,
+)
+from parketto.errors import InvalidArgument
+
+if TYPE_CHECKING:
+    from pyspark import SparkContext
+    from pyspark.sql import SparkSession
+
+_lock = threading.RLock()
+_started: list[Any] = []  # the session that we started, if any
+
+
+def get_session(spark: SparkSession | None = None) -> tuple[SparkSession, bool]:
+    """A live session, and whether it is one that we started (only such a one is ever ours to stop).
+
+    In this order: the one that is given; the active one, classic or Connect; one on whatever Spark is configured
+    by ordinary means (SPARK_REMOTE, MASTER, spark-defaults.conf, PYSPARK_SUBMIT_ARGS, spark-submit); and one
+    embedded in this process. Threads that ask at the same time get the same one.
+
+    Args:
+        spark: The user's own session. It is used as it is: no setting is changed, and it is not stopped.
+
+    Raises:
+        InvalidArgument: `spark` is no session, or one that has been stopped.
+        EngineUnavailable: pyspark or Java is missing. The message says what to install.
+    """
+    with _lock:
+        if spark is not None:
+            _check_given(spark)
+            return spark, _is_ours(spark)
+        found = active_session()
+        if found is None:
+            found = _start()
+            _started[:] = [found]
+        return found, _is_ours(found)
+
+
+def stop_session(spark: SparkSession) -> bool:
+    """Stop a session if it is one that we started; returns whether it was."""
+    with _lock:
+        if not _is_ours(spark):
+            return False
+        _started.clear()
+        if not is_stopped(spark):
+            spark.stop()
+        return True
+
+
+def active_session() -> SparkSession | None:
+    """The session that is alive in this process, if there is one. Looking for it starts nothing."""
+    if "pyspark.sql" not in sys.modules:
+        return None
+    from pyspark.sql.utils import is_remote
+
+    if is_remote():
+        # With SPARK_LOCAL_REMOTE the classic session is the Connect server's own, and nobody else's.
+        return _connect_session() or (None if "SPARK_LOCAL_REMOTE" in os.environ else _classic_session())
+    return _classic_session() or _connect_session()
+
+
+def is_connect(spark: SparkSession) -> bool:
+    """Whether a session talks to a Spark Connect server, so that it has no JVM and no `sparkContext`."""
+    return any(base.__module__.startswith("pyspark.sql.connect.") for base in type(spark).__mro__)
+
+
+def is_stopped(spark: SparkSession) -> bool:
+    """Whether a session has been stopped, or its JVM is gone. A Connect server is not asked."""
+    if is_connect(spark):
+        return bool(spark.is_stopped)  # type: ignore[attr-defined]
+    return not _alive(spark._sc)
+
+
+def _is_ours(spark: SparkSession) -> bool:
+    return any(spark is ours for ours in _started)
+
+
+def _check_given(spark: SparkSession) -> None:
+    if not any(base.__module__.startswith("pyspark.sql.") for base in type(spark).__mro__):
+        raise InvalidArgument(f"spark must be a SparkSession, not {type(spark).__name__}")
+    if is_stopped(spark):
+        raise InvalidArgument(
+            "the given Spark session has been stopped; give a live one, or none to get a new one"
+        )
+
+
+def _classic_session() -> SparkSession | None:
+    from pyspark.core.context import SparkContext
+    from pyspark.sql.session import SparkSession
+
+    context = SparkContext._active_spark_context
+    if context is None:
+        return None
+    if not _alive(context):
+        _forget(context)
+        return None
+    # Which session is active is known per thread; the process has a default one as well.
+    session = SparkSession.getActiveSession() or SparkSession._instantiatedSession
+    return session if session is not None else SparkSession(context)
+
+
+def _connect_session() -> SparkSession | None:
+    module = sys.modules.get("pyspark.sql.connect.session")
+    if module is None:
+        return None
+    session: SparkSession | None = module.SparkSession.getActiveSession()
+    return session or module.SparkSession._get_default_session()
+
+
+def _alive(context: SparkContext) -> bool:
+    if context._jsc is None:
+        return False
+    process = getattr(context._gateway, "proc", None)
+    return (process is None or process.poll() is None) and not context._jsc.sc().isStopped()
+
+
+def _forget(context: SparkContext) -> None:
+    """Clear what pyspark remembers of a context that is no more, so that a new one can be started."""
+    from pyspark.core.context import SparkContext
+    from pyspark.sql.session import SparkSession
+
+    process = getattr(context._gateway, "proc", None)
+    if process is not None and process.poll() is not None:
+        # Stopping it properly would mean asking a JVM that is not there.
+        context._jsc = None
+        gateway: Any = SparkContext._gateway
+        SparkContext._gateway = SparkContext._jvm = None
+        with contextlib.suppress(Exception):  # the connection may be broken in any way
+            gateway.shutdown()
+            process.stdin.close()
+    context.stop()
+    SparkSession._instantiatedSession = None
+    SparkSession._activeSession = None
+
+
+def _start() -> SparkSession:
+    require_pyspark()
+    stated = stated_settings()
+    if "PYSPARK_GATEWAY_PORT" in os.environ:  # run by spark-submit, which has settled everything
+        return _build({})
+    where = stated.get("spark.remote") or stated.get("spark.master")
+    if where is None and os.environ.get("SPARK_API_MODE", "").lower() != "connect":
+        return _start_embedded(stated)
+    settings = {key: value for key, value in SESSION_SETTINGS.items() if key not in stated}
+    if where is not None and where.startswith("sc://"):
+        return _build(settings)
+    with _environment(_variables(local=where is None or where.startswith("local"))):
+        return _build(settings)
+
+
+def _start_embedded(stated: Mapping[str, str]) -> SparkSession:
+    # Left behind by a Connect session that is over; with it pyspark would refuse to start a classic one.
+    os.environ.pop("SPARK_CONNECT_MODE_ENABLED", None)
+    settings = {key: value for key, value in embedded_settings(_warehouse()).items() if key not in stated}
+    variables = _variables(local=True, quiet=True)
+    with _environment({**variables, "SPARK_LOCAL_IP": "127.0.0.1"}):
+        return _build(settings)
+
+
+@functools.cache
+def _warehouse() -> str:
+    """A folder of this process for tables that somebody might make; it goes when the process ends."""
+    folder = tempfile.TemporaryDirectory(prefix="parketto-warehouse-", ignore_cleanup_errors=True)
+    atexit.register(folder.cleanup)
+    return folder.name
+
+
+def _build(settings: Mapping[str, str]) -> SparkSession:
+    from pyspark.sql import SparkSession
+
+    builder = SparkSession.builder
+    for key, value in settings.items():
+        builder = builder.config(key, value)
+    return builder.getOrCreate()
+
+
+def _variables(*, local: bool, quiet: bool = False) -> dict[str, str | None]:
+    """The environment that the JVM, and with it the Python workers, must be started in."""
+    variables: dict[str, str | None] = {"JAVA_HOME": find_java().home(quiet=quiet)}
+    if local and not os.environ.get("PYSPARK_PYTHON"):
+        # Workers would take whatever python3 is on PATH. On a cluster, only the user knows.
+        variables["PYSPARK_PYTHON"] = sys.executable
+    return variables
+
+
+@contextlib.contextmanager
+def _environment(variables: Mapping[str, str | None]) -> Iterator[None]:
+    """Change the environment for the time it takes to start a JVM, which inherits it. None: not set."""
+    before = {name: os.environ.get(name) for name in variables}
+    _set_environment(variables)
+    try:
+        yield
+    finally:
+        _set_environment(before)
+
+
+def _set_environment(variables: Mapping[str, str | None]) -> None:
+    for name, value in variables.items():
+        if value is None:
+            os.environ.pop(name, None)
+        else:
+            os.environ[name] = value

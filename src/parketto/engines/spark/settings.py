@@ -1,0 +1,168 @@
+"""What a Spark session that we start is told, and what the user has told Spark already."""
+
+from __future__ import annotations
+
+import contextlib
+import itertools
+import os
+import re
+import shlex
+from pathlib import Path
+
+from parketto.errors import EngineUnavailable
+
+SESSION_SETTINGS = {
+    # Instants mean the same on every machine.
+    "spark.sql.session.timeZone": "UTC",
+    # Rows cross between the JVM and Python as Arrow batches, here as in `mapInArrow`.
+    "spark.sql.execution.arrow.pyspark.enabled": "true",
+    # Large enough for Arrow to be efficient; the limit in bytes is what bounds memory with wide rows.
+    "spark.sql.execution.arrow.maxRecordsPerBatch": "65536",
+    "spark.sql.execution.arrow.maxBytesPerBatch": str(64 << 20),
+    # Merges small shuffle partitions and splits skewed ones.
+    "spark.sql.adaptive.enabled": "true",
+}
+"""Settings of every session that we start, on a cluster too. A session that is found is never changed."""
+
+EMBEDDED_SETTINGS = {
+    **SESSION_SETTINGS,
+    "spark.app.name": "parketto",
+    "spark.master": "local[*]",
+    # Nothing listens on the network.
+    "spark.ui.enabled": "false",
+    "spark.driver.host": "127.0.0.1",
+    "spark.driver.bindAddress": "127.0.0.1",
+    # Python workers are kept: starting one means importing PyArrow.
+    "spark.python.worker.reuse": "true",
+    # Standard error belongs to the caller's program.
+    "spark.ui.showConsoleProgress": "false",
+}
+"""Settings of the session that we start inside this process when no Spark is configured.
+
+`embedded_settings` adds those that depend on the machine: `spark.driver.memory` (a quarter of the memory, between
+1 and 8 GB), `spark.sql.shuffle.partitions` (four per core, at least 8), where the logging is configured
+(`spark.driver.defaultJavaOptions`) and a temporary `spark.sql.warehouse.dir`.
+"""
+
+_SUBMIT_OPTIONS = {
+    "--master": "spark.master",
+    "--remote": "spark.remote",
+    "--name": "spark.app.name",
+    "--driver-memory": "spark.driver.memory",
+    "--driver-java-options": "spark.driver.extraJavaOptions",
+}
+
+
+def embedded_settings(warehouse: str) -> dict[str, str]:
+    """All settings of the embedded session, on this machine.
+
+    Args:
+        warehouse: The folder for managed tables, which would otherwise be made in the working directory.
+    """
+    settings = {
+        **EMBEDDED_SETTINGS,
+        "spark.driver.memory": f"{max(1024, min(8192, _memory() // 4 >> 20))}m",
+        "spark.sql.shuffle.partitions": str(max(8, 4 * _cores())),
+        "spark.sql.warehouse.dir": Path(warehouse).as_uri(),
+    }
+    logging = Path(__file__).with_name("log4j2.properties")
+    if logging.is_file() and not any(configuration_folder().glob("log4j2.*")):
+        # The default options, not the extra ones: those remain the user's.
+        settings["spark.driver.defaultJavaOptions"] = shlex.quote(f"-Dlog4j2.configurationFile={logging.as_uri()}")
+    return settings
+
+
+def stated_settings() -> dict[str, str]:
+    """What the user has configured by Spark's ordinary means; it goes before anything of ours.
+
+    That is `spark-defaults.conf`, PYSPARK_SUBMIT_ARGS, and the variables MASTER and SPARK_REMOTE.
+    """
+    arguments = _submit_arguments(os.environ.get("PYSPARK_SUBMIT_ARGS", ""))
+    file = arguments.pop("properties-file", None) or str(configuration_folder() / "spark-defaults.conf")
+    stated = {**_properties(file), **arguments}
+    if os.environ.get("MASTER"):
+        stated.setdefault("spark.master", os.environ["MASTER"])
+    if os.environ.get("SPARK_REMOTE"):
+        stated["spark.remote"] = os.environ["SPARK_REMOTE"]
+    return stated
+
+
+def configuration_folder() -> Path:
+    """Where Spark looks for its configuration; it need not exist."""
+    if os.environ.get("SPARK_CONF_DIR"):
+        return Path(os.environ["SPARK_CONF_DIR"])
+    return Path(spark_home(), "conf")
+
+
+def spark_home() -> str:
+    """Where Spark is installed: SPARK_HOME, or the pyspark package itself."""
+    if os.environ.get("SPARK_HOME"):
+        return os.environ["SPARK_HOME"]
+    return os.path.dirname(require_pyspark())
+
+
+def require_pyspark() -> str:
+    """The path of the pyspark package's `__init__.py`.
+
+    Raises:
+        EngineUnavailable: It is not installed. The message says how to install it.
+    """
+    try:
+        import pyspark
+    except ImportError as error:
+        raise EngineUnavailable(
+            f"the Spark engine needs pyspark, which cannot be imported ({error}). To fix it, run: "
+            'pip install "parketto[spark]"'
+        ) from error
+    return str(pyspark.__file__)
+
+
+def _submit_arguments(text: str) -> dict[str, str]:
+    """The settings in arguments of `spark-submit`.
+
+    >>> _submit_arguments("--master=local[2] --conf spark.a=b=c --driver-memory 2g pyspark-shell")
+    {'spark.master': 'local[2]', 'spark.a': 'b=c', 'spark.driver.memory': '2g'}
+    """
+    words = [part for word in shlex.split(text) for part in _split_option(word)]
+    found: dict[str, str] = {}
+    for option, value in itertools.pairwise(words):
+        if option in {"--conf", "-c"} and "=" in value:
+            key, _, setting = value.partition("=")
+            found[key.strip()] = setting.strip()
+        elif option in _SUBMIT_OPTIONS:
+            found[_SUBMIT_OPTIONS[option]] = value
+        elif option == "--properties-file":
+            found["properties-file"] = value
+    return found
+
+
+def _split_option(word: str) -> list[str]:
+    return word.split("=", 1) if word.startswith("--") and "=" in word else [word]
+
+
+def _properties(path: str) -> dict[str, str]:
+    """The entries of a Java properties file, as far as Spark's configuration uses that format."""
+    found: dict[str, str] = {}
+    with contextlib.suppress(OSError):
+        for line in Path(path).read_text(encoding="utf-8", errors="replace").splitlines():
+            entry = re.match(r"\s*([^\s=:#!]+)(?:\s*[=:]\s*|\s+)(\S.*?)\s*$", line)
+            if entry:
+                found[entry[1]] = entry[2]
+    return found
+
+
+def _cores() -> int:
+    if hasattr(os, "sched_getaffinity"):
+        return len(os.sched_getaffinity(0))
+    return os.cpu_count() or 1
+
+
+def _memory() -> int:
+    """Bytes of memory that this process may use, as far as that can be learned cheaply."""
+    amounts = []
+    with contextlib.suppress(OSError, ValueError, AttributeError):
+        amounts.append(os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES"))
+    for limit in ("/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory/memory.limit_in_bytes"):
+        with contextlib.suppress(OSError, ValueError):  # "max" is no number, and means none
+            amounts.append(int(Path(limit).read_text()))
+    return min(amounts, default=4 << 30)

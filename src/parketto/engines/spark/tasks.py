@@ -1,0 +1,240 @@
+"""Running tasks on Spark: bundles of them travel as rows, and each bundle is one Spark task with Arrow inside."""
+
+from __future__ import annotations
+
+import base64
+import contextlib
+import heapq
+import pickle
+import re
+import threading
+import uuid
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import TimeoutError as NotYet
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import pyarrow as pa
+
+from parketto.engines.spark.session import is_connect
+from parketto.errors import InvalidArgument, ParkettoError
+from parketto.kernels.work import AnyTask, Staging, Task, Worker
+from parketto.storage.store import Store
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+Result = TypeVar("Result")
+
+# A Spark task costs some hundredths of a second before it does anything.
+_BUNDLE_BYTES = 32 * 1024 * 1024
+_BUNDLES_PER_CORE = 2
+_POLL_SECONDS = 0.2
+_RESULT_SCHEMA = "position long, failed boolean, result binary"
+
+
+@dataclass(frozen=True)
+class Bundle:
+    """Some tasks and all that they need to know."""
+
+    store: Store
+    staging: Staging
+    memory: int
+    tasks: tuple[tuple[int, AnyTask], ...]
+
+    def run(self, attempt: str) -> Iterator[tuple[int, bool, bytes]]:
+        """Run the tasks one after the other; an error that another attempt would only repeat is a result, too."""
+        # What is staged carries the attempt: of an attempt that failed or was overtaken nothing is ever published.
+        staging = replace(self.staging, attempt=attempt)
+        with Worker(self.store, staging, self.memory) as worker:
+            for position, task in self.tasks:
+                try:
+                    yield position, False, pickle.dumps(task.run(worker))
+                except (ParkettoError, FileNotFoundError, PermissionError) as error:
+                    yield position, True, pickle.dumps(error)
+                    return
+
+
+_ERROR = re.compile(r"parketto-error:([A-Za-z0-9+/=]+):")
+
+
+@contextlib.contextmanager
+def raising_typed() -> Iterator[None]:
+    """Send an error of ours from a task to the driver as it is: Spark itself passes on no more than its text."""
+    try:
+        yield
+    except (ParkettoError, FileNotFoundError, PermissionError) as error:
+        packed = base64.b64encode(pickle.dumps(error)).decode()
+        raise RuntimeError(f"parketto-error:{packed}: {error}") from error
+
+
+def _typed(error: Exception) -> BaseException | None:
+    found = _ERROR.search(str(error))
+    if found is None:
+        return None
+    unpacked: BaseException = pickle.loads(base64.b64decode(found[1]))  # noqa: S301 - a task's own
+    return unpacked
+
+
+def task_attempt() -> str:
+    """Which attempt at which task this is: stage, partition and attempt."""
+    from pyspark import TaskContext
+
+    context = TaskContext.get()
+    assert context is not None, "this runs inside of Spark tasks only"
+    return f"{context.stageId()}-{context.partitionId()}-{context.attemptNumber()}"
+
+
+def run_bundles(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    """What a Spark task does: it unpacks its bundles and runs them."""
+    attempt = task_attempt()
+    for batch in batches:
+        for payload in batch.column("payload"):
+            bundle: Bundle = pickle.loads(payload.as_py())  # noqa: S301 - the driver's own
+            for position, failed, result in bundle.run(attempt):
+                yield pa.record_batch({"position": [position], "failed": [failed], "result": [result]})
+
+
+def run_tasks(
+    spark: SparkSession,
+    tasks: Sequence[Task[Result]],
+    store: Store,
+    staging: Staging,
+    memory: int,
+    report: Callable[[AnyTask], None],
+    operation: str,
+) -> list[Result]:
+    """Run tasks on Spark; results come in the order of the tasks."""
+    bundles = _bundled(tasks, _parallelism(spark))
+    try:
+        payloads = [pickle.dumps(Bundle(store, staging, memory, tuple(bundle))) for bundle in bundles]
+    except (pickle.PicklingError, TypeError, AttributeError) as error:
+        raise InvalidArgument(
+            f"the filesystem or an argument cannot be sent to Spark's tasks, because it cannot be pickled: {error}"
+        ) from error
+    table = pa.table({"id": pa.array(range(len(payloads)), pa.int32()), "payload": payloads})
+    frame = spark.createDataFrame(table).repartitionById(len(payloads), "id")
+    done: set[int] = set()
+
+    def progress(finished: int) -> None:
+        # Which of the bundles are done is not known before the end; how many is.
+        for number in range(len(done), min(finished, len(bundles))):
+            done.add(number)
+            for _, task in bundles[number]:
+                report(task)
+
+    found = collect(spark, frame.mapInArrow(run_bundles, _RESULT_SCHEMA), f"parketto {operation}", progress)
+    progress(len(bundles))
+    results: dict[int, Result] = {}
+    for row in found:
+        result = pickle.loads(row["result"])  # noqa: S301 - the tasks' own
+        if row["failed"]:
+            raise result
+        results[row["position"]] = result
+    return [results[position] for position in range(len(tasks))]
+
+
+def collect(
+    spark: SparkSession, frame: DataFrame, what: str, progress: Callable[[int], None] | None = None
+) -> list[Any]:
+    """The rows of a frame of descriptions. An interrupt cancels the job on the cluster before it goes on.
+
+    The job runs in a thread of its own, so that this one can be interrupted, and ask how far it is.
+    """
+    tag = f"parketto-{uuid.uuid4().hex}"
+    watch = _Watch(spark, tag) if progress is not None else None
+
+    def job() -> list[Any]:
+        with _tagged(spark, tag, what):
+            return frame.collect()
+
+    with ThreadPoolExecutor(1, thread_name_prefix="parketto-spark") as pool:
+        future: Future[list[Any]] = pool.submit(job)
+        try:
+            while True:
+                try:
+                    return future.result(timeout=_POLL_SECONDS)
+                except NotYet:
+                    if future.done():
+                        raise
+                    if watch is not None and progress is not None:
+                        progress(watch.finished())
+        except Exception as error:
+            if (typed := _typed(error)) is not None:
+                raise typed from None
+            raise
+        except BaseException:
+            with contextlib.suppress(Exception):  # the interrupt is what counts
+                spark.interruptTag(tag)
+            raise
+        finally:
+            if watch is not None:
+                watch.close()
+
+
+@contextlib.contextmanager
+def _tagged(spark: SparkSession, tag: str, what: str) -> Iterator[None]:
+    spark.addTag(tag)
+    if not is_connect(spark):
+        spark.sparkContext.setJobDescription(what)
+        # The tracker knows jobs by their group.
+        spark.sparkContext.setLocalProperty("spark.jobGroup.id", tag)
+    try:
+        yield
+    finally:
+        with contextlib.suppress(Exception):  # Spark may be gone, and then so is the tag
+            spark.removeTag(tag)
+
+
+class _Watch:
+    """How many Spark tasks of a job are done: from the tracker, or from what a Connect server tells."""
+
+    def __init__(self, spark: SparkSession, tag: str) -> None:
+        self._spark, self._tag, self._told = spark, tag, 0
+        self._lock = threading.Lock()
+        if is_connect(spark):
+            spark.registerProgressHandler(self._hear)  # type: ignore[arg-type]
+
+    def finished(self) -> int:
+        if is_connect(self._spark):
+            return self._told
+        tracker = self._spark.sparkContext.statusTracker()
+        done = 0
+        for job in tracker.getJobIdsForGroup(self._tag):
+            info = tracker.getJobInfo(job)
+            stages = [tracker.getStageInfo(stage) for stage in (info.stageIds if info else ())]
+            # The last stage runs the bundles; those before it only deal them out.
+            known = [stage for stage in stages if stage is not None]
+            if known:
+                done = max(done, max(known, key=lambda stage: stage.stageId).numCompletedTasks)
+        return done
+
+    def close(self) -> None:
+        if is_connect(self._spark):
+            with contextlib.suppress(Exception):  # the session may be gone
+                self._spark.removeProgressHandler(self._hear)  # type: ignore[arg-type]
+
+    def _hear(self, stages: Any, *_rest: Any, **_more: Any) -> None:
+        with self._lock:
+            last = max(stages or (), key=lambda stage: stage.stage_id, default=None)
+            self._told = 0 if last is None else last.num_completed_tasks
+
+
+def _parallelism(spark: SparkSession) -> int:
+    if is_connect(spark):
+        return int(spark.conf.get("spark.sql.shuffle.partitions") or 8)
+    return int(spark.sparkContext.defaultParallelism)
+
+
+def _bundled(tasks: Sequence[AnyTask], parallelism: int) -> list[list[tuple[int, AnyTask]]]:
+    """Tasks in bundles of about equal size: enough for all cores, and no more than are worth a Spark task."""
+    total = sum(task.size_bytes for task in tasks)
+    wanted = max(parallelism * _BUNDLES_PER_CORE, total // _BUNDLE_BYTES)
+    bundles: list[list[tuple[int, AnyTask]]] = [[] for _ in range(min(len(tasks), wanted))]
+    loads = [(0, number) for number in range(len(bundles))]
+    for position, task in sorted(enumerate(tasks), key=lambda item: item[1].size_bytes, reverse=True):
+        load, number = heapq.heappop(loads)
+        bundles[number].append((position, task))
+        heapq.heappush(loads, (load + task.size_bytes + 1, number))
+    return bundles

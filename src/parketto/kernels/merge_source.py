@@ -1,0 +1,167 @@
+"""The source of a merge, made ready once: checked, without duplicates, in order, where all tasks find it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.types as pat
+
+from parketto.errors import InvalidArgument
+from parketto.kernels.carrier import carrier_schema
+from parketto.kernels.keys import Indices, KeyIndex, SortedKeys, sort_by_key
+from parketto.kernels.partitions import folders
+from parketto.kernels.rows import ArrowRows, FileRows
+from parketto.kernels.work import Worker
+from parketto.layout.order import order_keys
+from parketto.plan.form import Form
+from parketto.plan.merge import MergeRules, duplicate_keys, null_keys
+from parketto.storage.footers import FileInfo
+from parketto.storage.store import Store
+
+FOLDER = "parketto:folder"
+
+
+@dataclass(frozen=True)
+class Prepared:
+    """Where the prepared source is, and how much of it there is."""
+
+    path: str
+    num_rows: int
+    size_bytes: int
+
+
+@dataclass(frozen=True)
+class PrepareSource:
+    """Check the rows of a source, bring them into the target's columns and order, and spool them."""
+
+    source: FileRows | ArrowRows
+    target: pa.Schema
+    form: Form
+    rules: MergeRules
+    path: str
+
+    @property
+    def size_bytes(self) -> int:
+        """The size of the source, where that is known."""
+        return self.source.size_bytes if isinstance(self.source, FileRows) else 0
+
+    def run(self, worker: Worker) -> Prepared:
+        """Hold the source in memory once; what comes after uses it from its spool."""
+        rows = source_table(self.source.read(worker), self.target, self.form)
+        check_nulls(rows, self.target, self.rules.keys)
+        rows = distinct(rows, self.rules)
+        rows = sort_by_key(rows, self.rules.keys[0])
+        if self.form.partition_by:
+            rows = rows.append_column(FOLDER, folders(rows, self.form.partition_by))
+        rows = rows.combine_chunks()
+        with worker.store.open_output(self.path) as sink, pa.ipc.new_file(sink, rows.schema) as writer:
+            writer.write_table(rows)
+        return Prepared(self.path, rows.num_rows, rows.nbytes)
+
+
+class SpooledSource:
+    """The prepared source as tasks use it: mapped into memory where the disk is local."""
+
+    def __init__(self, store: Store, prepared: Prepared, keys: Sequence[str]) -> None:
+        local = store.local_path(prepared.path)
+        self._source: Any = pa.memory_map(local) if local is not None else store.open_input(prepared.path)
+        self.rows: pa.Table = pa.ipc.open_file(self._source).read_all()
+        self._keys, self._sorted = keys, SortedKeys(self.rows, keys[0])
+        self._whole: KeyIndex | None = None
+
+    @classmethod
+    def of(cls, worker: Worker, prepared: Prepared, keys: Sequence[str]) -> SpooledSource:
+        """The source, opened once for all tasks that a worker does one after the other."""
+        found: SpooledSource | None = worker.cache.get(prepared.path)
+        if found is None:
+            worker.cache[prepared.path] = found = cls(worker.store, prepared, keys)
+        return found
+
+    def lookup(self, file: FileInfo) -> tuple[KeyIndex, int] | None:
+        """An index of the rows that the file may have, and the number of its first row; None if there are none."""
+        start, stop = self._sorted.span(file)
+        if start >= stop:
+            return None
+        if 2 * (stop - start) < self.rows.num_rows:
+            return KeyIndex(self.rows.slice(start, stop - start), self._keys), start
+        if self._whole is None:
+            self._whole = KeyIndex(self.rows, self._keys)
+        return self._whole, 0
+
+
+def source_table(batches: Iterable[pa.RecordBatch], target: pa.Schema, form: Form) -> pa.Table:
+    """The rows of a source with the target's columns, in the target's order and carrier types."""
+    schema = prepared_schema(target, form)
+    return pa.Table.from_batches(list(as_target(batches, schema)), schema)
+
+
+def prepared_schema(target: pa.Schema, form: Form) -> pa.Schema:
+    """The schema of rows on their way into the target: columns of the path are texts, NULLs not refused yet."""
+    return pa.schema(
+        pa.field(item.name, pa.string() if item.name in form.path_only else item.type)
+        for item in carrier_schema(target)
+    )
+
+
+def as_target(batches: Iterable[pa.RecordBatch], schema: pa.Schema) -> Iterator[pa.RecordBatch]:
+    """Batches in the columns and types of a schema."""
+    for batch in batches:
+        columns = [_as_type(batch.column(item.name), item.type) for item in schema]
+        yield pa.RecordBatch.from_arrays(columns, schema=schema)
+
+
+def _as_type(column: pa.Array, kind: pa.DataType) -> pa.Array:
+    if column.type == kind:
+        return column
+    if pat.is_dictionary(column.type):
+        column = column.cast(column.type.value_type)
+    return column.cast(kind)
+
+
+def check_nulls(rows: pa.Table | pa.RecordBatch, target: pa.Schema, keys: Sequence[str]) -> None:
+    """No NULL in a key, nor in a column of the target that has none."""
+    for name in keys:
+        if rows.column(name).null_count:
+            raise null_keys(name, "source")
+    for item in target:
+        if not item.nullable and rows.column(item.name).null_count:
+            raise InvalidArgument(
+                f"the source has NULL values in {item.name!r}, which is declared not null in the target"
+            )
+
+
+def distinct(rows: pa.Table, rules: MergeRules) -> pa.Table:
+    """The rows with every key once: it must be so, or the last one is taken, or the highest one."""
+    codes = KeyIndex(rows, rules.keys).codes
+    values, counts = np.unique(codes, return_counts=True)
+    if len(values) == rows.num_rows:
+        return rows
+    if not rules.deduplicates:
+        example = int(np.flatnonzero(codes == values[counts > 1][0])[0])
+        key = {name: rows.column(name)[example].as_py() for name in rules.keys}
+        raise duplicate_keys(rules.strategy, rules.keys, key, int((counts > 1).sum()))
+    # Stable: rows that are equal in every respect stay in the order of the source, and the last one wins.
+    order = _ascending(rows, rules.order_by) if rules.order_by else np.arange(rows.num_rows)
+    by_key = order[np.argsort(codes[order], kind="stable")]
+    last = np.append(codes[by_key][1:] != codes[by_key][:-1], True)
+    return rows.take(pa.array(np.sort(by_key[last])))
+
+
+def _ascending(rows: pa.Table, columns: Sequence[str]) -> Indices:
+    """The positions of rows in ascending order, NULLs lowest, NaN highest, equal rows as they stand."""
+    keys = order_keys(rows, columns)
+    ranked = {}
+    for name in keys.column_names:
+        column = keys.column(name)
+        ranked[f"{name} known"] = pc.is_valid(column)
+        if pat.is_floating(column.type):
+            ranked[f"{name} nan"] = pc.fill_null(pc.is_nan(column), False)
+        ranked[name] = column
+    table = pa.table(ranked)
+    found = pc.sort_indices(table, sort_keys=[(name, "ascending") for name in table.column_names])
+    return np.asarray(found.to_numpy(), dtype=np.int64)

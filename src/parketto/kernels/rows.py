@@ -1,0 +1,153 @@
+"""Where rows come from: the caller's memory, files, or a frame of an engine; each with its exact schema."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import pyarrow as pa
+
+from parketto.errors import InvalidArgument
+from parketto.kernels.carrier import carrier_type
+from parketto.kernels.reader import LogicalReader
+from parketto.kernels.work import Worker
+from parketto.plan.form import Form, form_of
+from parketto.storage.footers import FileInfo
+from parketto.storage.store import Store
+
+
+@dataclass
+class ArrowRows:
+    """Batches that are in this process, or come into it one after the other; they can be used once."""
+
+    schema: pa.Schema
+    batches: Iterable[pa.RecordBatch]
+
+    def read(self, worker: Worker) -> Iterator[pa.RecordBatch]:  # noqa: ARG002 - the same call for every source
+        """The batches."""
+        return iter(self.batches)
+
+
+@dataclass(frozen=True)
+class FileRows:
+    """The rows of Parquet files, with the partition columns that stand only in their paths."""
+
+    schema: pa.Schema
+    store: Store
+    files: tuple[FileInfo, ...]
+    form: Form = field(default_factory=Form)
+
+    @classmethod
+    def of(cls, store: Store, files: Sequence[FileInfo]) -> FileRows:
+        """The rows of files that have the same columns."""
+        form = form_of(files)
+        schema = form.row_schema(common_schema(files))
+        return cls(schema, store, tuple(files), form)
+
+    @property
+    def size_bytes(self) -> int:
+        """The size of all files."""
+        return sum(file.size_bytes for file in self.files)
+
+    @property
+    def num_rows(self) -> int:
+        """The rows of all files."""
+        return sum(file.num_rows for file in self.files)
+
+    def read(self, worker: Worker) -> Iterator[pa.RecordBatch]:
+        """All rows in carrier types, one file after the other."""
+        reader = LogicalReader(
+            self.store, self.schema, worker.batch_bytes, self.form, use_threads=worker.use_threads
+        )
+        for file in self.files:
+            yield from reader.read(file)
+
+
+@dataclass(frozen=True)
+class FrameRows:
+    """The rows of a frame that only its engine can read."""
+
+    schema: pa.Schema
+    frame: Any
+
+
+RowSource = ArrowRows | FileRows | FrameRows
+
+
+def arrow_rows(rows: Any) -> ArrowRows:
+    """Rows from what speaks Arrow: PyArrow, pandas, Polars, DuckDB and all else with an Arrow stream.
+
+    >>> arrow_rows(pa.table({"a": [1]})).schema.names
+    ['a']
+    """
+    if isinstance(rows, pa.RecordBatch):
+        rows = pa.Table.from_batches([rows])
+    if isinstance(rows, pa.RecordBatchReader):
+        return ArrowRows(_checked(rows.schema), rows)
+    if not isinstance(rows, pa.Table):
+        rows = _from_library(rows)
+    return ArrowRows(_checked(rows.schema), rows.to_batches())
+
+
+def is_path(rows: object) -> bool:
+    """Whether a source is named by a path."""
+    return isinstance(rows, str | os.PathLike)
+
+
+def _from_library(rows: Any) -> pa.Table:
+    library = type(rows).__module__.partition(".")[0]
+    if library == "pandas" and hasattr(rows, "columns"):
+        named = [name for name in rows.index.names if name is not None]
+        # An index without a name is a row number; one with a name is a column by another name.
+        return pa.Table.from_pandas(rows.reset_index(named) if named else rows, preserve_index=False)
+    if library == "polars" and hasattr(rows, "collect"):
+        rows = rows.collect()
+    if library == "polars" and hasattr(rows, "to_arrow"):
+        found = rows.to_arrow()
+        return found.cast(pa.schema([item.with_type(_without_views(item.type)) for item in found.schema]))
+    if hasattr(rows, "__arrow_c_stream__"):
+        return pa.table(rows)
+    raise InvalidArgument(
+        f"rows must be a PyArrow Table, RecordBatch or RecordBatchReader, a pandas or Polars frame, a path, or a "
+        f"Spark DataFrame (with the Spark engine), not {type(rows).__name__}"
+    )
+
+
+def _without_views(kind: pa.DataType) -> pa.DataType:
+    return kind if isinstance(kind, pa.DictionaryType) else carrier_type(kind)
+
+
+def _checked(schema: pa.Schema) -> pa.Schema:
+    if not schema.names:
+        raise InvalidArgument("rows without any column cannot be written")
+    if len(set(schema.names)) < len(schema.names):
+        twice = sorted({name for name in schema.names if schema.names.count(name) > 1})
+        raise InvalidArgument(f"column names must be distinct; several columns are named {twice}")
+    return schema
+
+
+def common_schema(files: Sequence[FileInfo]) -> pa.Schema:
+    """The schema of the first file, if the others have the same columns."""
+    first = files[0].schema
+    assert first is not None, "files to read come from a snapshot"
+    for file in files:
+        assert file.schema is not None, "files to read come from a snapshot"
+        if file.schema is not first and not _same_rows(first, file.schema):
+            raise InvalidArgument(
+                f"the files have different columns: {files[0].path!r} has {_described(first)}, "
+                f"{file.path!r} has {_described(file.schema)}"
+            )
+    return first
+
+
+def _same_rows(one: pa.Schema, other: pa.Schema) -> bool:
+    """Whether rows of one schema can stand beside those of the other: the same columns in any order."""
+    return {item.name: carrier_type(item.type) for item in one} == {
+        item.name: carrier_type(item.type) for item in other
+    }
+
+
+def _described(schema: pa.Schema) -> str:
+    return ", ".join(f"{item.name}: {item.type}" for item in schema)

@@ -1,0 +1,141 @@
+"""What a task is, and what it works with. A task is plain data: it can be run in another process."""
+
+from __future__ import annotations
+
+import os
+import tempfile
+import threading
+import uuid
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from itertools import count
+from types import TracebackType
+from typing import Any, Protocol, TypeVar
+
+import pyarrow as pa
+
+from parketto.errors import ParkettoError
+from parketto.storage.store import Store
+
+# Of a worker's share of memory: decoded rows that wait for their row group, a run that is being sorted
+# (twice: before and after), batches on their way. The rest is what encoding and compressing need.
+_ROW_GROUP_SHARE = 6
+_RUN_SHARE = 6
+_BATCH_SHARE = 32
+
+
+@dataclass(frozen=True, slots=True)
+class StagedFile:
+    """A new file: where it is written, and where the commit will put it."""
+
+    path: str
+    destination: str
+
+
+@dataclass(frozen=True, slots=True)
+class Staging:
+    """Where an operation may write. Only the commit moves anything from here into the dataset.
+
+    `local` is the same folder for programs that know nothing but the local disk, if it is there.
+    """
+
+    directory: str
+    local: str | None = None
+    #: Which attempt at a task writes here, where a task may be tried more than once.
+    attempt: str = ""
+
+    def new_file(self, directory: str, name: str) -> StagedFile:
+        """Where to write a file of that name (see `unique_names`), bound for a directory of the dataset."""
+        attempt = f".{self.attempt}" if self.attempt else ""
+        return StagedFile(f"{self.directory}/new/{name}{attempt}.staged", f"{directory}/{name}")
+
+    def spool_path(self, name: str) -> str:
+        """Where to keep rows that several tasks read; it is gone when the operation ends."""
+        return f"{self.directory}/spool/{name}"
+
+
+def unique_names(prefix: str) -> Iterator[str]:
+    """Names that nobody else will ever use, which sort in the order they are given out."""
+    token = uuid.uuid4().hex
+    return (f"{prefix}-{token}-{number:05d}.parquet" for number in count())
+
+
+class Cancelled(ParkettoError):
+    """The operation was cancelled while an engine was at work; nothing was changed."""
+
+
+class Worker:
+    """What one task at a time works with: the files, a place to stage new ones, and a share of memory.
+
+    Args:
+        store: Where the dataset is.
+        staging: Where new files go.
+        memory: How many bytes the task may use for data.
+        use_threads: Whether Arrow may use several threads inside of the task.
+        cancelled: Set when the task should stop at its next batch.
+    """
+
+    def __init__(
+        self,
+        store: Store,
+        staging: Staging,
+        memory: int,
+        *,
+        use_threads: bool = False,
+        cancelled: threading.Event | None = None,
+    ) -> None:
+        self.store, self.staging, self.use_threads = store, staging, use_threads
+        self.row_group_bytes = memory // _ROW_GROUP_SHARE
+        self.run_bytes = memory // _RUN_SHARE
+        self.batch_bytes = memory // _BATCH_SHARE
+        #: What tasks of one operation may keep for the next one, such as an index that several of them use.
+        self.cache: dict[object, Any] = {}
+        self._cancelled = cancelled
+        self._scratch: tempfile.TemporaryDirectory[str] | None = None
+
+    def __enter__(self) -> Worker:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if self._scratch is not None:
+            self._scratch.cleanup()
+
+    def new_files(self, prefix: str, directory: str) -> Callable[[], StagedFile]:
+        """A function that says where the next new file of a directory is to be written."""
+        names = unique_names(prefix)
+        return lambda: self.staging.new_file(directory, next(names))
+
+    def scratch_directory(self) -> str:
+        """A local folder for spilled data; beside the staged files if those are local, so that it is swept too."""
+        if self._scratch is None:
+            beside = self.staging.local
+            self._scratch = tempfile.TemporaryDirectory(
+                prefix="parketto-", dir=beside if beside is not None and os.path.isdir(beside) else None
+            )
+        return self._scratch.name
+
+    def until_cancelled(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        """The batches, until somebody cancels the operation."""
+        for batch in batches:
+            if self._cancelled is not None and self._cancelled.is_set():
+                raise Cancelled("cancelled")
+            yield batch
+
+
+Result_co = TypeVar("Result_co", covariant=True)
+
+
+class Task(Protocol[Result_co]):
+    """Work on some files that needs no other task's result. It is picklable, and so is what it returns."""
+
+    @property
+    def size_bytes(self) -> int:
+        """How much work it is, in bytes of input."""
+
+    def run(self, worker: Worker) -> Result_co:
+        """Do it. It may be run again after a failure: what a failed run staged is never published."""
+
+
+AnyTask = Task[Any]

@@ -1,0 +1,126 @@
+"""Writing rows as new files: in one directory, or in one for each partition."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+from itertools import repeat
+
+import pyarrow as pa
+
+from parketto.kernels.carrier import carrier_schema, recast
+from parketto.kernels.external_sort import sort_batches
+from parketto.kernels.partitions import by_partition
+from parketto.kernels.rows import FileRows
+from parketto.kernels.work import StagedFile, Worker
+from parketto.kernels.writer import FileFormat, RollingWriter
+
+
+@dataclass(frozen=True)
+class Output:
+    """What new files are to be like.
+
+    `row_schema` is the schema of the rows that come in. The files have it too, less the partition columns if
+    those are to stand in the path alone (then the format's schema lacks them).
+    """
+
+    directory: str
+    format: FileFormat
+    row_schema: pa.Schema
+    partition_by: tuple[str, ...] = ()
+    max_rows: int | None = None
+    roll_bytes: int | None = None
+    row_group_rows: int | None = None
+    prefix: str = "part"
+    #: Folders of partitions that there are already under another name (`day=01` for `day=1`).
+    folders: Mapping[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Written:
+    """Files that were staged, and how many rows went into them."""
+
+    staged: tuple[StagedFile, ...] = ()
+    num_rows: int = 0
+
+    def __add__(self, other: Written) -> Written:
+        return Written(self.staged + other.staged, self.num_rows + other.num_rows)
+
+
+def write_rows(
+    batches: Iterable[pa.RecordBatch],
+    output: Output,
+    worker: Worker,
+    *,
+    at_least_one: bool = True,
+    in_partition_order: bool = False,
+) -> Written:
+    """Write rows; without any, one file with the schema if `at_least_one`."""
+    rows = worker.until_cancelled(iter(batches))
+    if not output.partition_by:
+        return _write_directory(rows, output, output.directory, worker, at_least_one=at_least_one)
+    if not in_partition_order:
+        # In the order of the partitions one file after the other is open, however many partitions there are.
+        carried = carrier_schema(output.row_schema)
+        rows = sort_batches(
+            (recast(batch, carried) for batch in rows),
+            carried,
+            output.partition_by,
+            worker.run_bytes,
+            worker.scratch_directory(),
+        )
+    written = Written()
+    for folder, found in by_partition(rows, output.partition_by):
+        directory = f"{output.directory}/{output.folders.get(folder, folder)}"
+        written += _write_directory(found, output, directory, worker, at_least_one=False)
+    if not written.staged and at_least_one:
+        return _write_directory(iter(()), output, output.directory, worker, at_least_one=True)
+    return written
+
+
+@dataclass(frozen=True)
+class CopyRows:
+    """Write the rows of files as new files."""
+
+    source: FileRows
+    output: Output
+
+    @property
+    def size_bytes(self) -> int:
+        """The size of the files."""
+        return self.source.size_bytes
+
+    def run(self, worker: Worker) -> Written:
+        """Stream the rows through."""
+        return write_rows(self.source.read(worker), self.output, worker, at_least_one=False)
+
+
+def _write_directory(
+    batches: Iterator[pa.RecordBatch], output: Output, directory: str, worker: Worker, *, at_least_one: bool
+) -> Written:
+    first = next((batch for batch in batches if batch.num_rows), None)
+    if first is None and not at_least_one:
+        return Written()
+    rows = 0
+    schema = output.format.schema
+    with RollingWriter(
+        worker.store,
+        output.format,
+        worker.new_files(output.prefix, directory),
+        row_group_bytes=worker.row_group_bytes,
+        row_limits=None if output.max_rows is None else repeat(output.max_rows),
+        roll_bytes=output.roll_bytes,
+        row_group_rows=output.row_group_rows,
+    ) as writer:
+        for batch in _with_first(first, batches):
+            rows += batch.num_rows
+            if batch.num_columns != len(schema.names):
+                batch = batch.select(schema.names)
+            writer.write(recast(batch, schema))
+    return Written(tuple(writer.staged), rows)
+
+
+def _with_first(first: pa.RecordBatch | None, rest: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    if first is not None:
+        yield first
+        yield from rest

@@ -1,0 +1,1 @@
+"""The operations, each once: discover → plan → execute → verify → commit → report."""

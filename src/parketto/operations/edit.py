@@ -1,0 +1,164 @@
+"""Deleting and updating rows: only files with a matching row are rewritten."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import pyarrow as pa
+
+from parketto.commit.transaction import Transaction
+from parketto.commit.verify import verify_edits, verify_written
+from parketto.engines.base import ProgressCallback
+from parketto.errors import InvalidArgument
+from parketto.kernels.edit import Edited, EditFile
+from parketto.kernels.partitions import folder_names
+from parketto.kernels.rewrite import group_output
+from parketto.kernels.write import Output
+from parketto.operations.edits import leave_schema
+from parketto.operations.place import Place, entries
+from parketto.plan.expressions import Assignment, Predicate, assignments, predicate
+from parketto.plan.form import Form, form_of
+from parketto.plan.pruning import may_match
+from parketto.plan.rewrite import FileGroup
+from parketto.stats import EditStats
+from parketto.storage.footers import FileInfo
+from parketto.storage.hive import PartitionFilter
+
+
+@dataclass(frozen=True)
+class EditRequest:
+    """What is to be done to which rows. Without changes they are deleted."""
+
+    operation: str
+    where: Any
+    changes: Mapping[str, Any] | None = None
+    compression: str | None = None
+
+
+def edit(
+    place: Place,
+    request: EditRequest,
+    partition_filter: PartitionFilter,
+    *,
+    dry_run: bool,
+    progress: ProgressCallback | None,
+) -> EditStats:
+    """Discover → plan → execute → verify → commit → report."""
+    place.check_exists(partition_filter)
+    if dry_run:
+        place.engine.check_store(place.store)
+    with place.transaction(request.operation) as transaction:
+        files = place.snapshot_in(transaction, partition_filter, stats_columns=None).files
+        plan = _plan(place.root, files, request, dry_run=dry_run)
+        with transaction.conflicts_over(entries([task.file for task in plan])):
+            results = place.engine.run(plan, place.context(transaction, progress))
+        edits = [(task, result) for task, result in zip(plan, results, strict=True) if result.matched]
+        if not dry_run and edits:
+            _publish(place, transaction, files, edits)
+        return _stats(request, files, plan, edits, dry_run=dry_run)
+
+
+def _plan(root: str, files: Sequence[FileInfo], request: EditRequest, *, dry_run: bool) -> list[EditFile]:
+    """A task for each file that can have matching rows, as far as its footer and its path tell."""
+    form = form_of(files)
+    by_schema: dict[int, list[FileInfo]] = {}
+    for file in files:
+        by_schema.setdefault(id(file.schema), []).append(file)
+    tasks = []
+    for same in by_schema.values():
+        assert same[0].schema is not None, "files to edit come from a snapshot"
+        schema = form.row_schema(same[0].schema)
+        condition = predicate(request.where, schema)
+        changes = None if request.changes is None else _changes(request.changes, schema)
+        for file, possible in zip(same, may_match(condition, same, form.path_only), strict=True):
+            if possible and file.num_rows:
+                tasks.append(_task(root, files, file, form, request, condition, changes, dry_run=dry_run))
+    return tasks
+
+
+def _changes(values: Mapping[str, Any], schema: pa.Schema) -> tuple[Assignment, ...]:
+    if not values:
+        raise InvalidArgument("nothing to set: name at least one column and its new value")
+    return assignments(values, schema)
+
+
+def _task(
+    root: str,
+    files: Sequence[FileInfo],
+    file: FileInfo,
+    form: Form,
+    request: EditRequest,
+    condition: Predicate,
+    changes: tuple[Assignment, ...] | None,
+    *,
+    dry_run: bool,
+) -> EditFile:
+    moves = any(change.column in form.partition_by for change in changes or ())
+    elsewhere = _elsewhere(root, files, file, form, request) if moves else None
+    return EditFile(
+        file, request.operation, condition, changes, form, request.compression, elsewhere, dry_run=dry_run
+    )
+
+
+def _elsewhere(root: str, files: Sequence[FileInfo], file: FileInfo, form: Form, request: EditRequest) -> Output:
+    """Files for rows that move to another partition: like the one that they come from."""
+    assert file.schema is not None, "files to edit come from a snapshot"
+    same = group_output(FileGroup((file,), compression=request.compression), request.operation, ())
+    return replace(
+        same,
+        directory=root,
+        row_schema=form.row_schema(file.schema),
+        partition_by=form.partition_by,
+        folders=folder_names(files, form, root),
+    )
+
+
+def _publish(
+    place: Place,
+    transaction: Transaction,
+    files: Sequence[FileInfo],
+    edits: Sequence[tuple[EditFile, Edited]],
+) -> None:
+    kept = [(task.file, result.kept) for task, result in edits]
+    verify_edits(place.store, kept)
+    for task, result in edits:
+        assert task.file.schema is not None, "files to edit come from a snapshot"
+        verify_written(place.store, result.moved.staged, result.moved.num_rows, task.file.schema.names)
+        expected = 0 if task.changes is None else result.matched
+        written = result.kept.num_rows + result.moved.num_rows
+        assert written == task.file.num_rows - result.matched + expected, "every row goes somewhere"
+    staged = [file for _, result in edits for file in (*result.kept.staged, *result.moved.staged)]
+    retired = [task.file for task, _ in edits]
+    if not staged and len(retired) == len(files) and len(place.existing(transaction)) == len(files):
+        first = edits[0][0]
+        output = group_output(FileGroup((first.file,), compression=first.compression), "delete", ())
+        staged = leave_schema(place.engine, output, first.file.directory, place.context(transaction))
+    transaction.commit(staged, entries(retired))
+
+
+def _stats(
+    request: EditRequest,
+    files: Sequence[FileInfo],
+    plan: Sequence[EditFile],
+    edits: Sequence[tuple[EditFile, Edited]],
+    *,
+    dry_run: bool,
+) -> EditStats:
+    matched = sum(result.matched for _, result in edits)
+    before = sum(file.num_rows for file in files)
+    deletes = request.changes is None
+    removed = [task for task, result in edits if deletes and result.matched == task.file.num_rows]
+    return EditStats(
+        rows_matched=matched,
+        rows_before=before,
+        rows_after=before - matched if deletes else before,
+        files_before=len(files),
+        files_scanned=len(plan),
+        files_rewritten=len(edits) - len(removed),
+        files_removed=len(removed),
+        rewritten_bytes=sum(task.file.size_bytes for task, _ in edits if task not in removed),
+        partitions_affected=len({task.file.directory for task, _ in edits}),
+        dry_run=dry_run,
+    )

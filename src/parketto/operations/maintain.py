@@ -1,0 +1,84 @@
+"""Compaction and clustering: groups of files become other files with the same rows."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+from parketto.commit.transaction import Transaction
+from parketto.commit.verify import verify_groups
+from parketto.engines.base import GroupResult, ProgressCallback
+from parketto.kernels.work import StagedFile
+from parketto.operations.place import Place, entries
+from parketto.plan.rewrite import RewritePlan
+from parketto.stats import MaintenanceStats, maintenance_stats
+from parketto.storage.footers import FileInfo
+from parketto.storage.hive import PartitionFilter
+from parketto.storage.snapshot import Snapshot
+
+Planner = Callable[[Sequence[FileInfo]], RewritePlan]
+
+
+def maintain(
+    place: Place,
+    planner: Planner,
+    operation: str,
+    partition_filter: PartitionFilter,
+    *,
+    dry_run: bool,
+    progress: ProgressCallback | None,
+    stats_columns: Sequence[str] = (),
+    until_settled: bool = False,
+) -> MaintenanceStats:
+    """Discover → plan → execute → verify → commit → report."""
+    if dry_run:
+        return maintenance_stats(planner(place.snapshot(partition_filter, stats_columns).files), dry_run=True)
+    place.check_exists(partition_filter)
+    with place.transaction(operation) as transaction:
+        snapshot = place.snapshot_in(transaction, partition_filter, stats_columns)
+        plan = planner(snapshot.files)
+        work = _Rewriting(place, transaction, snapshot, stats_columns, progress)
+        after = work.run(plan, planner if until_settled else None)
+        return maintenance_stats(plan, after, dry_run=False)
+
+
+class _Rewriting:
+    """Carries a plan out inside a transaction, again and again while the results leave something to plan."""
+
+    def __init__(
+        self,
+        place: Place,
+        transaction: Transaction,
+        snapshot: Snapshot,
+        stats_columns: Sequence[str],
+        progress: ProgressCallback | None,
+    ) -> None:
+        self._engine, self._store = place.engine, place.store
+        self._transaction, self._snapshot, self._stats_columns = transaction, snapshot, stats_columns
+        self._context = place.context(transaction, progress)
+        self._staged: dict[str, StagedFile] = {}
+
+    def run(self, plan: RewritePlan, planner: Planner | None) -> list[FileInfo]:
+        """Execute, verify and commit; returns the files that there are afterwards."""
+        files: list[FileInfo] = list(self._snapshot.files)
+        if not plan.groups:
+            return files
+        while plan.groups:
+            results = self._execute(plan)
+            new = verify_groups(self._store, results, self._stats_columns)
+            files = [*plan.untouched, *new]
+            for file in (file for group in plan.groups for file in group):
+                if file.path in self._staged:
+                    self._transaction.discard(self._staged.pop(file.path).path)
+            self._staged |= {staged.path: staged for result in results for staged in result.staged}
+            if planner is None:
+                break
+            plan = planner(files)
+        remaining = {file.path for file in files}
+        retired = entries([file for file in self._snapshot.files if file.path not in remaining])
+        self._transaction.commit(list(self._staged.values()), retired)
+        return files
+
+    def _execute(self, plan: RewritePlan) -> Sequence[GroupResult]:
+        inputs = [file for group in plan.groups for file in group if file.path not in self._staged]
+        with self._transaction.conflicts_over(entries(inputs)):
+            return self._engine.rewrite(plan, self._context)

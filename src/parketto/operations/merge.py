@@ -1,0 +1,66 @@
+"""Merging a source into a dataset: match by keys, rewrite the files with matches, add files for what is new."""
+
+from __future__ import annotations
+
+from parketto.commit.transaction import Transaction
+from parketto.commit.verify import verify_edits, verify_written
+from parketto.engines.base import Context, ProgressCallback
+from parketto.errors import CommitFailed, DatasetNotFound
+from parketto.kernels.merge_target import MergeOutcome, MergeTarget
+from parketto.kernels.rows import RowSource
+from parketto.operations.edits import leave_schema
+from parketto.operations.place import Place, entries
+from parketto.plan.form import Form
+from parketto.plan.merge import MergeRules, MergeStats, check_schemas, check_source
+from parketto.storage.snapshot import refuse_foreign
+
+
+def merge(
+    place: Place,
+    source: RowSource,
+    rules: MergeRules,
+    compression: str,
+    partition_by: tuple[str, ...],
+    progress: ProgressCallback | None = None,
+) -> MergeStats:
+    """Discover → match → decide → rewrite → verify → commit → report."""
+    check_source(rules, source.schema)
+    refuse_foreign(place.store, place.root)
+    with place.transaction("merge") as transaction:
+        try:
+            # Bounds of partition columns tell what a folder is called today, whatever its name is.
+            files = place.snapshot_in(transaction, stats_columns=None).files
+        except DatasetNotFound:
+            if not rules.inserts:
+                return MergeStats(inserted=0, updated=0, deleted=0, total=0)
+            target = MergeTarget(place.root, (), Form(partition_by), source.schema, rules, compression)
+        else:
+            target = MergeTarget.of(place.root, files, rules, compression, partition_by)
+            check_schemas(rules, source.schema, target.schema, target.form)
+            target.refuse_null_keys()
+        context = place.context(transaction, progress)
+        with transaction.conflicts_over(entries(target.files)):
+            outcome = place.engine.merge(source, target, context)
+        return _publish(place, transaction, target, outcome, context)
+
+
+def _publish(
+    place: Place, transaction: Transaction, target: MergeTarget, outcome: MergeOutcome, context: Context
+) -> MergeStats:
+    total = target.num_rows + outcome.inserted - outcome.deleted
+    rewritten = [file for file, _ in outcome.rewritten]
+    retired = [*rewritten, *outcome.removed]
+    after = target.num_rows - sum(file.num_rows for file in retired) + outcome.added.num_rows
+    after += sum(written.num_rows for _, written in outcome.rewritten)
+    if after != total:
+        raise CommitFailed(f"{after} rows would be left where {total} were expected. Nothing was changed")
+    verify_edits(place.store, outcome.rewritten)
+    names = target.additions.format.schema.names
+    verify_written(place.store, outcome.added.staged, outcome.added.num_rows, names)
+    staged = [*(file for _, written in outcome.rewritten for file in written.staged), *outcome.added.staged]
+    if not staged and len(retired) == len(target.files):
+        first = retired[0].directory if retired else target.root
+        staged = leave_schema(place.engine, target.additions, first, context)
+    if staged or retired:
+        transaction.commit(staged, entries(retired))
+    return MergeStats(inserted=outcome.inserted, updated=outcome.updated, deleted=outcome.deleted, total=total)

@@ -1,0 +1,73 @@
+"""A dataset as operations see it: where it is, and what carries them out."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Sequence
+from dataclasses import dataclass
+
+from parketto.commit.recovery import list_settled
+from parketto.commit.transaction import Transaction
+from parketto.commit.workspace import Workspace
+from parketto.engines.base import Context, Engine, ProgressCallback
+from parketto.errors import DatasetNotFound
+from parketto.storage.footers import FileInfo
+from parketto.storage.hive import PartitionFilter, directory_matcher
+from parketto.storage.snapshot import Snapshot, discover, refuse_missing
+from parketto.storage.store import FileEntry, Store
+
+
+@dataclass(frozen=True)
+class Place:
+    """Where a dataset is, and the engine that works on it."""
+
+    store: Store
+    root: str
+    workspace: Workspace
+    engine: Engine
+    swap: bool = True
+
+    def snapshot(
+        self, partition_filter: PartitionFilter = None, stats_columns: Collection[str] | None = ()
+    ) -> Snapshot:
+        """The files as they are now, for reading."""
+        return self._discover(lambda: list_settled(self.workspace, partition_filter), stats_columns)
+
+    def transaction(self, operation: str) -> Transaction:
+        """An operation that will change something."""
+        self.engine.check_store(self.store)
+        return Transaction(self.workspace, operation, swap=self.swap)
+
+    def snapshot_in(
+        self,
+        transaction: Transaction,
+        partition_filter: PartitionFilter = None,
+        stats_columns: Collection[str] | None = (),
+    ) -> Snapshot:
+        """The files at a moment when nobody is in the middle of a commit."""
+        return self._discover(lambda: transaction.list_files(partition_filter), stats_columns)
+
+    def check_exists(self, partition_filter: PartitionFilter = None) -> None:
+        """What makes no sense is refused before anything is made."""
+        directory_matcher(partition_filter)
+        refuse_missing(self.store, self.root)
+
+    def existing(self, transaction: Transaction) -> list[FileEntry]:
+        """The files that there are; none if there is no dataset yet."""
+        try:
+            return transaction.list_files()
+        except DatasetNotFound:
+            return []
+
+    def context(self, transaction: Transaction, progress: ProgressCallback | None = None) -> Context:
+        """What the engine works with during a transaction."""
+        return Context(self.store, transaction.staging, transaction.operation, progress)
+
+    def _discover(
+        self, list_files: Callable[[], Sequence[FileEntry]], stats_columns: Collection[str] | None
+    ) -> Snapshot:
+        return discover(self.store, self.root, list_files, stats_columns)
+
+
+def entries(files: Sequence[FileInfo]) -> list[FileEntry]:
+    """The files as a listing shows them."""
+    return [file.entry for file in files]

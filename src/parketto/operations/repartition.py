@@ -1,0 +1,56 @@
+"""Laying a dataset out by other partition columns: all files are replaced, in one step."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from parketto.commit.verify import verify_written
+from parketto.engines.base import ProgressCallback
+from parketto.errors import CommitFailed
+from parketto.kernels.rows import FileRows
+from parketto.kernels.write import Output
+from parketto.kernels.writer import FileFormat
+from parketto.operations.place import Place, entries
+from parketto.plan.limits import DEFAULT_CODEC, Thresholds
+from parketto.plan.naming import Naming
+from parketto.plan.rewrite import FileGroup, check_partition_columns, prevailing_codec
+from parketto.stats import WriteStats
+
+
+def repartition(
+    place: Place,
+    partition_by: str | Sequence[str] | None,
+    thresholds: Thresholds,
+    compression: str | None,
+    progress: ProgressCallback | None,
+) -> WriteStats:
+    """Discover → plan → execute → verify → commit → report."""
+    place.check_exists()
+    with place.transaction("repartition") as transaction:
+        files = place.snapshot_in(transaction).files
+        source = FileRows.of(place.store, files)
+        columns = check_partition_columns(partition_by, source.schema)
+        codec = compression or prevailing_codec(files) or DEFAULT_CODEC
+        first = FileGroup((files[0],))
+        # Columns of the path come into the files: then Arrow's description of the old schema is no longer true.
+        verbatim = None if source.form.path_only else first.metadata
+        output = Output(
+            place.root,
+            FileFormat(source.schema, codec, verbatim, first.traits, readable_as=source.schema),
+            source.schema,
+            columns,
+            roll_bytes=thresholds.target_bytes,
+        )
+        with transaction.conflicts_over(entries(files)):
+            written = place.engine.write(source, output, place.context(transaction, progress))
+        new = verify_written(place.store, written.staged, source.num_rows, source.schema.names)
+        for info in new:
+            if info.schema is None or not info.schema.equals(new[0].schema):
+                raise CommitFailed(f"the files written differ in their schema: {info.path!r}. Nothing was changed")
+        transaction.commit(written.staged, entries(files), Naming.of(None, None))
+    return WriteStats(
+        rows_written=written.num_rows,
+        files_written=len(new),
+        bytes_written=sum(file.size_bytes for file in new),
+        files_replaced=len(files),
+    )

@@ -1,0 +1,242 @@
+"""What a delete or an update says: which rows, and which new values. SQL text or PyArrow expressions.
+
+NULL is unknown: a row for which a condition is NULL does not match. In an update every expression sees the row as
+it was before.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from types import MappingProxyType
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.types as pat
+
+from parketto.errors import ColumnNotFound, InvalidArgument
+from parketto.plan.assigning import fitted, fitted_literal, own_type, refuse_nulls
+from parketto.plan.sql import SQL, find_column, sql, translate
+from parketto.plan.values import ARROW_ERRORS, evaluate, plain, plain_table, plain_type
+
+__all__ = ["SQL", "Assignment", "Predicate", "assignments", "predicate", "sql", "updated"]
+
+NO_CONSTANTS: Mapping[str, pa.Scalar] = MappingProxyType({})
+
+
+@dataclass(frozen=True)
+class Predicate:
+    """A condition on rows.
+
+    It can be pickled, and so travel to where the rows are.
+
+    Attributes:
+        expression: The condition over the plain types of the columns in `fields`.
+        fields: The columns that it uses, in their plain types.
+        text: The condition as the caller gave it.
+        nan_aware: Whether it says of every NaN on its own what becomes of it, so that bounds which leave NaN out
+            may be used for pruning.
+    """
+
+    expression: pc.Expression
+    fields: pa.Schema
+    text: str
+    nan_aware: bool = True
+
+    @property
+    def columns(self) -> tuple[str, ...]:
+        """The columns that it uses, in the order of the schema."""
+        return tuple(self.fields.names)
+
+    def matches(self, batch: pa.RecordBatch, constants: Mapping[str, pa.Scalar] = NO_CONSTANTS) -> pa.BooleanArray:
+        """Which rows match; never NULL.
+
+        Args:
+            batch: Rows that have the columns, in any order and among others.
+            constants: Values of columns that stand only in the path.
+        """
+        try:
+            found = evaluate(self.expression, plain_table(batch, self.fields, constants))
+        except ARROW_ERRORS as error:
+            raise InvalidArgument(f"{self.text!r} failed: {' '.join(str(error).split())}") from error
+        return found.fill_null(False) if found.null_count else found
+
+
+def predicate(where: str | pc.Expression, schema: pa.Schema) -> Predicate:
+    """A condition, checked against the columns of a dataset.
+
+    >>> rows = pa.record_batch({"id": [1, 2, None], "name": ["a", "b", "c"]})
+    >>> condition = predicate("ID >= 2 OR name = 'c'", rows.schema)
+    >>> condition.columns, condition.matches(rows).to_pylist()
+    (('id', 'name'), [False, True, True])
+
+    Raises:
+        InvalidArgument: If it is no condition on single rows.
+        ColumnNotFound: If it uses a column that is not in the schema.
+    """
+    expression, kind, columns = _bound(where, schema, "where")
+    if not pat.is_boolean(kind):
+        if not pat.is_null(kind):
+            raise InvalidArgument(f"{str(where)!r} is a value of type {kind}, not a condition")
+        expression = pc.scalar(pa.scalar(None, pa.bool_()))
+    return Predicate(expression, _plain_fields(schema, columns), str(where), isinstance(where, str))
+
+
+@dataclass(frozen=True)
+class Assignment:
+    """A new value for a column: a literal that is known to fit, or an expression.
+
+    Attributes:
+        target: The column, with its own type.
+        value: The literal in the column's type, or None if there is an expression.
+        expression: What to calculate from `fields`.
+        text: The expression as the caller gave it.
+    """
+
+    target: pa.Field
+    value: pa.Scalar | None = None
+    expression: pc.Expression | None = None
+    fields: pa.Schema = field(default_factory=lambda: pa.schema([]))
+    text: str = ""
+
+    @property
+    def column(self) -> str:
+        """The name of the column."""
+        return str(self.target.name)
+
+    @property
+    def columns(self) -> tuple[str, ...]:
+        """The columns that the value is calculated from."""
+        return tuple(self.fields.names)
+
+    def apply(self, batch: pa.RecordBatch, constants: Mapping[str, pa.Scalar] = NO_CONSTANTS) -> pa.Array:
+        """The new values, in exactly the column's type.
+
+        Raises:
+            InvalidArgument: If one does not fit into the column.
+        """
+        if self.expression is None:
+            return fitted(pa.repeat(self.value, batch.num_rows), self.target, self.text)
+        try:
+            found = evaluate(self.expression, plain_table(batch, self.fields, constants))
+        except ARROW_ERRORS as error:
+            said = " ".join(str(error).split())
+            raise InvalidArgument(f"{self.text!r} for column {self.column!r} failed: {said}") from error
+        return fitted(found, self.target, self.text)
+
+
+def assignments(values: Mapping[str, object], schema: pa.Schema) -> tuple[Assignment, ...]:
+    """New values for columns: literals, `sql(...)` or PyArrow expressions.
+
+    >>> schema = pa.schema({"id": pa.int64(), "price": pa.decimal128(8, 2)})
+    >>> change, = assignments({"price": sql("price * 1.1")}, schema)
+    >>> from decimal import Decimal
+    >>> rows = pa.record_batch({"id": [1], "price": pa.array([Decimal("9.99")], pa.decimal128(8, 2))})
+    >>> change.apply(rows).to_pylist()
+    [Decimal('10.99')]
+
+    A value that a column cannot hold is an error: text for a number, a fraction for a whole number, NULL where
+    there may be none. Literals are checked here, calculated values when they are met. Decimals are rounded to the
+    column's scale, half away from zero, and numbers to the nearest float. A text is read as a date or a time for
+    such a column. Times without a zone are UTC.
+    """
+    given: object = values
+    if not isinstance(given, Mapping) or not values:
+        raise InvalidArgument(f"values must be a mapping of columns to new values, got {values!r}")
+    made: dict[str, Assignment] = {}
+    for name, value in values.items():
+        if not isinstance(name, str):
+            raise InvalidArgument(f"a column is named by text, got {name!r}")
+        column = find_column(name, schema)
+        if column in made:
+            raise InvalidArgument(f"column {column!r} is given two values")
+        made[column] = _assignment(schema.field(column), value, schema)
+    return tuple(made.values())
+
+
+def _assignment(target: pa.Field, value: object, schema: pa.Schema) -> Assignment:
+    if not isinstance(value, SQL | pc.Expression):
+        return Assignment(target, fitted_literal(value, target), text=repr(value))
+    expression, kind, columns = _bound(value, schema, f"the new value of {target.name!r}")
+    # The types alone may already say that it cannot fit, whatever the rows are.
+    fitted(pa.array([], kind), target, str(value))
+    if not columns:
+        only = evaluate(expression, pa.table([pa.nulls(1)], names=["rows"]))
+        refuse_nulls(fitted(only, target, str(value)), target, str(value))
+    return Assignment(target, None, expression, _plain_fields(schema, columns), str(value))
+
+
+def updated(
+    batch: pa.RecordBatch,
+    mask: pa.BooleanArray,
+    changes: Sequence[Assignment],
+    constants: Mapping[str, pa.Scalar] = NO_CONSTANTS,
+) -> pa.RecordBatch:
+    """The batch with new values where the mask is true.
+
+    Other rows are not even calculated with, so they cannot fail.
+    """
+    if not mask.true_count:
+        return batch
+    used = {name for change in changes for name in change.columns if name not in constants}
+    # Rows are picked out of plain columns: Arrow cannot pick from some of the others.
+    seen = pa.RecordBatch.from_pydict(
+        {name: plain(batch.column(name)) for name in used} or {"": pa.nulls(len(mask))}
+    )
+    matched = seen if mask.true_count == batch.num_rows else seen.filter(mask)
+    columns = {change.column: change.apply(matched, constants) for change in changes}
+    arrays = [
+        _scattered(batch.column(at), mask, columns[name], batch.schema.field(at))
+        if name in columns
+        else batch.column(at)
+        for at, name in enumerate(batch.schema.names)
+    ]
+    return pa.RecordBatch.from_arrays(arrays, schema=batch.schema)
+
+
+def _scattered(old: pa.Array, mask: pa.BooleanArray, new: pa.Array, target: pa.Field) -> pa.Array:
+    if len(new) == len(old):
+        return new
+    # Each row takes from the old values, or from the new ones that are laid after them.
+    chosen = np.arange(len(old))
+    chosen[mask.to_numpy(zero_copy_only=False)] = np.arange(len(old), len(old) + len(new))
+    both = pa.concat_arrays([plain(old), plain(new)]).take(pa.array(chosen))
+    return own_type(both, target, "")
+
+
+def _plain_fields(schema: pa.Schema, columns: Sequence[str]) -> pa.Schema:
+    return pa.schema([pa.field(name, plain_type(schema.field(name).type)) for name in columns])
+
+
+def _bound(given: object, schema: pa.Schema, what: str) -> tuple[pc.Expression, pa.DataType, tuple[str, ...]]:
+    unique = [name for name in schema.names if schema.names.count(name) == 1]
+    known = _plain_fields(schema, unique)
+    if isinstance(given, str):
+        return translate(given, known)
+    if not isinstance(given, pc.Expression):
+        raise InvalidArgument(f"{what} must be an SQL text or a PyArrow expression, got {given!r}")
+    if "FieldPath(" in re.sub(r'"([^"\\]|\\.)*"', "", str(given)):
+        raise InvalidArgument(f"{what}: {given} names a column by its position; name it by its name")
+    try:
+        kind = evaluate(given, _table(known)).type
+    except ARROW_ERRORS as error:
+        missing = re.search(r"FieldRef\.Name\((.*?)\) in", str(error))
+        if missing:
+            raise ColumnNotFound([missing[1]], known.names) from error
+        raise InvalidArgument(f"{what}: {' '.join(str(error).split())}") from error
+    return given, kind, tuple(name for name in known.names if _uses(given, name, known))
+
+
+def _table(known: pa.Schema) -> pa.Table:
+    return known.empty_table() if known.names else pa.table([pa.nulls(0)], names=["rows"])
+
+
+def _uses(expression: pc.Expression, name: str, known: pa.Schema) -> bool:
+    # An expression does not tell what it uses. One that can do without a column does not use it.
+    try:
+        evaluate(expression, _table(known.remove(known.get_field_index(name))))
+    except ARROW_ERRORS:
+        return True
+    return False

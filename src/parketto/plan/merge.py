@@ -1,0 +1,265 @@
+"""What a merge means: the strategies, what is refused, and which target row gives way to which source row.
+
+The rules, the same for every engine:
+
+* A source key that is in the target is *updated*: afterwards it stands exactly once, with the source's values,
+  NULLs included. Further target rows with that key are removed and counted as *deleted*.
+* It keeps its place (the first row with that key, in path order) unless its partition changed: then it moves.
+* A source key that is not in the target is *inserted*.
+* `total == previous + inserted - deleted`, always.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import Literal, TypedDict, get_args
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.types as pat
+
+from parketto.errors import ColumnNotFound, IncompatibleTypes, InvalidArgument, quoted
+from parketto.layout.order import check_orderable
+from parketto.plan.form import Form
+from parketto.plan.limits import check_names
+from parketto.storage.footers import FileInfo
+
+Strategy = Literal["upsert", "insert", "update", "full_merge", "deduplicate"]
+STRATEGIES: tuple[str, ...] = get_args(Strategy)
+Indices = npt.NDArray[np.int64]
+
+
+class MergeStats(TypedDict):
+    """What a merge did, in rows."""
+
+    inserted: int
+    updated: int
+    deleted: int
+    #: The rows of the dataset afterwards: those before, plus inserted, minus deleted.
+    total: int
+
+
+@dataclass(frozen=True)
+class MergeRules:
+    """A strategy with its keys, checked."""
+
+    strategy: str
+    keys: tuple[str, ...]
+    order_by: tuple[str, ...] = ()
+
+    @classmethod
+    def of(
+        cls,
+        strategy: str,
+        key_columns: str | Sequence[str],
+        dedup_order_by: str | Sequence[str] | None = None,
+    ) -> MergeRules:
+        """Check what can be checked without any data.
+
+        >>> MergeRules.of("replace", ["id"])
+        Traceback (most recent call last):
+            ...
+        parketto.errors.InvalidArgument: unknown strategy 'replace'; valid strategies: 'upsert', 'insert', \
+'update', 'full_merge', 'deduplicate'
+        """
+        if strategy not in STRATEGIES:
+            raise InvalidArgument(f"unknown strategy {strategy!r}; valid strategies: {quoted(STRATEGIES)}")
+        keys = check_names("key_columns", _listed(key_columns))
+        if dedup_order_by is None:
+            return cls(strategy, keys)
+        if strategy != "deduplicate":
+            raise InvalidArgument(f"dedup_order_by belongs to the strategy 'deduplicate', not to {strategy!r}")
+        return cls(strategy, keys, check_names("dedup_order_by", _listed(dedup_order_by)))
+
+    @property
+    def inserts(self) -> bool:
+        """Whether keys that are not in the target are added."""
+        return self.strategy != "update"
+
+    @property
+    def updates(self) -> bool:
+        """Whether keys that are in the target get the source's values."""
+        return self.strategy != "insert"
+
+    @property
+    def removes_missing(self) -> bool:
+        """Whether target rows go whose key is not in the source."""
+        return self.strategy == "full_merge"
+
+    @property
+    def deduplicates(self) -> bool:
+        """Whether the source may have a key more than once."""
+        return self.strategy == "deduplicate"
+
+
+def _listed(names: str | Sequence[str]) -> Sequence[str]:
+    return [names] if isinstance(names, str) else names
+
+
+def check_source(rules: MergeRules, source: pa.Schema) -> None:
+    """The source has the columns that the rules name, in types that can be compared."""
+    for argument, columns in (("key_columns", rules.keys), ("dedup_order_by", rules.order_by)):
+        if missing := [name for name in columns if name not in source.names]:
+            raise ColumnNotFound(missing, source.names, f"{argument} of the source")
+        check_orderable(columns, source)
+
+
+def check_schemas(rules: MergeRules, source: pa.Schema, target: pa.Schema, form: Form) -> None:
+    """Source and target have the same columns, in any order, of the same types.
+
+    Texts of any width are one type, and so are a dictionary and its values. Partition columns that stand only in
+    the path have no type but their text.
+    """
+    check_source(rules, source)
+    if missing := [name for name in rules.keys if name not in target.names]:
+        raise ColumnNotFound(missing, target.names, "key_columns of the target")
+    only_source = [name for name in source.names if name not in target.names]
+    only_target = [name for name in target.names if name not in source.names]
+    if only_source or only_target:
+        raise InvalidArgument(
+            f"schema mismatch: only the source has {quoted(only_source)}, only the target has "
+            f"{quoted(only_target)}. Both need the same columns, in any order"
+        )
+    wrong = [
+        f"{name!r} is {source.field(name).type} in the source and {target.field(name).type} in the target"
+        for name in target.names
+        if not (
+            path_text_type(source.field(name).type)
+            if name in form.path_only
+            else same_kind(source.field(name).type, target.field(name).type)
+        )
+    ]
+    if wrong:
+        raise IncompatibleTypes(f"incompatible types: {'; '.join(wrong)}. Cast the source's columns first")
+
+
+def same_kind(source: pa.DataType, target: pa.DataType) -> bool:
+    """Whether values of one type are values of the other as they are.
+
+    >>> same_kind(pa.large_string(), pa.dictionary(pa.int8(), pa.string())), same_kind(pa.int32(), pa.int64())
+    (True, False)
+    """
+    return bool(pat.is_null(source) or _kind(source) == _kind(target))
+
+
+def path_text_type(kind: pa.DataType) -> bool:
+    """Whether the values of a type are the same as texts in a path, in whatever type somebody reads them back."""
+    kind = _kind(kind)
+    return bool(pat.is_integer(kind) or pat.is_large_string(kind) or pat.is_date32(kind) or pat.is_boolean(kind))
+
+
+def _kind(kind: pa.DataType) -> pa.DataType:
+    if pat.is_dictionary(kind):
+        return _kind(kind.value_type)
+    if pat.is_string(kind) or pat.is_string_view(kind):
+        return pa.large_string()
+    if pat.is_binary(kind) or pat.is_binary_view(kind):
+        return pa.large_binary()
+    if pat.is_decimal(kind) and kind.bit_width < 128:
+        return pa.decimal128(kind.precision, kind.scale)
+    if pat.is_struct(kind):
+        return pa.struct([kind.field(at).with_type(_kind(kind.field(at).type)) for at in range(kind.num_fields)])
+    if pat.is_list(kind) or pat.is_large_list(kind):
+        return pa.large_list(pa.field("item", _kind(kind.value_type), kind.value_field.nullable))
+    return kind
+
+
+def null_keys(column: str, where: str) -> InvalidArgument:
+    """The error about NULLs in a key column."""
+    return InvalidArgument(
+        f"NULL values in key column {column!r} of the {where}: a key must not be NULL. Filter these rows out or "
+        "fill the column first; nothing was changed"
+    )
+
+
+def duplicate_keys(
+    strategy: str, keys: Sequence[str], example: Mapping[str, object], count: int
+) -> InvalidArgument:
+    """The error about keys that the source has more than once."""
+    return InvalidArgument(
+        f"the source has {count} key(s) of {quoted(keys)} more than once, such as {dict(example)}: {strategy!r} "
+        "cannot tell which row counts. Use strategy='deduplicate', or make the keys unique first; nothing was "
+        "changed"
+    )
+
+
+@dataclass(frozen=True)
+class FileMatches:
+    """Which source rows (by number) have their key in a file, and how many of the file's rows these are.
+
+    `at_home` says of each source row whether it belongs into the directory that the file is in.
+    """
+
+    file: FileInfo
+    sources: Indices
+    at_home: npt.NDArray[np.bool_]
+    num_rows: int
+
+
+@dataclass(frozen=True)
+class MergeDecision:
+    """What becomes of every file and every source row."""
+
+    #: Files that are rewritten, each with the source rows that take their places in it.
+    rewrites: tuple[tuple[FileInfo, Indices], ...]
+    #: Files that go without a successor: all of their rows do.
+    removals: tuple[FileInfo, ...]
+    #: Source rows that are written to new files.
+    additions: Indices
+    inserted: int
+    updated: int
+    deleted: int
+
+
+def decide(
+    rules: MergeRules, files: Sequence[FileInfo], matches: Sequence[FileMatches], source_rows: int
+) -> MergeDecision:
+    """Decide which source row goes where. `files` are all of the target, `matches` in the order of their paths."""
+    everything = [np.concatenate([found.sources for found in matches])] if matches else []
+    matched = np.unique(everything[0]) if everything else np.empty(0, np.int64)
+    missing = np.setdiff1d(np.arange(source_rows), matched, assume_unique=True)
+    if not rules.updates:
+        return MergeDecision((), (), missing, len(missing), 0, 0)
+    homes = _homes(matches)
+    settled = np.concatenate(homes) if homes else np.empty(0, np.int64)
+    moved = np.setdiff1d(matched, settled, assume_unique=True)
+    touched = [(found, home) for found, home in zip(matches, homes, strict=True) if found.num_rows]
+    duplicates = sum(found.num_rows for found, _ in touched) - len(matched)
+    gone = 0
+    removals = [found.file for found, home in touched if _emptied(rules, found, home)]
+    if rules.removes_missing:
+        gone = sum(file.num_rows for file in files) - sum(found.num_rows for found, _ in touched)
+        hit = {found.file.path for found, _ in touched}
+        removals += [file for file in files if file.path not in hit and file.num_rows]
+    removed = {file.path for file in removals}
+    inserted = missing if rules.inserts else missing[:0]
+    return MergeDecision(
+        rewrites=tuple((found.file, home) for found, home in touched if found.file.path not in removed),
+        removals=tuple(removals),
+        additions=np.concatenate([inserted, moved]),
+        inserted=len(inserted),
+        updated=len(matched),
+        deleted=duplicates + gone,
+    )
+
+
+def _emptied(rules: MergeRules, found: FileMatches, home: Indices) -> bool:
+    """Whether no row of the file stays."""
+    return not len(home) and (rules.removes_missing or found.num_rows == found.file.num_rows)
+
+
+def _homes(matches: Sequence[FileMatches]) -> list[Indices]:
+    """For each file, the source rows that take their places in it: of several files, the first one's."""
+    if not matches:
+        return []
+    sources = np.concatenate([found.sources[found.at_home] for found in matches])
+    files = np.repeat(np.arange(len(matches)), [int(found.at_home.sum()) for found in matches])
+    # `unique` gives the first position of each: files come in order.
+    settled, first = np.unique(sources, return_index=True)
+    owner = files[first]
+    order = np.argsort(owner, kind="stable")
+    borders = np.searchsorted(owner[order], np.arange(len(matches) + 1))
+    return [settled[order[start:stop]] for start, stop in pairwise(borders)]

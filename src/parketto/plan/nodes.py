@@ -1,0 +1,332 @@
+"""The algebra of expressions: comparing, combining and calculating with SQL's meaning on Arrow's kernels.
+
+Arrow's own implicit casts take detours through floats and fail on mixed integers, and its comparisons follow IEEE
+where SQL databases put NaN above every number. So each operand is brought to a common type here first.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from decimal import Decimal
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.types as pat
+
+from parketto.errors import InvalidArgument
+from parketto.plan.values import (
+    ARROW_ERRORS,
+    COUNTED,
+    NUMBERS,
+    as_decimal_type,
+    common_type,
+    counted,
+    decimal_type,
+    evaluate,
+    family,
+    from_count,
+    parse_text,
+)
+
+_COMPARISONS: dict[str, Callable[[Any, Any], pc.Expression]] = {
+    "=": pc.equal,
+    "<>": pc.not_equal,
+    "<": pc.less,
+    "<=": pc.less_equal,
+    ">": pc.greater,
+    ">=": pc.greater_equal,
+}
+_MIRRORED = {"=": "=", "<>": "<>", "<": ">", "<=": ">=", ">": "<", ">=": "<="}
+_ARITHMETIC = {"+": pc.add_checked, "-": pc.subtract_checked, "*": pc.multiply_checked, "/": pc.divide_checked}
+_ONE_ROW = pa.table([pa.nulls(1)], names=["rows"])
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Node:
+    """An expression, the type of its values, and the value itself where it is a literal."""
+
+    expression: pc.Expression
+    type: pa.DataType
+    literal: pa.Scalar | None = None
+
+    @property
+    def family(self) -> str:
+        """The kind of its values."""
+        return family(self.type)
+
+    @property
+    def is_null(self) -> bool:
+        """Whether it is a literal NULL."""
+        return self.literal is not None and not self.literal.is_valid
+
+
+class Scope:
+    """The columns that expressions may use, in their plain types."""
+
+    def __init__(self, schema: pa.Schema) -> None:
+        self.schema = schema
+        # A table cannot be without columns and still be evaluated on.
+        self._empty = schema.empty_table() if schema.names else _ONE_ROW.slice(0, 0)
+
+    def call(self, function: Callable[..., pc.Expression], *operands: Node, **options: Any) -> Node:
+        """A function of operands. If all are literals, so is the result: it can then guide pruning."""
+        try:
+            expression = function(*(operand.expression for operand in operands), **options)
+            if all(operand.literal is not None for operand in operands):
+                return literal(evaluate(expression, _ONE_ROW)[0])
+            return Node(expression, evaluate(expression, self._empty).type)
+        except ARROW_ERRORS as error:
+            raise InvalidArgument(f"{' '.join(str(error).split())}") from error
+
+    def cast(self, node: Node, kind: pa.DataType) -> Node:
+        """The same values in a type that holds them; integers become the nearest floats."""
+        if node.type == kind:
+            return node
+        if node.literal is not None and node.family == "int" and pat.is_decimal(kind) and node.literal.is_valid:
+            return literal(pa.scalar(Decimal(node.literal.as_py()), kind))  # Arrow wants room for any integer
+        safe = not (pat.is_floating(kind) and node.family in NUMBERS)
+        return self.call(lambda value: value.cast(kind, safe=safe), node)
+
+    def unified(self, nodes: Sequence[Node], doing: str) -> list[Node]:
+        """All nodes in one type that holds them all; text literals are read as the type of the others."""
+        kind = pa.null()
+        for node in nodes:
+            if node.literal is None or node.family != "text":
+                kind = common_type(kind, node.type, doing)
+        texts = [node for node in nodes if node.literal is not None and node.family == "text"]
+        if texts and kind in (pa.null(), pa.string()):
+            kind = pa.string()
+        nodes = [literal(read_literal(node, kind)) if node in texts else node for node in nodes]
+        for node in nodes:
+            kind = common_type(kind, node.type, doing)
+        return [self.cast(node, kind) for node in nodes]
+
+    def compare(self, operator: str, left: Node, right: Node) -> Node:
+        """A comparison, NULL if either side is."""
+        if left.literal is not None and right.literal is None:
+            return self.compare(_MIRRORED[operator], right, left)
+        if left.is_null or right.is_null:
+            return NULL_TRUTH
+        if right.literal is not None:
+            if left.family != right.family and right.family == "text":
+                right = literal(read_literal(right, left.type))
+            elif left.family != right.family and left.family == "text" and left.literal is not None:
+                left = literal(read_literal(left, right.type))
+            if exact := self._compare_counted(operator, left, right):
+                return exact
+            if left.family == "float" and right.family in NUMBERS:
+                return self._compare_float(operator, left, right)
+        kind = common_type(left.type, right.type)
+        if family(kind) == "nested":
+            raise InvalidArgument(f"cannot compare values of type {kind}")
+        left, right = self.cast(left, kind), self.cast(right, kind)
+        if family(kind) == "float":
+            return self._compare_floats(operator, left, right)
+        return self.call(_COMPARISONS[operator], left, right)
+
+    def _compare_counted(self, operator: str, left: Node, right: Node) -> Node | None:
+        """Compare with a literal in the units of the other side, even if it lies between two of them."""
+        assert right.literal is not None
+        if left.family not in COUNTED or not _counts_alike(left.type, right.type):
+            return None
+        if right.family == "float":
+            number = right.literal.as_py()
+            if not math.isfinite(number):
+                return self.constant(left, _beyond(operator, above=number != -math.inf))
+        count = counted(right.literal, left.type)
+        whole = math.floor(count)
+        if whole != count:
+            if operator in ("=", "<>"):
+                return self.constant(left, operator == "<>")
+            operator = "<=" if operator in ("<", "<=") else ">"
+        bound = from_count(whole, left.type)
+        if bound is None:
+            return self.constant(left, _beyond(operator, above=whole > 0))
+        return self.call(_COMPARISONS[operator], left, literal(bound))
+
+    def member(self, node: Node, value: Node) -> pa.Scalar | None:
+        """A literal in the type of a node; None if no value of that type equals it."""
+        if node.family != value.family and value.family == "text":
+            value = literal(read_literal(value, node.type))
+        assert value.literal is not None
+        if node.family in COUNTED and _counts_alike(node.type, value.type):
+            if value.family == "float" and not math.isfinite(value.literal.as_py()):
+                return None
+            count = counted(value.literal, node.type)
+            return from_count(count.numerator, node.type) if count.denominator == 1 else None
+        common_type(node.type, value.type)  # or an error
+        return self.cast(value, node.type).literal
+
+    def _compare_float(self, operator: str, left: Node, right: Node) -> Node:
+        assert right.literal is not None
+        number = float(right.literal.as_py())
+        if math.isnan(number):
+            return self._compare_nan(operator, left)
+        if math.isfinite(number) and not math.isfinite(pa.scalar(number, left.type).as_py()):
+            left = self.cast(left, pa.float64())
+        plain = self.call(_COMPARISONS[operator], left, literal(pa.scalar(number, left.type)))
+        # What the comparison itself says of NaN must not matter: bounds in footers leave NaN out, so pruning
+        # may take the comparison for granted where all other values are on one side.
+        nan = self.call(pc.is_nan, left)
+        if operator in ("<>", ">", ">="):
+            return self.either(plain, nan)
+        return self.both(plain, self.negation(nan))
+
+    def _compare_nan(self, operator: str, left: Node) -> Node:
+        if operator in ("<=", ">"):
+            return self.constant(left, operator == "<=")
+        nan = self.call(pc.is_nan, left)
+        return nan if operator in ("=", ">=") else self.negation(nan)
+
+    def _compare_floats(self, operator: str, left: Node, right: Node) -> Node:
+        if operator in (">", ">="):
+            return self._compare_floats(_MIRRORED[operator], right, left)
+        if operator == "<>":
+            return self.negation(self._compare_floats("=", left, right))
+        left_nan, right_nan = self.call(pc.is_nan, left), self.call(pc.is_nan, right)
+        plain = self.call(_COMPARISONS[operator], left, right)
+        other = {"=": left_nan, "<": self.negation(left_nan), "<=": self.constant(left, True)}[operator]
+        return self.either(plain, self.both(other, right_nan))
+
+    def same(self, left: Node, right: Node) -> Node:
+        """Whether both are equal, or both NULL: never NULL itself."""
+        if left.is_null or right.is_null:
+            return self.call(pc.is_null, left if right.is_null else right)
+        neither = self.both(self.call(pc.is_null, left), self.call(pc.is_null, right))
+        return self.either(neither, self.call(pc.coalesce, self.compare("=", left, right), FALSE))
+
+    def both(self, left: Node, right: Node) -> Node:
+        """AND of three-valued logic."""
+        return self.call(pc.and_kleene, truth(left), truth(right))
+
+    def either(self, left: Node, right: Node) -> Node:
+        """OR of three-valued logic."""
+        return self.call(pc.or_kleene, truth(left), truth(right))
+
+    def negation(self, node: Node) -> Node:
+        """NOT of three-valued logic."""
+        return self.call(pc.invert, truth(node))
+
+    def constant(self, node: Node, value: bool) -> Node:
+        """A truth value that is certain unless the node is NULL."""
+        known = self.call(lambda operand: pc.Expression._call("true_unless_null", [operand]), node)
+        return known if value else self.negation(known)
+
+    def choose(self, condition: Node, then: Node, otherwise: Node) -> Node:
+        """One value or the other; the other as well if the condition is NULL."""
+        then, otherwise = self.unified([then, otherwise], "choose between")
+        if then.family == "null":
+            return then
+        certain = self.call(pc.coalesce, truth(condition), FALSE)
+        return self.call(pc.if_else, certain, then, otherwise)
+
+    def calculate(self, operator: str, left: Node, right: Node) -> Node:
+        """`+ - * / %`: whole numbers in 64 bits or an error, decimals exactly; division by zero gives NULL."""
+        for side in (left, right):
+            if side.family not in NUMBERS and side.family != "null":
+                raise InvalidArgument(f"cannot calculate with {side.type} ({operator!r} needs numbers); use CAST")
+        if "null" in (left.family, right.family):
+            return literal(pa.scalar(None, pa.float64() if "float" in (left.family, right.family) else pa.int64()))
+        if operator == "%":
+            return self._remainder(left, right)
+        left, right = self._operands(operator, left, right)
+        if operator == "/":
+            right = self._without_zero(right)
+        return self.call(_ARITHMETIC[operator], left, right)
+
+    def _remainder(self, left: Node, right: Node) -> Node:
+        left, right = self._operands("%", left, right)
+        right = self._without_zero(right)
+        if left.family == "decimal":
+            whole = self.call(pc.trunc, self.calculate("/", left, right))
+        else:
+            whole = self.call(pc.divide_checked, left, right)
+            whole = self.call(pc.trunc, whole) if left.family == "float" else whole
+        return self.calculate("-", left, self.calculate("*", whole, right))
+
+    def _without_zero(self, node: Node) -> Node:
+        zero = literal(pa.scalar(0, node.type))
+        return self.call(pc.if_else, self.call(pc.equal, node, zero), literal(pa.scalar(None, node.type)), node)
+
+    def _operands(self, operator: str, left: Node, right: Node) -> tuple[Node, Node]:
+        families = {left.family, right.family}
+        if "float" in families or (operator == "/" and families == {"int"}):
+            return self.cast(left, pa.float64()), self.cast(right, pa.float64())
+        if families == {"int"}:
+            kind = _wide_integer(operator, left, right)
+            if kind is not None:
+                return self.cast(left, kind), self.cast(right, kind)
+        sides = [_narrowest_decimal(side) for side in (left, right)]
+        digits = _digits(operator, *sides)
+        if digits > 38:
+            sides = [pa.decimal256(kind.precision, kind.scale) for kind in sides]
+        decimal_type(digits, 0)  # or an error
+        return self.cast(left, sides[0]), self.cast(right, sides[1])
+
+
+def literal(value: pa.Scalar) -> Node:
+    """A literal value."""
+    return Node(pc.scalar(value), value.type, value)
+
+
+FALSE = literal(pa.scalar(False))
+NULL_TRUTH = literal(pa.scalar(None, pa.bool_()))
+
+
+def truth(node: Node) -> Node:
+    """The node, if it is a truth value."""
+    if node.family == "null":
+        return NULL_TRUTH
+    if node.family != "bool":
+        raise InvalidArgument(f"a value of type {node.type} is not a condition; compare it with something")
+    return node
+
+
+def read_literal(node: Node, kind: pa.DataType) -> pa.Scalar:
+    """A text literal as a value of another type."""
+    assert node.literal is not None
+    return parse_text(node.literal.as_py(), kind)
+
+
+def _counts_alike(left: pa.DataType, right: pa.DataType) -> bool:
+    families = {family(left), family(right)}
+    if families <= NUMBERS:
+        return True
+    zones = [bool(kind.tz) if pat.is_timestamp(kind) else False for kind in (left, right)]
+    if families == {"timestamp"} and zones == [False, True]:
+        raise InvalidArgument(f"cannot compare {left}, which has no time zone, with a time that has one")
+    # A date is a coarser thing than a time: it is compared in the unit of the time.
+    return families in ({"date"}, {"time"}, {"duration"}, {"timestamp"}, {"date", "timestamp"})
+
+
+def _beyond(operator: str, *, above: bool) -> bool:
+    """What a comparison with something above, or below, every value of the left side says."""
+    return operator == "<>" or operator in (("<", "<=") if above else (">", ">="))
+
+
+def _wide_integer(operator: str, left: Node, right: Node) -> pa.DataType | None:
+    if not any(pat.is_uint64(side.type) for side in (left, right)):
+        return pa.int64()
+    signed = [side for side in (left, right) if not pat.is_unsigned_integer(side.type)]
+    fits = all(side.literal is not None and side.literal.as_py() >= 0 for side in signed)
+    # A difference of unsigned numbers may be negative on the way: decimals hold that.
+    return pa.uint64() if fits and operator != "-" else None
+
+
+def _narrowest_decimal(node: Node) -> pa.DataType:
+    if node.literal is not None and node.literal.is_valid and node.family == "int":
+        return pa.decimal128(max(1, len(str(abs(node.literal.as_py())))), 0)
+    return as_decimal_type(node.type)
+
+
+def _digits(operator: str, left: pa.DataType, right: pa.DataType) -> int:
+    """How many digits Arrow gives the result."""
+    if operator == "*":
+        return int(left.precision + right.precision + 1)
+    if operator in ("/", "%"):
+        return int(left.precision - left.scale + right.scale + max(4, left.scale + right.precision + 1))
+    scale = max(left.scale, right.scale)
+    return int(max(left.precision - left.scale, right.precision - right.scale) + scale + 1)

@@ -1,0 +1,239 @@
+"""Which files can have matching rows at all, from footers and paths alone.
+
+What is known of a file is said to Arrow as an expression that holds for all of its rows; Arrow's own simplifier
+then finds out whether the condition can still be true. Nothing is read.
+"""
+
+from __future__ import annotations
+
+import datetime as dt
+import functools
+import math
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.types as pat
+
+from parketto.errors import InvalidArgument
+from parketto.plan.expressions import Predicate
+from parketto.plan.values import ARROW_ERRORS, family, from_count, parse_text, plain_type
+from parketto.storage.footers import ColumnStats, FileInfo, RowGroupInfo
+
+_WHOLE = re.compile(r"0|-?[1-9][0-9]{0,18}")
+_DATE = re.compile(r"[0-9]{4}-[0-9]{2}-[0-9]{2}")
+_BOUNDED: Mapping[str, type | tuple[type, ...]] = {
+    "bool": bool,
+    "int": int,
+    "date": int,
+    "timestamp": int,
+    "time": int,
+    "duration": int,
+    "float": float,
+    "text": str,
+    "binary": bytes,
+}
+
+
+def partition_types(files: Iterable[FileInfo]) -> dict[str, pa.DataType]:
+    """The types of the columns that stand only in paths: whole numbers, dates, or else texts.
+
+    >>> days = [FileInfo(f"t/day={day}/a.parquet", 1, 1, partition=(("day", day),)) for day in ("1", "12", None)]
+    >>> partition_types(days)
+    {'day': DataType(int64)}
+    """
+    values: dict[str, set[str]] = {}
+    stored: set[str] = set()
+    for file in files:
+        stored.update(file.schema.names if file.schema is not None else ())
+        for column, value in file.partition:
+            known = values.setdefault(column, set())
+            if value is not None:
+                known.add(value)
+    return {column: _type_of(known) for column, known in values.items() if column not in stored}
+
+
+def _type_of(values: set[str]) -> pa.DataType:
+    if values and all(_WHOLE.fullmatch(value) and -(2**63) <= int(value) < 2**63 for value in values):
+        return pa.int64()
+    if values and all(_is_date(value) for value in values):
+        return pa.date32()
+    return pa.string()
+
+
+def _is_date(text: str) -> bool:
+    if not _DATE.fullmatch(text):
+        return False
+    try:
+        dt.date.fromisoformat(text)
+    except ValueError:
+        return False
+    return True
+
+
+def partition_constants(file: FileInfo, types: Mapping[str, pa.DataType]) -> dict[str, pa.Scalar]:
+    """The values of the columns that stand only in the path of a file.
+
+    >>> file = FileInfo("t/day=7/a.parquet", 1, 1, partition=(("day", "7"),))
+    >>> partition_constants(file, {"day": pa.int64()})
+    {'day': <pyarrow.Int64Scalar: 7>}
+    """
+    stored = file.schema.names if file.schema is not None else ()
+    return {
+        column: _partition_value(text, types[column])
+        for column, text in file.partition
+        if column in types and column not in stored
+    }
+
+
+# Thousands of files share their partitions' values.
+@functools.lru_cache(maxsize=4096)
+def _partition_value(text: str | None, kind: pa.DataType) -> pa.Scalar:
+    if text is None:
+        return pa.scalar(None, kind)
+    return pa.scalar(text, kind) if family(kind) == "text" else parse_text(text, kind).cast(kind)
+
+
+def may_match(
+    predicate: Predicate, files: Sequence[FileInfo], types: Mapping[str, pa.DataType] | None = None
+) -> list[bool]:
+    """For each file whether it can have matching rows. False is certain, True is not.
+
+    Args:
+        predicate: The condition.
+        files: Files whose footers were read with the bounds of the condition's columns.
+        types: The types of the columns that stand only in paths.
+    """
+    guarantees = [_of_file(predicate, file, types or {}) for file in files]
+    possible = _satisfiable(predicate, guarantees)
+    return [file.num_rows > 0 and at in possible for at, file in enumerate(files)]
+
+
+def row_groups_may_match(
+    predicate: Predicate, file: FileInfo, types: Mapping[str, pa.DataType] | None = None
+) -> list[bool]:
+    """For each row group of a file whether it can have matching rows."""
+    constants = _of_path(predicate, file, types or {})
+    guarantees = [_all([*constants, *_of_stats(predicate, file, [group])]) for group in file.row_groups]
+    possible = _satisfiable(predicate, guarantees)
+    return [group.num_rows > 0 and at in possible for at, group in enumerate(file.row_groups)]
+
+
+def _of_file(predicate: Predicate, file: FileInfo, types: Mapping[str, pa.DataType]) -> pc.Expression:
+    return _all([*_of_path(predicate, file, types), *_of_stats(predicate, file, file.row_groups)])
+
+
+def _all(parts: Sequence[pc.Expression]) -> pc.Expression:
+    whole = parts[0] if parts else pc.scalar(True)
+    for part in parts[1:]:
+        whole = whole & part
+    return whole
+
+
+def _of_path(predicate: Predicate, file: FileInfo, types: Mapping[str, pa.DataType]) -> list[pc.Expression]:
+    if not file.partition or not types:
+        return []
+    found = []
+    used = {column: types[column] for column in predicate.columns if column in types}
+    try:
+        values = partition_constants(file, used)
+    except (InvalidArgument, *ARROW_ERRORS):
+        return []  # the values are not of that type: whoever reads the rows will say so
+    for column, value in values.items():
+        kind = predicate.fields.field(column).type
+        if not value.is_valid:
+            found.append(pc.field(column).is_null())
+        elif value.type == kind and family(kind) != "float":
+            found.append(pc.field(column) == pc.scalar(value))
+    return found
+
+
+def _of_stats(predicate: Predicate, file: FileInfo, groups: Sequence[RowGroupInfo]) -> list[pc.Expression]:
+    if file.schema is None:
+        return []
+    found: list[pc.Expression] = []
+    filled = [group for group in groups if group.num_rows]
+    for field in predicate.fields:
+        if file.schema.names.count(field.name) != 1:
+            continue
+        own = file.schema.field(field.name).type
+        if plain_type(own) != field.type:
+            continue
+        stats = [(group.num_rows, group.columns.get(field.name)) for group in filled]
+        if stats and all(known is not None for _, known in stats):
+            found += _of_column(field, own, stats, predicate.nan_aware)
+    return found
+
+
+def _of_column(field: pa.Field, own: pa.DataType, stats: Sequence[Any], nan_aware: bool) -> list[pc.Expression]:
+    column = pc.field(field.name)
+    counts = [known.null_count for _, known in stats]
+    bounded = [known for rows, known in stats if known.null_count != rows]
+    if not bounded:
+        return [column.is_null()]
+    low, high = _bounds(field.type, own, bounded, nan_aware)
+    nulls = any(count is None or count > 0 for count in counts)
+    if low is None or high is None:
+        return [] if nulls else [column.is_valid()]
+    parts = [column >= low, column <= high]
+    # This form, one bound at a time, is the one that Arrow understands.
+    return [part | column.is_null() for part in parts] if nulls else parts
+
+
+def _bounds(
+    kind: pa.DataType, own: pa.DataType, stats: Sequence[ColumnStats], nan_aware: bool
+) -> tuple[pa.Scalar | None, pa.Scalar | None]:
+    ends = [end for known in stats for end in (known.min, known.max)]
+    if not all(_trusted(end, kind, own) for end in ends) or (family(kind) == "float" and not nan_aware):
+        return None, None
+    return _scalar(min(ends), kind), _scalar(max(ends), kind)
+
+
+def _trusted(end: Any, kind: pa.DataType, own: pa.DataType) -> bool:
+    """Whether a bound is what it seems to be: of the right Python type, in the unit of the column's type."""
+    if pat.is_float16(own) or pat.is_date64(own) or (pat.is_temporal(kind) and getattr(kind, "unit", "") == "s"):
+        return False  # files hold these in other units
+    if family(kind) == "decimal":
+        return not isinstance(end, bytes | str | float) and end is not None
+    if family(kind) == "float" and isinstance(end, float) and math.isnan(end):
+        return False
+    return isinstance(end, _BOUNDED.get(family(kind), ()))
+
+
+def _scalar(end: Any, kind: pa.DataType) -> pa.Scalar | None:
+    if family(kind) in ("int", "date", "timestamp", "time", "duration"):
+        return from_count(end, kind)
+    try:
+        return pa.scalar(end, kind)
+    except (*ARROW_ERRORS, TypeError, ValueError):
+        return None
+
+
+def _satisfiable(predicate: Predicate, guarantees: Sequence[pc.Expression]) -> set[int]:
+    try:
+        return _surviving(predicate, list(enumerate(guarantees)))
+    except ARROW_ERRORS:
+        # Arrow calculates with what is known, and that may overflow: such a file is looked at, and says so itself.
+        return {at for at, guarantee in enumerate(guarantees) if _maybe(predicate, guarantee)}
+
+
+def _maybe(predicate: Predicate, guarantee: pc.Expression) -> bool:
+    try:
+        return bool(_surviving(predicate, [(0, guarantee)]))
+    except ARROW_ERRORS:
+        return True
+
+
+def _surviving(predicate: Predicate, guarantees: Sequence[tuple[int, pc.Expression]]) -> set[int]:
+    # These files do not exist: they are only names for what is known about them.
+    import pyarrow.dataset as ds  # here, because it brings pandas along where that is installed
+    import pyarrow.fs as pafs
+
+    file_format, nowhere = ds.ParquetFileFormat(), pafs.LocalFileSystem()
+    fragments = [
+        file_format.make_fragment(str(at), nowhere, partition_expression=guarantee) for at, guarantee in guarantees
+    ]
+    dataset = ds.FileSystemDataset(fragments, predicate.fields, file_format, nowhere)
+    return {int(fragment.path) for fragment in dataset.get_fragments(filter=predicate.expression)}

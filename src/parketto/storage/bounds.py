@@ -1,0 +1,57 @@
+"""Bounds from footers as values of the columns' own types."""
+
+from __future__ import annotations
+
+import pyarrow as pa
+import pyarrow.types as pat
+
+from parketto.storage.footers import FileInfo
+
+_UNITS = {"milliseconds": "ms", "microseconds": "us", "nanoseconds": "ns"}
+
+
+def leaf_index(schema: pa.Schema, column: str) -> int:
+    """The position of a column among the leaves of the schema, which is how Parquet counts."""
+    position = schema.get_field_index(column)
+    return sum(_leaves(kind) for kind in schema.types[:position])
+
+
+def _leaves(kind: pa.DataType) -> int:
+    if isinstance(kind, pa.DictionaryType) or kind.num_fields == 0:
+        return 1
+    return sum(_leaves(kind.field(index).type) for index in range(kind.num_fields))
+
+
+def bounds(file: FileInfo, column: str) -> tuple[pa.Scalar, pa.Scalar] | None:
+    """The smallest and the largest value of a column in a file, or None if that cannot be trusted or is not known.
+
+    The bounds of floating-point columns say nothing about NaN, so there are none.
+    """
+    stats = file.column_stats(column)
+    if stats.min is None or file.schema is None:
+        return None
+    kind = file.schema.field(column).type
+    if pat.is_dictionary(kind):
+        kind = kind.value_type
+    if pat.is_floating(kind) or kind.num_fields:
+        return None
+    written = _written_type(kind, file.traits.leaves[leaf_index(file.schema, column)])
+    try:
+        low, high = (pa.scalar(value, written).cast(kind) for value in (stats.min, stats.max))
+    except (pa.ArrowInvalid, pa.ArrowNotImplementedError, pa.ArrowTypeError, OverflowError):
+        return None
+    return low, high
+
+
+def _written_type(kind: pa.DataType, leaf: str) -> pa.DataType:
+    """The type of the raw value: Parquet's unit may be another than Arrow's."""
+    if pat.is_date(kind):
+        return pa.date32()
+    unit = next((short for name, short in _UNITS.items() if name in leaf), None)
+    if unit is None:
+        return kind
+    if pat.is_timestamp(kind):
+        return pa.timestamp(unit, kind.tz)
+    if pat.is_time(kind):
+        return pa.time32(unit) if unit == "ms" else pa.time64(unit)
+    return kind
