@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import os
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any
@@ -13,7 +14,13 @@ from fsspec import AbstractFileSystem
 
 from helpers import oracle
 from parketto import Dataset
+from parketto.engines.base import Engine
+from parketto.engines.registry import get_engine
 
+# What a test does not say is not about the engine: then the one without a start-up time serves.
+os.environ.setdefault("PARKETTO_ENGINE", "pyarrow")
+ENGINES = ("pyarrow", "spark")
+MERGE_ENGINES = ("pyarrow", "spark", "spark-shuffle")
 _CRASH_POINTS: dict[str, int] = {}
 _numbers = itertools.count()
 
@@ -68,10 +75,57 @@ def place(request: pytest.FixtureRequest) -> Place:
     return chosen
 
 
-@pytest.fixture(params=["pyarrow"])
-def engine(request: pytest.FixtureRequest) -> str:
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption("--engines", default=",".join(ENGINES), help="which engines `engine` stands for")
+
+
+def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
+    for name, choices in (("engine", ENGINES), ("merge_engine", MERGE_ENGINES)):
+        if name in metafunc.fixturenames:
+            wanted = metafunc.config.getoption("--engines").split(",")
+            metafunc.parametrize(name, [choice for choice in choices if choice in wanted], indirect=True)
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Spark's tasks run in other processes: what is in this one's memory is not theirs to see."""
+    apart = [item for item in items if _memory_on_spark(item)]
+    config.hook.pytest_deselected(items=apart)
+    items[:] = [item for item in items if item not in set(apart)]
+
+
+def _memory_on_spark(item: pytest.Item) -> bool:
+    chosen = getattr(getattr(item, "callspec", None), "params", {})
+    engines = [chosen.get("engine", ""), chosen.get("merge_engine", "")]
+    in_memory = chosen.get("place") == "memory" or "memory" in getattr(item, "fixturenames", ())
+    return in_memory and any(name.startswith("spark") for name in engines)
+
+
+@pytest.fixture
+def engine(request: pytest.FixtureRequest) -> Engine:
     """Every engine: a test that takes this runs once on each."""
-    return str(request.param)
+    return _engine(request.param)
+
+
+@pytest.fixture
+def merge_engine(request: pytest.FixtureRequest) -> Engine:
+    """Every engine, and Spark in both of its ways to merge and to sort."""
+    return _engine(request.param)
+
+
+def _engine(name: str) -> Engine:
+    if name == "spark-shuffle":
+        from parketto.engines.spark.engine import SparkEngine
+
+        return SparkEngine(broadcast_mb=1e-6, shuffle_mb=1e-6)
+    return get_engine(name)
+
+
+@pytest.fixture(scope="session")
+def spark() -> Any:
+    """The session that all tests of this process share."""
+    from parketto.engines.spark.session import get_session
+
+    return get_session()[0]
 
 
 @pytest.fixture

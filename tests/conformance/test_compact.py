@@ -18,6 +18,7 @@ from parketto import (
     compact_parquet_dataset_pyarrow,
     plan_compaction_groups,
 )
+from parketto.engines.base import Engine
 from parketto.storage import footers
 from parketto.storage.store import FileEntry
 
@@ -50,7 +51,7 @@ def partitioned(place: Place, days: int = 3, files: int = 6, rows: int = 500) ->
     )
 
 
-def test_by_target_size(place: Place, engine: str) -> None:
+def test_by_target_size(place: Place, engine: Engine) -> None:
     """Files become about as large as asked for, fewer, with every row."""
     place.write_files({f"f{n:02d}.parquet": numbers(4000, n) for n in range(24)})
     before = place.rows()
@@ -63,7 +64,7 @@ def test_by_target_size(place: Place, engine: str) -> None:
     assert all(0.5 * target <= found <= 1.8 * target for found in sizes), (target, sizes)
 
 
-def test_by_target_rows(place: Place, engine: str) -> None:
+def test_by_target_rows(place: Place, engine: Engine) -> None:
     partitioned(place)
     before, schemas = place.rows(), oracle.schemas(place.root, place.fs)
     place.dataset(engine=engine).compact(target_rows_per_file=1300)
@@ -73,7 +74,7 @@ def test_by_target_rows(place: Place, engine: str) -> None:
     assert all(table.schema.equals(schemas[0], check_metadata=True) for table in tables)
 
 
-def test_file_with_too_many_rows_is_split(place: Place, engine: str) -> None:
+def test_file_with_too_many_rows_is_split(place: Place, engine: Engine) -> None:
     place.write_files({"big.parquet": numbers(1000, 1)})
     before = place.rows()
     stats = place.dataset(engine=engine).compact(target_rows_per_file=300)
@@ -85,13 +86,13 @@ def test_file_with_too_many_rows_is_split(place: Place, engine: str) -> None:
     assert (stats["before_file_count"], stats["after_file_count"]) == (1, 4)
 
 
-def test_row_order_is_kept_inside_a_group(place: Place, engine: str) -> None:
+def test_row_order_is_kept_inside_a_group(place: Place, engine: Engine) -> None:
     place.write_files({f"f{n}.parquet": numbers(100, n) for n in range(5)})
     place.dataset(engine=engine).compact()
     assert place.dataset().read().column("id").to_pylist() == list(range(500))
 
 
-def test_dry_run_plans_and_touches_nothing(place: Place, engine: str) -> None:
+def test_dry_run_plans_and_touches_nothing(place: Place, engine: Engine) -> None:
     partitioned(place)
     before = place.state()
     stats = place.dataset(engine=engine).compact(target_mb_per_file=256, dry_run=True)
@@ -107,7 +108,7 @@ def test_dry_run_plans_and_touches_nothing(place: Place, engine: str) -> None:
     )
 
 
-def test_live_run_does_what_the_dry_run_said(place: Place, engine: str) -> None:
+def test_live_run_does_what_the_dry_run_said(place: Place, engine: Engine) -> None:
     partitioned(place)
     planned = place.dataset(engine=engine).compact(target_rows_per_file=1300, dry_run=True)
     done = place.dataset(engine=engine).compact(target_rows_per_file=1300)
@@ -125,7 +126,7 @@ def test_live_run_does_what_the_dry_run_said(place: Place, engine: str) -> None:
     assert done["zorder_columns"] is None
 
 
-def test_statistics_are_what_can_be_counted(place: Place, engine: str) -> None:
+def test_statistics_are_what_can_be_counted(place: Place, engine: Engine) -> None:
     partitioned(place)
     paths = oracle.data_files(place.root, place.fs)
     sizes = {path: place.fs.size(path) for path in paths}
@@ -141,7 +142,7 @@ def test_statistics_are_what_can_be_counted(place: Place, engine: str) -> None:
 
 
 @pytest.mark.parametrize("codec", ["snappy", "gzip", "lz4", "zstd", "brotli", "none", "ZSTD"])
-def test_recompression(place: Place, engine: str, codec: str) -> None:
+def test_recompression(place: Place, engine: Engine, codec: str) -> None:
     partitioned(place, days=1)
     before = place.rows()
     stats = place.dataset(engine=engine).compact(compression=codec)
@@ -151,14 +152,14 @@ def test_recompression(place: Place, engine: str, codec: str) -> None:
 
 
 @pytest.mark.parametrize("codec", ["snappy", "gzip", "lz4", "zstd", "brotli", "none"])
-def test_codec_is_kept_by_default(place: Place, engine: str, codec: str) -> None:
+def test_codec_is_kept_by_default(place: Place, engine: Engine, codec: str) -> None:
     place.write_files({f"f{n}.parquet": numbers(50, n) for n in range(3)}, compression=codec)
     stats = place.dataset(engine=engine).compact()
     assert stats["compression_codec"] == codec
     assert [file.codec for file in place.dataset().files()] == [codec]
 
 
-def test_partitions_keep_their_own_codecs(place: Place, engine: str) -> None:
+def test_partitions_keep_their_own_codecs(place: Place, engine: Engine) -> None:
     place.write_files({f"k=1/f{n}.parquet": numbers(50, n) for n in range(3)}, compression="zstd")
     place.write_files({f"k=2/f{n}.parquet": numbers(50, n) for n in range(3)}, compression="gzip")
     stats = place.dataset(engine=engine).compact()
@@ -170,7 +171,7 @@ def test_partitions_keep_their_own_codecs(place: Place, engine: str) -> None:
     "wanted",
     ["date=2025-11-04", ["date=2025-11-04"], {"date": "2025-11-04"}, ["date=2025-11-04", "date=nope"]],
 )
-def test_partition_limited(place: Place, engine: str, wanted: object) -> None:
+def test_partition_limited(place: Place, engine: Engine, wanted: object) -> None:
     """Only the named partition is considered; every byte of the others stays."""
     partitioned(place)
     before_rows, before = place.rows(), place.state()
@@ -181,7 +182,7 @@ def test_partition_limited(place: Place, engine: str, wanted: object) -> None:
     assert {path: content for path, content in place.state().items() if "2025-11-04" not in path} == others
 
 
-def test_filter_on_an_inner_partition_column(place: Place, engine: str) -> None:
+def test_filter_on_an_inner_partition_column(place: Place, engine: Engine) -> None:
     place.write_files(
         {f"product=P{p}/day={d}/f{n}.parquet": numbers(9, n) for p in (1, 2) for d in (1, 10) for n in (0, 1)}
     )
@@ -193,7 +194,7 @@ def test_filter_on_an_inner_partition_column(place: Place, engine: str) -> None:
     ]
 
 
-def test_no_op_when_already_compact(place: Place, engine: str) -> None:
+def test_no_op_when_already_compact(place: Place, engine: Engine) -> None:
     partitioned(place)
     dataset = place.dataset(engine=engine)
     dataset.compact(target_rows_per_file=1300)
@@ -205,7 +206,7 @@ def test_no_op_when_already_compact(place: Place, engine: str) -> None:
     assert stats["before_file_count"] == stats["after_file_count"]
 
 
-def test_untouched_files_keep_name_bytes_and_mtime(local: Place, engine: str) -> None:
+def test_untouched_files_keep_name_bytes_and_mtime(local: Place, engine: Engine) -> None:
     local.write_files({"good.parquet": numbers(900, 0), "a.parquet": numbers(10, 1), "b.parquet": numbers(10, 2)})
     before = os.stat(f"{local.root}/good.parquet")
     local.dataset(engine=engine).compact(target_rows_per_file=1000)
@@ -214,7 +215,7 @@ def test_untouched_files_keep_name_bytes_and_mtime(local: Place, engine: str) ->
     assert len(local.files()) == 2
 
 
-def test_what_is_no_data_is_never_touched(place: Place, engine: str) -> None:
+def test_what_is_no_data_is_never_touched(place: Place, engine: Engine) -> None:
     partitioned(place)
     strangers = {
         "_SUCCESS": b"",
@@ -234,7 +235,7 @@ def test_what_is_no_data_is_never_touched(place: Place, engine: str) -> None:
     assert len(place.files()) == 3
 
 
-def test_compact_append_compact_keeps_every_row(place: Place, engine: str) -> None:
+def test_compact_append_compact_keeps_every_row(place: Place, engine: Engine) -> None:
     """Output names are never used twice: what was just written is never overwritten or removed."""
     dataset = place.dataset(engine=engine)
     expected: list[int] = []
@@ -248,7 +249,7 @@ def test_compact_append_compact_keeps_every_row(place: Place, engine: str) -> No
     assert len(place.files()) == 1
 
 
-def test_different_schemas_are_never_mixed(place: Place, engine: str) -> None:
+def test_different_schemas_are_never_mixed(place: Place, engine: Engine) -> None:
     place.write_files({f"int{n}.parquet": pa.table({"v": pa.array([n], pa.int32())}) for n in range(3)})
     place.write_files({f"long{n}.parquet": pa.table({"v": pa.array([n], pa.int64())}) for n in range(3)})
     place.write_files({f"two{n}.parquet": pa.table({"v": [n], "w": ["x"]}) for n in range(3)})
@@ -266,7 +267,7 @@ def test_different_schemas_are_never_mixed(place: Place, engine: str) -> None:
     assert place.rows() == before
 
 
-def test_empty_files(place: Place, engine: str) -> None:
+def test_empty_files(place: Place, engine: Engine) -> None:
     empty = numbers(10, 0).slice(0, 0)
     place.write_files(
         {"a.parquet": empty, "b.parquet": empty, "day=1/a.parquet": empty, "day=1/b.parquet": numbers(5, 1)}
@@ -278,10 +279,12 @@ def test_empty_files(place: Place, engine: str) -> None:
     assert all(schema.equals(empty.schema) for schema in oracle.schemas(place.root, place.fs))
 
 
-def test_data_of_a_file_goes_only_once_through_the_engine(
-    place: Place, engine: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Streaming, group by group: no file is opened that is not in a group, none is opened twice for its data."""
+def test_data_of_a_file_goes_only_once_through_the_engine(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Streaming, group by group: no file is opened that is not in a group, none is opened twice for its data.
+
+    The tasks are the same on every engine; here they run in this process, where it can be watched.
+    """
+    engine = "pyarrow"
     partitioned(place, days=2, files=4)
     place.write_files({"date=2025-11-04/good.parquet": numbers(1800, 999)})
     dataset = place.dataset(engine=engine)
@@ -303,7 +306,7 @@ def test_data_of_a_file_goes_only_once_through_the_engine(
 
 
 def test_one_listing_and_one_footer_read_per_file(
-    place: Place, engine: str, monkeypatch: pytest.MonkeyPatch
+    place: Place, engine: Engine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     partitioned(place, days=2, files=4)
     listings: list[str] = []
@@ -327,7 +330,7 @@ def test_one_listing_and_one_footer_read_per_file(
     assert sorted(path for path in read if path.endswith(".parquet")) == before
 
 
-def test_progress_is_told(place: Place, engine: str) -> None:
+def test_progress_is_told(place: Place, engine: Engine) -> None:
     partitioned(place)
     seen: list[Progress] = []
     place.dataset(engine=engine, threads=1).compact(progress=seen.append)

@@ -23,6 +23,7 @@ from conftest import Place
 from helpers import oracle
 from helpers.crash import Crash, mortal
 from parketto import CommitConflict, CommitStateUnknown, Dataset, NotPlainParquet, UnreadableFile
+from parketto.engines.base import Engine
 from parketto.storage import locks
 from parketto.storage.footers import _logical_type
 from parketto.storage.local import LocalStore
@@ -368,7 +369,7 @@ class TestListing:
 
 
 class TestValues:
-    def test_timestamps_that_arrow_would_change_are_refused(self, place: Place, engine: str) -> None:
+    def test_timestamps_that_arrow_would_change_are_refused(self, place: Place, engine: Engine) -> None:
         far = pa.array([dt.datetime(9999, 12, 31), None], pa.timestamp("us"))  # noqa: DTZ001
         place.write_files(
             {f"f{n}.parquet": pa.table({"at": far}) for n in range(2)},
@@ -380,7 +381,7 @@ class TestValues:
             place.dataset(engine=engine).compact()
         assert place.state() == before
 
-    def test_pages_with_a_wrong_checksum_are_not_made_permanent(self, place: Place, engine: str) -> None:
+    def test_pages_with_a_wrong_checksum_are_not_made_permanent(self, place: Place, engine: Engine) -> None:
         small_files(place, 2)
         sink = pa.BufferOutputStream()
         table = pa.table({"x": pa.array(range(1000, 2000), pa.int64())})
@@ -394,7 +395,7 @@ class TestValues:
     @pytest.mark.parametrize("index", [pa.int8(), pa.uint8(), pa.int16()])
     @pytest.mark.parametrize("operation", ["compact", "optimize"])
     def test_small_dictionary_indices_stay_readable(
-        self, place: Place, engine: str, index: pa.DataType, operation: str
+        self, place: Place, engine: Engine, index: pa.DataType, operation: str
     ) -> None:
         """Files of few categories each, many together: every row group must still fit the index type."""
         kind = pa.dictionary(index, pa.string())
@@ -407,7 +408,7 @@ class TestValues:
         assert place.rows() == before
         assert oracle.schemas(place.root, place.fs)[0].field("word").type == kind
 
-    def test_categories_stay_small(self, place: Place, engine: str) -> None:
+    def test_categories_stay_small(self, place: Place, engine: Engine) -> None:
         """Every file brings a dictionary of its own; together they are still a few categories."""
         rng = np.random.default_rng(4)
         names = pa.array([f"category number {n} with a longer name" for n in range(20)])
@@ -418,7 +419,7 @@ class TestValues:
             stats = run(place.dataset(engine=engine))
             assert stats["after_total_bytes"] < stats["before_total_bytes"]
 
-    def test_dictionaries_inside_of_lists_and_structs(self, place: Place, engine: str) -> None:
+    def test_dictionaries_inside_of_lists_and_structs(self, place: Place, engine: Engine) -> None:
         kind = pa.dictionary(pa.int32(), pa.string())
         words = pa.array(["a", "b", "a", "c"]).dictionary_encode()
         nested = pa.StructArray.from_arrays([words], fields=[pa.field("w", kind)])
@@ -431,7 +432,7 @@ class TestValues:
         assert place.rows() == before
         assert oracle.schemas(place.root, place.fs)[0].equals(schema, check_metadata=True)
 
-    def test_dictionaries_do_not_inflate_files(self, place: Place, engine: str) -> None:
+    def test_dictionaries_do_not_inflate_files(self, place: Place, engine: Engine) -> None:
         words = pa.array([f"{n:06d}" * 12 for n in range(40_000)]).dictionary_encode()
         for n in range(3):
             place.write_files({f"f{n}.parquet": pa.table({"word": words.take(pa.array(np.arange(40_000)))})})
@@ -440,7 +441,7 @@ class TestValues:
         (path,) = oracle.data_files(place.root, place.fs)
         assert pq.read_metadata(io.BytesIO(place.fs.cat_file(path))).num_row_groups < 4
 
-    def test_logical_types_of_parquet_survive(self, place: Place, engine: str) -> None:
+    def test_logical_types_of_parquet_survive(self, place: Place, engine: Engine) -> None:
         table = pa.table(
             {
                 "id": pa.array([uuid.uuid4().bytes], pa.binary(16)).cast(pa.uuid()),
@@ -482,7 +483,9 @@ class TestValues:
         with pytest.raises(UnreadableFile, match="encrypted"):
             local.dataset().compact()
 
-    def test_files_that_differ_in_the_metadata_of_a_field_are_kept_apart(self, place: Place, engine: str) -> None:
+    def test_files_that_differ_in_the_metadata_of_a_field_are_kept_apart(
+        self, place: Place, engine: Engine
+    ) -> None:
         for unit in ("metres", "feet"):
             schema = pa.schema([pa.field("x", pa.int64(), metadata={"unit": unit})])
             place.write_files({f"{unit}{n}.parquet": pa.table({"x": [n]}, schema=schema) for n in range(2)})
@@ -490,7 +493,7 @@ class TestValues:
         units = [schema.field("x").metadata[b"unit"] for schema in oracle.schemas(place.root, place.fs)]
         assert sorted(units) == [b"feet", b"metres"]
 
-    def test_files_with_and_without_an_arrow_schema(self, place: Place, engine: str) -> None:
+    def test_files_with_and_without_an_arrow_schema(self, place: Place, engine: Engine) -> None:
         place.write_files({"a.parquet": pa.table({"x": [1]})}, store_schema=False)
         place.write_files({"b.parquet": pa.table({"x": [2]}).replace_schema_metadata({"k": "v"})})
         place.dataset(engine=engine).compact()
@@ -540,13 +543,13 @@ class TestSettling:
         ],
         ids=["nulls", "nan", "long strings", "only NULL"],
     )
-    def test_columns_without_bounds_are_ordered_once(self, place: Place, engine: str, column: pa.Array) -> None:
+    def test_columns_without_bounds_are_ordered_once(self, place: Place, engine: Engine, column: pa.Array) -> None:
         place.write_files({f"f{n}.parquet": pa.table({"x": column}) for n in range(2)})
         dataset = place.dataset(engine=engine)
         assert dataset.optimize(["x"], target_rows_per_file=4)["compacted_file_count"] == 2
         assert dataset.optimize(["x"], target_rows_per_file=4)["compacted_file_count"] == 0
 
-    def test_both_thresholds_and_rows_of_uneven_width(self, place: Place, engine: str) -> None:
+    def test_both_thresholds_and_rows_of_uneven_width(self, place: Place, engine: Engine) -> None:
         rng = np.random.default_rng(2)
         text = [rng.bytes(10 if n < 9000 else 1200).hex() for n in range(12_000)]
         place.write_files({"f.parquet": pa.table({"n": range(12_000), "text": text})})
@@ -556,7 +559,9 @@ class TestSettling:
             dataset.optimize(["n"], target_mb_per_file=0.5, target_rows_per_file=4000)["compacted_file_count"] == 0
         )
 
-    def test_planned_and_real_number_of_files_agree_when_a_file_is_split(self, place: Place, engine: str) -> None:
+    def test_planned_and_real_number_of_files_agree_when_a_file_is_split(
+        self, place: Place, engine: Engine
+    ) -> None:
         place.write_files({"f.parquet": pa.table({"x": range(7)})})
         planned = place.dataset(engine=engine).compact(target_rows_per_file=2, dry_run=True)
         done = place.dataset(engine=engine).compact(target_rows_per_file=2)

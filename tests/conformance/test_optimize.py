@@ -14,6 +14,7 @@ import pytest
 from conftest import Place
 from helpers import oracle
 from parketto import collect_dataset_stats, optimize_parquet_dataset_pyarrow, plan_optimize_groups
+from parketto.engines.base import Engine
 
 
 def visits(rows: int, seed: int) -> pa.Table:
@@ -37,7 +38,7 @@ def keys(table: pa.Table, columns: list[str]) -> list[tuple[object, ...]]:
     return list(zip(*(table.column(name).to_pylist() for name in columns), strict=True))
 
 
-def test_rows_are_in_order_in_every_partition(place: Place, engine: str) -> None:
+def test_rows_are_in_order_in_every_partition(place: Place, engine: Engine) -> None:
     place.write_files({f"day={d}/f{n}.parquet": visits(200, d * 10 + n) for d in (1, 2) for n in range(5)})
     before = place.rows()
     stats = place.dataset(engine=engine).optimize(["user_id", "event_date"], target_rows_per_file=400)
@@ -54,7 +55,7 @@ def test_rows_are_in_order_in_every_partition(place: Place, engine: str) -> None
     assert all("optimized-" in name for name in place.files())
 
 
-def test_order_and_size_in_one_rewrite(place: Place, engine: str) -> None:
+def test_order_and_size_in_one_rewrite(place: Place, engine: Engine) -> None:
     place.write_files({f"f{n}.parquet": visits(20_000, n) for n in range(8)})
     before = place.rows()
     target = 0.25
@@ -65,7 +66,7 @@ def test_order_and_size_in_one_rewrite(place: Place, engine: str) -> None:
     assert all(0.75 * target <= size <= 1.3 * target for size in sizes[:-1]), sizes
 
 
-def test_dry_run(place: Place, engine: str) -> None:
+def test_dry_run(place: Place, engine: Engine) -> None:
     place.write_files({f"f{n}.parquet": visits(100, n) for n in range(4)})
     before = place.state()
     stats = place.dataset(engine=engine).optimize(["user_id"], dry_run=True)
@@ -74,7 +75,7 @@ def test_dry_run(place: Place, engine: str) -> None:
     assert (stats["after_file_count"], stats["dry_run"], stats["zorder_columns"]) == (1, True, ["user_id"])
 
 
-def test_twice_rewrites_nothing_and_keeps_every_row(place: Place, engine: str) -> None:
+def test_twice_rewrites_nothing_and_keeps_every_row(place: Place, engine: Engine) -> None:
     place.write_files({f"f{n}.parquet": visits(20_000, n) for n in range(8)})
     before = place.rows()
     dataset = place.dataset(engine=engine)
@@ -89,7 +90,7 @@ def test_twice_rewrites_nothing_and_keeps_every_row(place: Place, engine: str) -
     assert sum(place.rows().values()) == sum(before.values()) + 10
 
 
-def test_another_order_is_work_again(place: Place, engine: str) -> None:
+def test_another_order_is_work_again(place: Place, engine: Engine) -> None:
     place.write_files({f"f{n}.parquet": visits(100, n) for n in range(2)})
     dataset = place.dataset(engine=engine)
     dataset.optimize(["user_id"])
@@ -97,7 +98,7 @@ def test_another_order_is_work_again(place: Place, engine: str) -> None:
     assert in_order(keys(tables(place)[0], ["event_date"]))
 
 
-def test_one_unordered_file_is_ordered(place: Place, engine: str) -> None:
+def test_one_unordered_file_is_ordered(place: Place, engine: Engine) -> None:
     place.write_files({"f.parquet": visits(500, 1)})
     assert place.dataset(engine=engine).optimize(["user_id"])["compacted_file_count"] == 1
     assert in_order(keys(tables(place)[0], ["user_id"]))
@@ -125,7 +126,7 @@ def test_one_unordered_file_is_ordered(place: Place, engine: str) -> None:
     ],
     ids=str,
 )
-def test_every_orderable_type(place: Place, engine: str, kind: pa.DataType, values: list[object]) -> None:
+def test_every_orderable_type(place: Place, engine: Engine, kind: pa.DataType, values: list[object]) -> None:
     if kind == pa.string_view() and not oracle.parquet_has_views():
         pytest.skip("this PyArrow has no string views in Parquet")
     place.write_files(
@@ -143,7 +144,7 @@ def test_every_orderable_type(place: Place, engine: str, kind: pa.DataType, valu
     assert table.schema.field("k").type == kind
 
 
-def test_nan_comes_after_numbers_and_before_null(place: Place, engine: str) -> None:
+def test_nan_comes_after_numbers_and_before_null(place: Place, engine: Engine) -> None:
     place.write_files({"a.parquet": pa.table({"k": [math.nan, 1.0, None, math.inf, -0.0, 0.0]})})
     place.dataset(engine=engine).optimize(["k"])
     found = tables(place)[0].column("k").to_pylist()
@@ -152,7 +153,7 @@ def test_nan_comes_after_numbers_and_before_null(place: Place, engine: str) -> N
     assert found[5] is None
 
 
-def test_more_data_than_memory(local: Place, engine: str) -> None:
+def test_more_data_than_memory(local: Place, engine: Engine) -> None:
     """Runs are spilled and merged; order, rows, ties and NULLs come out right."""
     chance = random.Random(5)
     words = [
@@ -175,7 +176,7 @@ def test_more_data_than_memory(local: Place, engine: str) -> None:
 
 
 @pytest.mark.parametrize("columns", [["missing_col"], ["user_id", "nope"]])
-def test_unknown_column(place: Place, engine: str, columns: list[str]) -> None:
+def test_unknown_column(place: Place, engine: Engine, columns: list[str]) -> None:
     place.write_files({"f.parquet": visits(10, 1)})
     before = place.state()
     with pytest.raises(ValueError, match=f"{columns[-1]!r}; available columns: 'user_id', 'event_date', 'n'"):

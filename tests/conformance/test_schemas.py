@@ -13,6 +13,7 @@ import pytest
 
 from conftest import Place
 from helpers import oracle
+from parketto.engines.base import Engine
 
 
 def exotic(seed: int) -> pa.Table:
@@ -79,7 +80,7 @@ def row_by_row(tables: list[pa.Table]) -> dict[int, pa.Table]:
 
 
 @pytest.mark.parametrize("operation", ["compact", "optimize", "optimize by two", "split"])
-def test_exotic_schemas_survive(place: Place, engine: str, operation: str) -> None:
+def test_exotic_schemas_survive(place: Place, engine: Engine, operation: str) -> None:
     place.write_files({f"f{n}.parquet": exotic(n) for n in range(4)})
     before = [oracle.read_file(path, place.fs) for path in oracle.data_files(place.root, place.fs)]
     dataset = place.dataset(engine=engine)
@@ -105,7 +106,7 @@ def footer_of(place: Place) -> pq.FileMetaData:
     return pq.read_metadata(io.BytesIO(place.fs.cat_file(path)))
 
 
-def test_parquet_schema_is_the_same_to_the_letter(place: Place, engine: str) -> None:
+def test_parquet_schema_is_the_same_to_the_letter(place: Place, engine: Engine) -> None:
     """Not only what Arrow makes of it: field ids, repetition, logical types, names of list elements."""
     place.write_files({f"f{n}.parquet": exotic(n) for n in range(2)}, use_compliant_nested_type=False)
     path = oracle.data_files(place.root, place.fs)[0]
@@ -116,7 +117,7 @@ def test_parquet_schema_is_the_same_to_the_letter(place: Place, engine: str) -> 
     assert after.metadata == before.metadata
 
 
-def test_files_without_an_arrow_schema_do_not_get_one(place: Place, engine: str) -> None:
+def test_files_without_an_arrow_schema_do_not_get_one(place: Place, engine: Engine) -> None:
     """What other programs wrote stays as they wrote it."""
     table = pa.table({"id": pa.array([1, 2], pa.int32()), "day": pa.array([1, 2], pa.date32())})
     place.write_files({f"f{n}.parquet": table for n in range(2)}, store_schema=False)
@@ -124,7 +125,7 @@ def test_files_without_an_arrow_schema_do_not_get_one(place: Place, engine: str)
     assert b"ARROW:schema" not in (footer_of(place).metadata or {})
 
 
-def test_int96_timestamps_stay_int96(place: Place, engine: str) -> None:
+def test_int96_timestamps_stay_int96(place: Place, engine: Engine) -> None:
     """Spark's own default, and the only form that some readers take."""
     table = pa.table({"at": pa.array([1_700_000_000_000_000, None], pa.timestamp("us")), "n": [1, 2]})
     place.write_files(
@@ -136,7 +137,7 @@ def test_int96_timestamps_stay_int96(place: Place, engine: str) -> None:
     assert place.rows() == before
 
 
-def test_decimals_stored_as_integers_stay_so(place: Place, engine: str) -> None:
+def test_decimals_stored_as_integers_stay_so(place: Place, engine: Engine) -> None:
     table = pa.table({"price": pa.array([Decimal("1.25"), None], pa.decimal128(9, 2))})
     place.write_files(
         {f"f{n}.parquet": table for n in range(2)}, store_decimal_as_integer=True, store_schema=False
@@ -147,7 +148,7 @@ def test_decimals_stored_as_integers_stay_so(place: Place, engine: str) -> None:
     assert place.rows() == before
 
 
-def test_differing_metadata_is_no_different_schema(place: Place, engine: str) -> None:
+def test_differing_metadata_is_no_different_schema(place: Place, engine: Engine) -> None:
     """pandas writes the range of its index into every file: such files still belong together."""
     for n in range(3):
         table = pa.table({"id": [n]}).replace_schema_metadata({"pandas": f'{{"stop": {n}}}', f"only-{n}": "x"})
@@ -159,7 +160,7 @@ def test_differing_metadata_is_no_different_schema(place: Place, engine: str) ->
     assert {b"only-0", b"only-1", b"only-2"} <= set(found)
 
 
-def test_dictionaries_that_differ_from_file_to_file(place: Place, engine: str) -> None:
+def test_dictionaries_that_differ_from_file_to_file(place: Place, engine: Engine) -> None:
     for n in range(4):
         words = pa.array([f"word {n} {i % 3}" for i in range(50)]).dictionary_encode()
         place.write_files({f"f{n}.parquet": pa.table({"word": words, "n": range(50)})})
@@ -172,7 +173,7 @@ def test_dictionaries_that_differ_from_file_to_file(place: Place, engine: str) -
     assert pa.types.is_dictionary(oracle.schemas(place.root, place.fs)[0].field("word").type)
 
 
-def test_rewritten_files_carry_statistics_and_page_index(place: Place, engine: str) -> None:
+def test_rewritten_files_carry_statistics_and_page_index(place: Place, engine: Engine) -> None:
     place.write_files({f"f{n}.parquet": pa.table({"id": [n, n + 1]}) for n in range(2)})
     place.dataset(engine=engine).optimize(["id"])
     group = footer_of(place).row_group(0)

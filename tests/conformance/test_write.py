@@ -11,11 +11,12 @@ import pytest
 
 from conftest import Place
 from helpers import oracle
+from parketto.engines.base import Engine
 
 TABLE = pa.table({"id": list(range(10)), "name": [f"n{n}" for n in range(10)]})
 
 
-def test_write_makes_the_dataset(place: Place, engine: str) -> None:
+def test_write_makes_the_dataset(place: Place, engine: Engine) -> None:
     stats = place.dataset(engine=engine).write(TABLE)
     assert oracle.read_file(oracle.data_files(place.root, place.fs)[0], place.fs).equals(TABLE)
     assert stats["rows_written"] == 10
@@ -26,7 +27,7 @@ def test_write_makes_the_dataset(place: Place, engine: str) -> None:
     assert place.left_behind() == []
 
 
-def test_append_adds_and_overwrite_replaces(place: Place, engine: str) -> None:
+def test_append_adds_and_overwrite_replaces(place: Place, engine: Engine) -> None:
     dataset = place.dataset(engine=engine)
     for _ in range(3):
         dataset.write(TABLE)
@@ -40,13 +41,13 @@ def test_append_adds_and_overwrite_replaces(place: Place, engine: str) -> None:
     assert place.fs.cat_file(f"{place.root}/_metadata") == b"mine"
 
 
-def test_overwrite_replaces_partitions_too(place: Place, engine: str) -> None:
+def test_overwrite_replaces_partitions_too(place: Place, engine: Engine) -> None:
     place.write_files({"day=1/a.parquet": TABLE, "day=2/a.parquet": TABLE})
     place.dataset(engine=engine).write(TABLE, mode="overwrite")
     assert len(place.files()) == 1
 
 
-def test_overwrite_of_a_damaged_dataset(place: Place, engine: str) -> None:
+def test_overwrite_of_a_damaged_dataset(place: Place, engine: Engine) -> None:
     """Replacing needs no look into what is replaced."""
     place.fs.makedirs(place.root)
     place.fs.pipe_file(f"{place.root}/bad.parquet", b"garbage")
@@ -55,23 +56,23 @@ def test_overwrite_of_a_damaged_dataset(place: Place, engine: str) -> None:
     assert dataset.read().equals(TABLE)
 
 
-def test_max_rows_per_file(place: Place, engine: str) -> None:
+def test_max_rows_per_file(place: Place, engine: Engine) -> None:
     place.dataset(engine=engine).write(TABLE, max_rows_per_file=4)
     tables = [oracle.read_file(path, place.fs) for path in oracle.data_files(place.root, place.fs)]
     assert [table.num_rows for table in tables] == [4, 4, 2]
     assert pa.concat_tables(tables).equals(TABLE), "names sort in the order of the rows"
 
 
-def test_reader_is_streamed(place: Place, engine: str) -> None:
+def test_reader_is_streamed(place: Place, engine: Engine) -> None:
     reader = pa.RecordBatchReader.from_batches(TABLE.schema, iter(TABLE.to_batches(max_chunksize=3)))
     assert place.dataset(engine=engine).write(reader)["rows_written"] == 10
 
 
-def test_record_batch(place: Place, engine: str) -> None:
+def test_record_batch(place: Place, engine: Engine) -> None:
     assert place.dataset(engine=engine).write(TABLE.to_batches()[0])["rows_written"] == 10
 
 
-def test_empty_table_still_writes_its_schema(place: Place, engine: str) -> None:
+def test_empty_table_still_writes_its_schema(place: Place, engine: Engine) -> None:
     place.dataset(engine=engine).write(TABLE.slice(0, 0))
     (found,) = [oracle.read_file(path, place.fs) for path in oracle.data_files(place.root, place.fs)]
     assert found.num_rows == 0
@@ -79,13 +80,13 @@ def test_empty_table_still_writes_its_schema(place: Place, engine: str) -> None:
 
 
 @pytest.mark.parametrize("codec", ["snappy", "gzip", "lz4", "zstd", "brotli", "none"])
-def test_codecs(place: Place, engine: str, codec: str) -> None:
+def test_codecs(place: Place, engine: Engine, codec: str) -> None:
     dataset = place.dataset(engine=engine)
     dataset.write(TABLE, compression=codec)
     assert dataset.files()[0].codec == codec
 
 
-def test_source_that_fails_in_the_middle_changes_nothing(place: Place, engine: str) -> None:
+def test_source_that_fails_in_the_middle_changes_nothing(place: Place, engine: Engine) -> None:
     dataset = place.dataset(engine=engine)
     dataset.write(TABLE)
     before = place.state()
@@ -131,19 +132,19 @@ def test_path_that_is_a_file(place: Place) -> None:
 
 
 class TestNames:
-    def test_uuid_is_the_default(self, place: Place, engine: str) -> None:
+    def test_uuid_is_the_default(self, place: Place, engine: Engine) -> None:
         place.dataset(engine=engine).write(TABLE, max_rows_per_file=3)
         assert all(re.fullmatch(r"part-[0-9a-f]{32}\.parquet", name) for name in place.files())
         assert len(place.files()) == 4
 
-    def test_timestamps_sort_chronologically(self, place: Place, engine: str) -> None:
+    def test_timestamps_sort_chronologically(self, place: Place, engine: Engine) -> None:
         dataset = place.dataset(engine=engine)
         for start in (0, 5):
             dataset.write(TABLE.slice(start, 5), naming="timestamp", max_rows_per_file=2)
         assert all(re.fullmatch(r"part-\d{8}T\d{15}\.parquet", name) for name in place.files())
         assert dataset.read().equals(TABLE)
 
-    def test_numbers_go_on_after_the_highest(self, place: Place, engine: str) -> None:
+    def test_numbers_go_on_after_the_highest(self, place: Place, engine: Engine) -> None:
         dataset = place.dataset(engine=engine)
         dataset.write(TABLE, basename_template="data_{}.parquet", max_rows_per_file=5)
         assert place.files() == ["data_000.parquet", "data_001.parquet"]
@@ -154,7 +155,7 @@ class TestNames:
         dataset.write(TABLE, "overwrite", basename_template="data_{}.parquet")
         assert place.files() == ["data_043.parquet"]
 
-    def test_a_template_with_another_scheme(self, place: Place, engine: str) -> None:
+    def test_a_template_with_another_scheme(self, place: Place, engine: Engine) -> None:
         place.dataset(engine=engine).write(TABLE, basename_template="x-{}.parquet", naming="uuid")
         assert re.fullmatch(r"x-[0-9a-f]{32}\.parquet", place.files()[0])
 
@@ -187,7 +188,7 @@ class TestNames:
 class TestPartitions:
     HOSTILE: ClassVar = ["x/y", "a=b", "..", ".", "", None, "ünï", "%2F", "a b", "'", "\n", "plain"]
 
-    def test_every_value_lands_in_a_folder_of_its_own(self, place: Place, engine: str) -> None:
+    def test_every_value_lands_in_a_folder_of_its_own(self, place: Place, engine: Engine) -> None:
         table = pa.table({"key": self.HOSTILE * 3, "n": range(3 * len(self.HOSTILE))})
         dataset = place.dataset(engine=engine)
         dataset.write(table, partition_by="key")
@@ -199,7 +200,7 @@ class TestPartitions:
             assert found == {value} or (value is None and found <= {None, ""})
         assert place.left_behind() == []
 
-    def test_several_columns_and_the_order_of_rows(self, place: Place, engine: str) -> None:
+    def test_several_columns_and_the_order_of_rows(self, place: Place, engine: Engine) -> None:
         table = pa.table({"day": [2, 1, 2, 1] * 50, "side": ["b", "a", "b", "b"] * 50, "n": range(200)})
         place.dataset(engine=engine).write(table, partition_by=["day", "side"], max_rows_per_file=30)
         assert sorted({name.rpartition("/")[0] for name in place.files()}) == [
@@ -213,21 +214,21 @@ class TestPartitions:
             assert numbers == sorted(numbers), "rows of a partition keep their order"
             assert oracle.read_file(path, place.fs).schema.equals(table.schema)
 
-    def test_thousands_of_partitions_in_little_memory(self, place: Place, engine: str) -> None:
+    def test_thousands_of_partitions_in_little_memory(self, place: Place, engine: Engine) -> None:
         table = pa.table({"key": [n % 1500 for n in range(30_000)], "n": range(30_000)})
         dataset = place.dataset(engine=engine, memory_mb=1)
         assert dataset.write(table, partition_by="key")["files_written"] == 1500
         for file in dataset.files({"key": 7}):
             assert oracle.read_file(file.path, place.fs).column("n").to_pylist() == list(range(7, 30_000, 1500))
 
-    def test_partitioned_by_a_dictionary(self, place: Place, engine: str) -> None:
+    def test_partitioned_by_a_dictionary(self, place: Place, engine: Engine) -> None:
         table = pa.table({"key": pa.array(["b", "a", None, "b"]).dictionary_encode(), "n": range(4)})
         dataset = place.dataset(engine=engine)
         dataset.write(table, partition_by="key")
         assert sorted(row["n"] for row in dataset.read().to_pylist()) == [0, 1, 2, 3]
         assert pa.types.is_dictionary(oracle.schemas(place.root, place.fs)[0].field("key").type)
 
-    def test_an_empty_table_still_writes_its_schema(self, place: Place, engine: str) -> None:
+    def test_an_empty_table_still_writes_its_schema(self, place: Place, engine: Engine) -> None:
         place.dataset(engine=engine).write(TABLE.slice(0, 0), partition_by="id")
         assert oracle.schemas(place.root, place.fs)[0].equals(TABLE.schema)
 

@@ -162,6 +162,10 @@ def _kind(kind: pa.DataType) -> pa.DataType:
         return pa.decimal128(kind.precision, kind.scale)
     if pat.is_struct(kind):
         return pa.struct([kind.field(at).with_type(_kind(kind.field(at).type)) for at in range(kind.num_fields)])
+    if pat.is_map(kind):
+        return pa.map_(_kind(kind.key_type), _kind(kind.item_type))
+    if pat.is_fixed_size_list(kind):
+        return pa.list_(pa.field("item", _kind(kind.value_type), kind.value_field.nullable), kind.list_size)
     if pat.is_list(kind) or pat.is_large_list(kind):
         return pa.large_list(pa.field("item", _kind(kind.value_type), kind.value_field.nullable))
     return kind

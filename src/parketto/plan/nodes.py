@@ -109,7 +109,7 @@ class Scope:
         if left.literal is not None and right.literal is None:
             return self.compare(_MIRRORED[operator], right, left)
         if left.is_null or right.is_null:
-            return NULL_TRUTH
+            return null_truth()
         if right.literal is not None:
             if left.family != right.family and right.family == "text":
                 right = literal(read_literal(right, left.type))
@@ -196,7 +196,7 @@ class Scope:
         if left.is_null or right.is_null:
             return self.call(pc.is_null, left if right.is_null else right)
         neither = self.both(self.call(pc.is_null, left), self.call(pc.is_null, right))
-        return self.either(neither, self.call(pc.coalesce, self.compare("=", left, right), FALSE))
+        return self.either(neither, self.call(pc.coalesce, self.compare("=", left, right), false()))
 
     def both(self, left: Node, right: Node) -> Node:
         """AND of three-valued logic."""
@@ -220,7 +220,7 @@ class Scope:
         then, otherwise = self.unified([then, otherwise], "choose between")
         if then.family == "null":
             return then
-        certain = self.call(pc.coalesce, truth(condition), FALSE)
+        certain = self.call(pc.coalesce, truth(condition), false())
         return self.call(pc.if_else, certain, then, otherwise)
 
     def calculate(self, operator: str, left: Node, right: Node) -> Node:
@@ -272,14 +272,21 @@ def literal(value: pa.Scalar) -> Node:
     return Node(pc.scalar(value), value.type, value)
 
 
-FALSE = literal(pa.scalar(False))
-NULL_TRUTH = literal(pa.scalar(None, pa.bool_()))
+# Functions, because PyArrow's first value brings pandas along where that is installed.
+def false() -> Node:
+    """The truth value that is false."""
+    return literal(pa.scalar(False))
+
+
+def null_truth() -> Node:
+    """The truth value that is not known."""
+    return literal(pa.scalar(None, pa.bool_()))
 
 
 def truth(node: Node) -> Node:
     """The node, if it is a truth value."""
     if node.family == "null":
-        return NULL_TRUTH
+        return null_truth()
     if node.family != "bool":
         raise InvalidArgument(f"a value of type {node.type} is not a condition; compare it with something")
     return node

@@ -26,7 +26,7 @@ import pyarrow.types as pat
 from parketto.errors import ColumnNotFound, InvalidArgument, quoted
 from parketto.plan.casts import sql_type, to_type, try_type
 from parketto.plan.functions import FUNCTIONS, NAMES
-from parketto.plan.nodes import NULL_TRUTH, Node, Scope, literal, truth
+from parketto.plan.nodes import Node, Scope, literal, null_truth, truth
 from parketto.plan.parsing import like_pattern, number, parsed, read_hex
 
 _COMPARISONS = {"eq": "=", "neq": "<>", "lt": "<", "lte": "<=", "gt": ">", "gte": ">="}
@@ -171,7 +171,7 @@ class _Translator:
         values = [self.translate(value) for value in tree.expressions]
         known = [value for value in values if not value.is_null]
         found = self._in_known(node, known)
-        found = found if len(known) == len(values) else self.scope.either(found, NULL_TRUTH)
+        found = found if len(known) == len(values) else self.scope.either(found, null_truth())
         return self._unless_negated(tree, found)
 
     def _in_known(self, node: Node, values: list[Node]) -> Node:

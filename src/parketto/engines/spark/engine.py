@@ -21,6 +21,7 @@ from parketto.engines.spark.frames import (
 )
 from parketto.engines.spark.merging import LargeMerge
 from parketto.engines.spark.session import get_session
+from parketto.engines.spark.shipping import Shipped
 from parketto.engines.spark.tasks import collect, run_tasks
 from parketto.errors import InvalidArgument
 from parketto.kernels.merge_target import MergeOutcome, MergeTarget
@@ -174,7 +175,7 @@ class SparkEngine(TaskEngine):
         if isinstance(source, FrameRows):
             spooler = SpoolRows(context.store, context.staging, self._memory, source.schema)
             found = collect(
-                self.session, source.frame.mapInArrow(spooler, RESULT_SCHEMA), "parketto merge: source"
+                self.session, source.frame.mapInArrow(Shipped(spooler), RESULT_SCHEMA), "parketto merge: source"
             )
             paths = sorted(row["result"].decode() for row in found)
         else:

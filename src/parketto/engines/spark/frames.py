@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import pickle
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import chain
@@ -12,6 +11,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from parketto.engines.spark.carriers import pack, spark_schema, travel_name, travel_schema, unpack
+from parketto.engines.spark.shipping import Shipped, ship, unship
 from parketto.engines.spark.tasks import collect, raising_typed, task_attempt
 from parketto.kernels.carrier import carrier_schema, recast
 from parketto.kernels.merge_source import as_target
@@ -103,7 +103,7 @@ def read_frame(
     )
     frame = spark.createDataFrame(table).repartitionById(int(parts), "part")
     reader = ReadRows(rows, schema, as_read or schema, memory, travelling, added)
-    return frame.select("position").mapInArrow(reader, spark_schema(travelling))
+    return frame.select("position").mapInArrow(Shipped(reader), spark_schema(travelling))
 
 
 @dataclass(frozen=True)
@@ -135,7 +135,7 @@ class WriteRows:
         with raising_typed(), Worker(self.store, staging, self.memory) as worker:
             written = write_rows(rows(), self.output, worker, at_least_one=False, in_partition_order=True)
         if written.num_rows:
-            yield pa.record_batch({"result": [pickle.dumps((written, counts))]})
+            yield pa.record_batch({"result": [ship((written, counts))]})
 
 
 def write_frame(
@@ -154,8 +154,8 @@ def write_frame(
         # Adaptive execution joins small partitions and splits large ones: neither a file per task and partition,
         # nor one task for the largest of them.
         frame = frame.hint("rebalance", *names).sortWithinPartitions(*(F.col(name) for name in names))
-    found = collect(spark, frame.mapInArrow(writer, RESULT_SCHEMA), what, progress)
-    results = [pickle.loads(row["result"]) for row in found]  # noqa: S301 - the tasks' own
+    found = collect(spark, frame.mapInArrow(Shipped(writer), RESULT_SCHEMA), what, progress)
+    results = [unship(row["result"]) for row in found]
     written = Written(
         tuple(staged for result, _ in results for staged in result.staged),
         sum(result.num_rows for result, _ in results),

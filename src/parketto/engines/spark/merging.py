@@ -7,7 +7,6 @@ What changes in a file is then brought to the task that rewrites that file, in t
 
 from __future__ import annotations
 
-import pickle
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 from itertools import groupby, pairwise
@@ -18,6 +17,7 @@ import pyarrow as pa
 
 from parketto.engines.spark.carriers import travel_name, unpack
 from parketto.engines.spark.frames import RESULT_SCHEMA, WriteRows, read_frame, write_frame
+from parketto.engines.spark.shipping import Shipped, ship, unship
 from parketto.engines.spark.tasks import collect, raising_typed, task_attempt
 from parketto.kernels.carrier import carrier_schema, recast
 from parketto.kernels.merge import refuse_null_keys
@@ -170,8 +170,8 @@ class LargeMerge:
         parts = max(1, min(len(self._target.files), sum(f.size_bytes for f in self._target.files) // _EDIT_BYTES))
         dealt = edits.repartition(int(parts), "file").sortWithinPartitions("file", "row")
         writer = _EditFiles(self._target, self._context.store, self._context.staging, self._memory, self._schema)
-        found = collect(self._spark, dealt.mapInArrow(writer, RESULT_SCHEMA), "parketto merge: rewrite")
-        results: list[_Edited] = [pickle.loads(row["result"]) for row in found]  # noqa: S301 - the tasks' own
+        found = collect(self._spark, dealt.mapInArrow(Shipped(writer), RESULT_SCHEMA), "parketto merge: rewrite")
+        results: list[_Edited] = [unship(row["result"]) for row in found]
         return {edited.position: edited for edited in results}
 
     def _add(self, joined: DataFrame) -> tuple[Written, list[int]]:
@@ -269,7 +269,7 @@ class _EditFiles:
         with raising_typed(), Worker(self.store, staging, self.memory) as worker:
             for position, found in groupby(pieces, key=lambda item: item[0]):
                 edited = self._edit(position, (piece for _, piece in found), worker)
-                yield pa.record_batch({"result": [pickle.dumps(edited)]})
+                yield pa.record_batch({"result": [ship(edited)]})
 
     def _edit(self, position: int, pieces: Iterator[pa.RecordBatch], worker: Worker) -> _Edited:
         file = self.target.files[position]

@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import pyarrow as pa
 
 from parketto.engines.spark.session import is_connect
+from parketto.engines.spark.shipping import ship, unship
 from parketto.errors import InvalidArgument, ParkettoError
 from parketto.kernels.work import AnyTask, Staging, Task, Worker
 from parketto.storage.store import Store
@@ -50,9 +51,9 @@ class Bundle:
         with Worker(self.store, staging, self.memory) as worker:
             for position, task in self.tasks:
                 try:
-                    yield position, False, pickle.dumps(task.run(worker))
+                    yield position, False, ship(task.run(worker))
                 except (ParkettoError, FileNotFoundError, PermissionError) as error:
-                    yield position, True, pickle.dumps(error)
+                    yield position, True, ship(error)
                     return
 
 
@@ -65,7 +66,7 @@ def raising_typed() -> Iterator[None]:
     try:
         yield
     except (ParkettoError, FileNotFoundError, PermissionError) as error:
-        packed = base64.b64encode(pickle.dumps(error)).decode()
+        packed = base64.b64encode(ship(error)).decode()
         raise RuntimeError(f"parketto-error:{packed}: {error}") from error
 
 
@@ -73,7 +74,7 @@ def _typed(error: Exception) -> BaseException | None:
     found = _ERROR.search(str(error))
     if found is None:
         return None
-    unpacked: BaseException = pickle.loads(base64.b64decode(found[1]))  # noqa: S301 - a task's own
+    unpacked: BaseException = unship(base64.b64decode(found[1]))
     return unpacked
 
 
@@ -91,7 +92,7 @@ def run_bundles(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
     attempt = task_attempt()
     for batch in batches:
         for payload in batch.column("payload"):
-            bundle: Bundle = pickle.loads(payload.as_py())  # noqa: S301 - the driver's own
+            bundle: Bundle = unship(payload.as_py())
             for position, failed, result in bundle.run(attempt):
                 yield pa.record_batch({"position": [position], "failed": [failed], "result": [result]})
 
@@ -108,7 +109,7 @@ def run_tasks(
     """Run tasks on Spark; results come in the order of the tasks."""
     bundles = _bundled(tasks, _parallelism(spark))
     try:
-        payloads = [pickle.dumps(Bundle(store, staging, memory, tuple(bundle))) for bundle in bundles]
+        payloads = [ship(Bundle(store, staging, memory, tuple(bundle))) for bundle in bundles]
     except (pickle.PicklingError, TypeError, AttributeError) as error:
         raise InvalidArgument(
             f"the filesystem or an argument cannot be sent to Spark's tasks, because it cannot be pickled: {error}"
@@ -128,7 +129,7 @@ def run_tasks(
     progress(len(bundles))
     results: dict[int, Result] = {}
     for row in found:
-        result = pickle.loads(row["result"])  # noqa: S301 - the tasks' own
+        result = unship(row["result"])
         if row["failed"]:
             raise result
         results[row["position"]] = result

@@ -1,0 +1,203 @@
+"""Real Spark servers on loopback, each in processes of its own: Spark Connect, and a standalone cluster."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from parketto.engines.spark.java import find_java
+from parketto.engines.spark.settings import spark_home
+
+START_TIMEOUT = 120.0  # seconds; a start takes about ten, and several times that on a busy machine
+# Short-lived JVMs: compiling less is worth more than compiling well.
+JAVA_OPTIONS = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
+# What would make a server's own launcher talk to another Spark.
+_FOREIGN = (
+    "MASTER",
+    "PYSPARK_GATEWAY_PORT",
+    "PYSPARK_GATEWAY_SECRET",
+    "PYSPARK_SUBMIT_ARGS",
+    "SPARK_API_MODE",
+    "SPARK_CONNECT_MODE_ENABLED",
+    "SPARK_LOCAL_REMOTE",
+    "SPARK_REMOTE",
+)
+
+
+@dataclass
+class StandaloneCluster:
+    """A running master and its workers. `url` is what `spark.master` has to be."""
+
+    url: str
+    workers: list[subprocess.Popen[bytes]] = field(default_factory=list)
+
+    def executor_pids(self) -> list[int]:
+        """The executors that run right now, on all workers."""
+        children = [pid for worker in self.workers for pid in descendants(worker.pid)]
+        return [pid for pid in children if "CoarseGrainedExecutorBackend" in _command_line(pid)]
+
+
+@contextlib.contextmanager
+def connect_server(*, cores: int = 2, memory: str = "1g") -> Iterator[str]:
+    """A Spark Connect server; yields its `sc://127.0.0.1:port`."""
+    with _folder() as folder:
+        port = free_port()
+        settings = {
+            "spark.master": f"local[{cores}]",
+            "spark.connect.grpc.binding.address": "127.0.0.1",
+            "spark.connect.grpc.binding.port": str(port),
+            "spark.driver.extraJavaOptions": JAVA_OPTIONS,
+            "spark.driver.host": "127.0.0.1",
+            "spark.sql.shuffle.partitions": str(cores),
+            "spark.sql.warehouse.dir": (folder / "warehouse").as_uri(),
+            "spark.ui.enabled": "false",
+        }
+        command = ["spark-submit", "--class", "org.apache.spark.sql.connect.service.SparkConnectServer"]
+        for key, value in settings.items():
+            command += ["--conf", f"{key}={value}"]
+        with _process("connect", command, folder, lambda _: _listens(port), memory):
+            yield f"sc://127.0.0.1:{port}"
+
+
+@contextlib.contextmanager
+def standalone_cluster(workers: int = 2, *, memory: str = "1g") -> Iterator[StandaloneCluster]:
+    """A master and workers of one core each; yields what is needed to use them, and to hurt them."""
+    with contextlib.ExitStack() as running:
+        folder = running.enter_context(_folder())
+        port = free_port()
+        cluster = StandaloneCluster(f"spark://127.0.0.1:{port}")
+        local = ["--host", "127.0.0.1", "--webui-port", "0"]
+        master = ["spark-class", "org.apache.spark.deploy.master.Master", *local, "--port", str(port)]
+        running.enter_context(_process("master", master, folder, lambda _: _listens(port)))
+        for number in range(workers):
+            worker = ["spark-class", "org.apache.spark.deploy.worker.Worker", *local, "--cores", "1"]
+            worker += ["--memory", memory, "--work-dir", str(folder / f"work-{number}"), cluster.url]
+            process = running.enter_context(_process(f"worker-{number}", worker, folder, _is_registered))
+            cluster.workers.append(process)
+        yield cluster
+
+
+def free_port() -> int:
+    """A port of the loopback interface that nobody listens on."""
+    with socket.socket() as listener:
+        listener.bind(("127.0.0.1", 0))
+        return int(listener.getsockname()[1])
+
+
+def descendants(pid: int) -> list[int]:
+    """The processes that a process has started, and those that they have, as /proc tells."""
+    parents: dict[int, list[int]] = {}
+    for entry in Path("/proc").glob("[0-9]*/stat"):
+        with contextlib.suppress(OSError):  # gone meanwhile
+            after_name = entry.read_text().rpartition(")")[2].split()
+            parents.setdefault(int(after_name[1]), []).append(int(entry.parent.name))
+    found = list(parents.get(pid, []))
+    for child in found:  # grows as it goes
+        found += parents.get(child, [])
+    return found
+
+
+@contextlib.contextmanager
+def _folder() -> Iterator[Path]:
+    # Whatever is still being written there while the processes die must not fail a test.
+    with tempfile.TemporaryDirectory(prefix="parketto-cluster-", ignore_cleanup_errors=True) as name:
+        yield Path(name)
+
+
+@contextlib.contextmanager
+def _process(
+    name: str, command: list[str], folder: Path, ready: Callable[[Path], bool], memory: str = "256m"
+) -> Iterator[subprocess.Popen[bytes]]:
+    """Run one of Spark's scripts, wait until it is ready, and end it with all that it started."""
+    log = folder / f"{name}.log"
+    with log.open("wb") as output:
+        process = subprocess.Popen(
+            [str(Path(spark_home(), "bin", command[0])), *command[1:]],
+            cwd=folder,
+            env=_environment(folder, memory),
+            stdin=subprocess.DEVNULL,
+            stdout=output,
+            stderr=subprocess.STDOUT,
+            start_new_session=True,  # a Ctrl-C is for the tests, which then end it in order
+        )
+    try:
+        deadline = time.monotonic() + START_TIMEOUT
+        while not ready(log):
+            if process.poll() is not None or time.monotonic() > deadline:
+                state = "did not get ready" if process.returncode is None else f"ended with {process.returncode}"
+                raise RuntimeError(f"{name} {state}; its log ends with:\n{log.read_text()[-20_000:]}")
+            time.sleep(0.1)
+        yield process
+    finally:
+        _end(process)
+
+
+def _end(process: subprocess.Popen[bytes]) -> None:
+    """End a process and all that it started, Python workers in process groups of their own included.
+
+    The family is frozen first: a worker that is asked to end would lose its executor, and might start another.
+    """
+    if process.poll() is not None:
+        return
+    family: list[int] = []
+    found = [process.pid]
+    while found:
+        family += found
+        for pid in found:
+            _signal(pid, signal.SIGSTOP)
+        found = [pid for pid in descendants(process.pid) if pid not in family]
+    for pid in family:
+        _signal(pid, signal.SIGKILL)
+    process.wait()
+
+
+def _signal(pid: int, number: int) -> None:
+    with contextlib.suppress(ProcessLookupError):
+        os.kill(pid, number)
+
+
+def _command_line(pid: int) -> str:
+    try:
+        return Path(f"/proc/{pid}/cmdline").read_bytes().replace(b"\0", b" ").decode(errors="replace")
+    except OSError:
+        return ""
+
+
+def _is_registered(log: Path) -> bool:
+    return "Successfully registered with master" in log.read_text()
+
+
+def _listens(port: int) -> bool:
+    with contextlib.suppress(OSError), socket.create_connection(("127.0.0.1", port), timeout=1):
+        return True
+    return False
+
+
+def _environment(folder: Path, memory: str) -> dict[str, str]:
+    environment = {key: value for key, value in os.environ.items() if key not in _FOREIGN}
+    home = find_java().home()
+    environment.pop("JAVA_HOME", None)
+    if home is not None:
+        environment["JAVA_HOME"] = home
+    # Executors take the driver's word for the interpreter, which is "python3" unless it says otherwise.
+    environment["PATH"] = os.pathsep.join([os.path.dirname(sys.executable), environment.get("PATH", os.defpath)])
+    environment |= {
+        "PYSPARK_PYTHON": sys.executable,
+        "SPARK_CONNECT_MODE": "0",
+        "SPARK_DAEMON_JAVA_OPTS": JAVA_OPTIONS,
+        "SPARK_DAEMON_MEMORY": memory,  # a Connect server counts as a daemon too, whatever its driver memory
+        "SPARK_HOME": spark_home(),
+        "SPARK_LOCAL_DIRS": str(folder),
+        "SPARK_LOCAL_IP": "127.0.0.1",
+        "SPARK_LOG_DIR": str(folder),
+    }
+    return environment
