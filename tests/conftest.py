@@ -76,7 +76,7 @@ def place(request: pytest.FixtureRequest) -> Place:
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
-    parser.addoption("--engines", default=",".join(ENGINES), help="which engines `engine` stands for")
+    parser.addoption("--engines", default=",".join(MERGE_ENGINES), help="which engines `engine` stands for")
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
