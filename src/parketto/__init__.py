@@ -22,7 +22,11 @@ from parketto.errors import (
     ParkettoError,
     UnreadableFile,
 )
-from parketto.handlers import compact_parquet_dataset_pyarrow, optimize_parquet_dataset_pyarrow
+from parketto.handlers import (
+    SparkParquetHandler,
+    compact_parquet_dataset_pyarrow,
+    optimize_parquet_dataset_pyarrow,
+)
 from parketto.plan.expressions import sql
 from parketto.plan.merge import MergeStats
 from parketto.plan.rewrite import FileGroup
@@ -33,7 +37,7 @@ from parketto.planning import (
     plan_compaction_groups,
     plan_optimize_groups,
 )
-from parketto.stats import MaintenanceStats, WriteStats
+from parketto.stats import EditStats, MaintenanceStats, WriteStats
 from parketto.storage.footers import ColumnStats, FileInfo, RowGroupInfo
 
 __version__ = _version("parketto")
@@ -51,6 +55,7 @@ __all__ = [
     "Dataset",
     "DatasetNotFound",
     "DatasetStats",
+    "EditStats",
     "EngineUnavailable",
     "FileGroup",
     "FileInfo",
@@ -66,6 +71,7 @@ __all__ = [
     "Progress",
     "Recovery",
     "RowGroupInfo",
+    "SparkParquetHandler",
     "UnreadableFile",
     "WriteStats",
     "collect_dataset_stats",

@@ -24,6 +24,7 @@ from parketto.operations.maintain import maintain
 from parketto.operations.merge import merge
 from parketto.operations.place import Place
 from parketto.operations.repartition import repartition
+from parketto.operations.single import write_file
 from parketto.operations.write import write
 from parketto.plan.limits import Thresholds, check_codec, check_max_rows, check_order_columns
 from parketto.plan.merge import MergeRules, MergeStats, Strategy
@@ -413,21 +414,30 @@ class Dataset:
         thresholds = Thresholds.of(target_mb_per_file, None)
         return repartition(self._place, partition_by, thresholds, check_codec(compression), progress)
 
-    def _rows(self, rows: Any) -> RowSource:
-        """Rows as a caller hands them in."""
-        if (own := self.engine.adopt(rows)) is not None:
-            return own
-        if is_path(rows):
-            return self._file_rows(rows)
-        return arrow_rows(rows)
-
-    def _file_rows(self, path: str | os.PathLike[str]) -> FileRows:
-        """The rows of a Parquet file, or of another dataset."""
+    def source(
+        self, path: str | os.PathLike[str], partition_filter: PartitionFilter = None
+    ) -> tuple[FileRows, str]:
+        """The rows of a Parquet file or of a dataset, for engines to read, and the root of its partitions."""
         text = os.fspath(path)
         filesystem = None if "://" in text else self._store.fs
         store, location = open_store(text, filesystem, self._storage_options)
         self.engine.check_store(store)
         if (entry := store.stat(location)) is not None:
-            return FileRows.of(store, read_snapshot(store, posixpath.dirname(location), [entry]).files)
-        listed = discover(store, location, lambda: list_settled(Workspace(store, location)))
-        return FileRows.of(store, listed.files)
+            root = posixpath.dirname(location)
+            return FileRows.of(store, read_snapshot(store, root, [entry], None).files), root
+        listed = discover(
+            store, location, lambda: list_settled(Workspace(store, location), partition_filter), stats_columns=None
+        )
+        return FileRows.of(store, listed.files), location
+
+    def write_single_file(self, rows: Any, compression: str = "snappy") -> int:
+        """Write rows to one file at the path itself, whole or not at all; returns how many rows."""
+        return write_file(
+            self._store, self.path, self._rows(rows), check_codec(compression) or "none", self.engine
+        )
+
+    def _rows(self, rows: Any) -> RowSource:
+        """Rows as a caller hands them in."""
+        if (own := self.engine.adopt(rows)) is not None:
+            return own
+        return self.source(rows)[0] if is_path(rows) else arrow_rows(rows)

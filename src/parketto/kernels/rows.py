@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import pyarrow as pa
@@ -45,6 +45,10 @@ class FileRows:
         form = form_of(files)
         schema = form.row_schema(common_schema(files))
         return cls(schema, store, tuple(files), form)
+
+    def selected(self, columns: Sequence[str]) -> FileRows:
+        """The same files with fewer columns, in the order given."""
+        return replace(self, schema=pa.schema([self.schema.field(name) for name in columns]))
 
     @property
     def size_bytes(self) -> int:

@@ -31,6 +31,8 @@ class Output:
     max_rows: int | None = None
     roll_bytes: int | None = None
     row_group_rows: int | None = None
+    #: All rows are to become one file.
+    single: bool = False
     prefix: str = "part"
     #: Folders of partitions that there are already under another name (`day=01` for `day=1`).
     folders: Mapping[str, str] = field(default_factory=dict)

@@ -124,10 +124,11 @@ def spark_schema(schema: pa.Schema) -> StructType:
     """A travelling schema in Spark's words."""
     from pyspark.sql import types as T  # noqa: N812 - the customary name
 
-    return T.StructType([T.StructField(item.name, _spark_type(item.type)) for item in schema])
+    return T.StructType([T.StructField(item.name, frame_type(item.type)) for item in schema])
 
 
-def _spark_type(kind: pa.DataType) -> DataType:
+def frame_type(kind: pa.DataType) -> DataType:
+    """Spark's type for an Arrow type that it has."""
     from pyspark.sql import types as T  # noqa: N812
 
     simple = {
@@ -140,17 +141,22 @@ def _spark_type(kind: pa.DataType) -> DataType:
         pa.float64(): T.DoubleType(),
         pa.string(): T.StringType(),
         pa.binary(): T.BinaryType(),
+        pa.date32(): T.DateType(),
+        pa.timestamp("us", "UTC"): T.TimestampType(),
+        pa.timestamp("us"): T.TimestampNTZType(),
+        pa.duration("us"): T.DayTimeIntervalType(),
+        pa.null(): T.NullType(),
     }
     if kind in simple:
         return simple[kind]
     if pat.is_decimal(kind):
         return T.DecimalType(kind.precision, kind.scale)
     if pat.is_map(kind):
-        return T.MapType(_spark_type(kind.key_type), _spark_type(kind.item_type))
+        return T.MapType(frame_type(kind.key_type), frame_type(kind.item_type))
     if pat.is_struct(kind):
         fields = [kind.field(at) for at in range(kind.num_fields)]
-        return T.StructType([T.StructField(item.name, _spark_type(item.type)) for item in fields])
-    return T.ArrayType(_spark_type(kind.value_type))
+        return T.StructType([T.StructField(item.name, frame_type(item.type)) for item in fields])
+    return T.ArrayType(frame_type(kind.value_type))
 
 
 def frame_schema(frame: Any) -> pa.Schema:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -20,10 +20,11 @@ from parketto.engines.spark.frames import (
     write_frame,
 )
 from parketto.engines.spark.merging import LargeMerge
+from parketto.engines.spark.reading import read_files
 from parketto.engines.spark.session import get_session
 from parketto.engines.spark.shipping import Shipped
 from parketto.engines.spark.tasks import collect, run_tasks
-from parketto.errors import InvalidArgument
+from parketto.errors import InvalidArgument, quoted
 from parketto.kernels.merge_target import MergeOutcome, MergeTarget
 from parketto.kernels.rewrite import RewriteGroup, group_output
 from parketto.kernels.rows import ArrowRows, FileRows, FrameRows, RowSource
@@ -37,7 +38,7 @@ from parketto.storage.snapshot import read_snapshot
 from parketto.storage.store import Store
 
 if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
+    from pyspark.sql import DataFrame, SparkSession
 
 DEFAULT_MEMORY_MB = 256
 DEFAULT_BROADCAST_MB = 64
@@ -148,17 +149,44 @@ class SparkEngine(TaskEngine):
             return super().write(source, output, context)
         what = f"parketto {context.operation}"
         if isinstance(source, FileRows) and not output.partition_by:
-            tasks = [CopyRows(part, output) for part in _portions(source)]
+            parts = [source] if output.single else _portions(source)
+            tasks = [CopyRows(part, output) for part in parts]
             written = sum(self.run(tasks, context), Written())
         else:
             if isinstance(source, FrameRows):
                 # Names travel as positions; frames bring types that Spark has.
                 frame = source.frame.toDF(*(travel_name(at) for at in range(len(source.schema.names))))
+                frame = frame.coalesce(1) if output.single else frame
             else:
                 frame = read_frame(self.session, source, self._memory)
             writer = WriteRows(context.store, context.staging, self._memory, output)
             written, _ = write_frame(self.session, frame, writer, what)
         return written if written.staged else super().write(ArrowRows(source.schema, ()), output, context)
+
+    def frame(self, rows: FileRows, root: str) -> DataFrame:
+        """The rows of files as a Spark DataFrame."""
+        return read_files(self.session, rows, root, self._memory)
+
+    def query(
+        self,
+        text: str,
+        parameters: Sequence[Any] | Mapping[str, Any] | None,
+        tables: Mapping[str, DataFrame],
+    ) -> DataFrame:
+        """The result of an SQL query; its tables are known for as long as Spark takes to read it."""
+        session = self.session
+        known = {table.name for table in session.catalog.listTables() if table.isTemporary} if tables else set()
+        if taken := sorted(known.intersection(tables)):
+            raise InvalidArgument(f"the session has temporary views of that name already: {quoted(taken)}")
+        try:
+            for name, frame in tables.items():
+                frame.createTempView(name)
+            if parameters is None:
+                return session.sql(text)
+            return session.sql(text, dict(parameters) if isinstance(parameters, Mapping) else list(parameters))
+        finally:
+            for name in tables:
+                session.catalog.dropTempView(name)
 
     def merge(self, source: RowSource, target: MergeTarget, context: Context) -> MergeOutcome:
         """Match with the source at hand in every task, or by Spark's join where it is too large for that."""

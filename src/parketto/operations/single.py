@@ -1,0 +1,35 @@
+"""Writing one Parquet file, whole or not at all."""
+
+from __future__ import annotations
+
+import posixpath
+import uuid
+
+from parketto.engines.base import Context, Engine
+from parketto.errors import NotADataset
+from parketto.kernels.rows import RowSource
+from parketto.kernels.work import Staging
+from parketto.kernels.write import Output
+from parketto.kernels.writer import FileFormat
+from parketto.storage.store import Store
+
+
+def write_file(store: Store, path: str, source: RowSource, compression: str, engine: Engine) -> int:
+    """Write rows to a file, replacing it if it is there; returns how many rows."""
+    engine.check_store(store)
+    if store.is_dir(path):
+        raise NotADataset(f"{path!r} is a directory; expected the path of a file")
+    parent, name = posixpath.split(path)
+    # Hidden and beside the file: the last step is a rename.
+    staging = Staging(f"{parent}/.{name}.parketto-{uuid.uuid4().hex}")
+    store.make_dirs(f"{staging.directory}/new")
+    try:
+        output = Output(parent, FileFormat(source.schema, compression), source.schema, single=True)
+        written = engine.write(source, output, Context(store, staging, "write"))
+        (staged,) = written.staged
+        store.sync([staged.path])
+        store.move(staged.path, path)
+        store.sync([path, parent])
+    finally:
+        store.remove_tree(staging.directory)
+    return written.num_rows

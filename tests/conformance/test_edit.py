@@ -1,0 +1,333 @@
+"""Deleting and updating, the same on every engine: SQL's three-valued logic, and only touched files rewritten."""
+
+from __future__ import annotations
+
+import datetime as dt
+import os
+from collections import Counter
+from collections.abc import Callable
+from decimal import Decimal
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.compute as pc
+import pytest
+
+from conftest import Place
+from helpers import oracle
+from parketto import ColumnNotFound, Progress, sql
+from parketto.engines.base import Engine
+
+Row = dict[str, Any]
+SCHEMA = pa.schema(
+    {
+        "id": pa.uint64(),
+        "price": pa.float64(),
+        "side": pa.dictionary(pa.int32(), pa.string()),
+        "at": pa.timestamp("ns", "UTC"),
+        "amount": pa.decimal128(12, 2),
+    },
+    metadata={"owner": "tests"},
+)
+
+
+def row(number: int) -> Row:
+    return {
+        "id": number,
+        "price": None if number % 7 == 0 else number * 1.5,
+        "side": "ask" if number % 2 else "bid",
+        "at": number,
+        "amount": Decimal(number) / 4,
+    }
+
+
+def quotes(numbers: range) -> pa.Table:
+    return pa.Table.from_pylist([row(number) for number in numbers], SCHEMA)
+
+
+@pytest.fixture
+def market(place: Place) -> Place:
+    place.write_files({f"f{n}.parquet": quotes(range(n * 100, n * 100 + 100)) for n in range(4)})
+    return place
+
+
+def contents(place: Place) -> Counter[str]:
+    found = [oracle.read_file(path, place.fs) for path in oracle.data_files(place.root, place.fs)]
+    return Counter(repr(each) for table in found for each in table.to_pylist())
+
+
+def check(
+    place: Place,
+    run: Callable[[], Any],
+    matches: Callable[[Row], bool],
+    change: Callable[[Row], Row] | None = None,
+) -> Any:
+    """Run an operation and compare with plain Python: contents, counts, schema, untouched files."""
+    tables = {path: oracle.read_file(path, place.fs) for path in oracle.data_files(place.root, place.fs)}
+    state = place.state()
+    rows = [each for table in tables.values() for each in table.to_pylist()]
+    hits = [each for each in rows if matches(each)]
+    expected = [each if not matches(each) else change(each) if change else None for each in rows]
+    stats = run()
+    assert contents(place) == Counter(repr(each) for each in expected if each is not None)
+    assert stats["rows_matched"] == len(hits)
+    assert stats["rows_before"] == len(rows)
+    assert stats["rows_after"] == len(rows) - (0 if change else len(hits))
+    assert stats["files_before"] == len(tables)
+    touched = 0
+    for path, table in tables.items():
+        hit = [each for each in table.to_pylist() if matches(each)]
+        touched += bool(hit)
+        if not hit:
+            assert place.state()[path[len(place.root) :]] == state[path[len(place.root) :]]
+    assert stats["files_rewritten"] + stats["files_removed"] == touched
+    before = next(iter(tables.values())).schema
+    assert all(found.equals(before, check_metadata=True) for found in oracle.schemas(place.root, place.fs))
+    assert place.left_behind() == []
+    return stats
+
+
+class TestDelete:
+    def test_in_one_file(self, market: Place, engine: Engine) -> None:
+        stats = check(
+            market,
+            lambda: market.dataset(engine=engine).delete("id BETWEEN 120 AND 130"),
+            lambda r: 120 <= r["id"] <= 130,
+        )
+        assert stats["files_scanned"] == 1, "footers rule the other files out"
+
+    def test_scattered(self, market: Place, engine: Engine) -> None:
+        check(
+            market,
+            lambda: market.dataset(engine=engine).delete("side = 'ask' AND price > 30 OR amount = 2.50"),
+            lambda r: (r["side"] == "ask" and (r["price"] or 0) > 30) or r["amount"] == Decimal("2.50"),
+        )
+
+    def test_nulls_stay(self, market: Place, engine: Engine) -> None:
+        """A row for which the condition is not known is not deleted."""
+        check(
+            market,
+            lambda: market.dataset(engine=engine).delete("NOT price < 1000000"),
+            lambda r: False,
+        )
+
+    def test_arrow_expression(self, market: Place, engine: Engine) -> None:
+        check(
+            market,
+            lambda: market.dataset(engine=engine).delete(pc.field("price").is_null()),
+            lambda r: r["price"] is None,
+        )
+
+    def test_whole_files_go_without_being_read(self, market: Place, engine: Engine) -> None:
+        stats = check(market, lambda: market.dataset(engine=engine).delete("id < 200"), lambda r: r["id"] < 200)
+        assert (stats["files_removed"], stats["files_rewritten"]) == (2, 0)
+
+    def test_all_rows_leave_the_schema(self, market: Place, engine: Engine) -> None:
+        stats = check(market, lambda: market.dataset(engine=engine).delete("TRUE"), lambda r: True)
+        assert stats["files_removed"] == 4
+        assert len(market.files()) == 1
+        assert market.dataset().read().num_rows == 0
+
+    def test_nothing_matches(self, market: Place, engine: Engine) -> None:
+        before = market.state()
+        stats = check(market, lambda: market.dataset(engine=engine).delete("id = 5000"), lambda r: False)
+        assert stats["files_scanned"] == 0
+        assert market.state() == before
+
+    def test_dry_run_counts_truly(self, market: Place, engine: Engine) -> None:
+        before = market.state()
+        planned = market.dataset(engine=engine).delete("price > 150", dry_run=True)
+        assert market.state() == before
+        assert market.left_behind() == []
+        done = market.dataset(engine=engine).delete("price > 150")
+        assert planned == {**done, "dry_run": True}
+
+    def test_codec_and_order_are_kept(self, place: Place, engine: Engine) -> None:
+        place.write_files({"f.parquet": quotes(range(100))}, compression="zstd")
+        dataset = place.dataset(engine=engine)
+        dataset.optimize(["id"])
+        dataset.delete("id = 5")
+        (file,) = dataset.files()
+        assert file.codec == "zstd"
+        assert file.row_groups[0].sorted_by == ("id",)
+        dataset.delete("id = 6", compression="gzip")
+        assert dataset.files()[0].codec == "gzip"
+
+    def test_progress(self, market: Place, engine: Engine) -> None:
+        seen: list[Progress] = []
+        market.dataset(engine=engine).delete("side = 'ask'", progress=seen.append)
+        assert [each.done for each in seen] == [1, 2, 3, 4]
+        assert {each.operation for each in seen} == {"delete"}
+
+
+class TestUpdate:
+    def test_literals_and_expressions(self, market: Place, engine: Engine) -> None:
+        check(
+            market,
+            lambda: market.dataset(engine=engine).update(
+                "side = 'ask' AND id >= 150 AND id < 160",
+                {"price": sql("price * 2"), "side": "offer", "amount": Decimal("1.5")},
+            ),
+            lambda r: r["side"] == "ask" and 150 <= r["id"] < 160,
+            lambda r: {
+                **r,
+                "price": None if r["price"] is None else r["price"] * 2,
+                "side": "offer",
+                "amount": Decimal("1.50"),
+            },
+        )
+
+    def test_every_expression_sees_the_old_row(self, market: Place, engine: Engine) -> None:
+        check(
+            market,
+            lambda: market.dataset(engine=engine).update(
+                "price IS NOT NULL AND id < 50", {"price": sql("id"), "id": sql("id + 1000")}
+            ),
+            lambda r: r["price"] is not None and r["id"] < 50,
+            lambda r: {**r, "price": float(r["id"]), "id": r["id"] + 1000},
+        )
+
+    def test_null(self, market: Place, engine: Engine) -> None:
+        check(
+            market,
+            lambda: market.dataset(engine=engine).update("price > 100", {"side": None}),
+            lambda r: r["price"] is not None and r["price"] > 100,
+            lambda r: {**r, "side": None},
+        )
+
+    def test_where_the_condition_is_not_known(self, market: Place, engine: Engine) -> None:
+        check(
+            market,
+            lambda: market.dataset(engine=engine).update("price IS NULL", {"price": 0.0}),
+            lambda r: r["price"] is None,
+            lambda r: {**r, "price": 0.0},
+        )
+
+
+@pytest.mark.parametrize(
+    ("where", "values", "kind", "match"),
+    [
+        ("prise > 1", None, ColumnNotFound, "'prise'.*available columns: 'id', 'price'"),
+        ("price >", None, ValueError, "price >"),
+        ("price > 1; DROP TABLE x", None, ValueError, "DROP"),
+        ("sum(price) > 1", None, ValueError, "(?i)sum"),
+        ("id = 1", {"prise": 1}, ColumnNotFound, "'prise'"),
+        ("id = 1", {"id": "text"}, (ValueError, TypeError), "'id'"),
+        ("id = 1", {"id": -1}, ValueError, "'id'"),
+        ("id = 1", {}, ValueError, "at least one"),
+    ],
+)  # fmt: skip
+def test_refused_before_anything_is_touched(
+    market: Place, engine: Engine, where: str, values: Any, kind: type[Exception], match: str
+) -> None:
+    before = market.state()
+    dataset = market.dataset(engine=engine)
+    with pytest.raises(kind, match=match):
+        dataset.delete(where) if values is None else dataset.update(where, values)
+    assert market.state() == before
+    assert market.left_behind() == []
+
+
+class TestPartitions:
+    def write(self, place: Place, *, inside: bool) -> None:
+        for day in (1, 2, 10):
+            table = pa.table({"day": [day] * 3, "n": [day * 10 + n for n in range(3)]})
+            place.write_files({f"day={day}/f.parquet": table if inside else table.drop_columns(["day"])})
+
+    def logical(self, place: Place) -> list[tuple[str, int]]:
+        found = []
+        for path in oracle.data_files(place.root, place.fs):
+            folder = os.path.basename(os.path.dirname(path))
+            for each in oracle.read_file(path, place.fs).to_pylist():
+                assert f"day={each.get('day', folder[4:])}" == folder
+                found.append((folder, each["n"]))
+        return sorted(found)
+
+    @pytest.mark.parametrize("inside", [True, False], ids=["inside", "path only"])
+    def test_condition_on_a_partition_column(self, place: Place, engine: Engine, inside: bool) -> None:
+        self.write(place, inside=inside)
+        stats = place.dataset(engine=engine).delete("day = 10 OR (day = 1 AND n = 11)")
+        assert stats["files_scanned"] == 2
+        assert self.logical(place) == [("day=1", 10), ("day=1", 12), *(("day=2", 20 + n) for n in range(3))]
+
+    @pytest.mark.parametrize("inside", [True, False], ids=["inside", "path only"])
+    def test_changed_partition_moves_the_row(self, place: Place, engine: Engine, inside: bool) -> None:
+        self.write(place, inside=inside)
+        stats = place.dataset(engine=engine).update("n IN (10, 20, 21, 22)", {"day": sql("day + 1")})
+        assert stats["rows_matched"] == 4
+        assert self.logical(place) == sorted(
+            [("day=2", 10), ("day=1", 11), ("day=1", 12), *(("day=3", 20 + n) for n in range(3))]
+            + [("day=10", 100 + n) for n in range(3)]
+        )
+
+    def test_partition_filter_limits_the_work(self, place: Place, engine: Engine) -> None:
+        self.write(place, inside=True)
+        stats = place.dataset(engine=engine).delete("n >= 0", partition_filter={"day": 1})
+        assert stats["rows_before"] == stats["rows_matched"] == 3
+        assert [folder for folder, _ in self.logical(place)] == ["day=10"] * 3 + ["day=2"] * 3
+
+    def test_dates_in_the_path(self, place: Place, engine: Engine) -> None:
+        for day in ("2025-11-24", "2025-11-25"):
+            place.write_files({f"date={day}/f.parquet": pa.table({"n": [1, 2]})})
+        assert place.dataset(engine=engine).delete("date < DATE '2025-11-25'")["rows_matched"] == 2
+        assert {os.path.dirname(path) for path in place.files()} == {"date=2025-11-25"}
+
+
+class TestRepartition:
+    def rows(self) -> pa.Table:
+        sides = ["ask", "bid/..", None, "x=y"]
+        return pa.table(
+            {
+                "side": pa.array([sides[n % 4] for n in range(200)]).dictionary_encode(),
+                "day": pa.array([dt.date(2025, 11, 1 + n % 3) for n in range(200)]),
+                "n": pa.array(range(200), pa.uint64()),
+            }
+        ).replace_schema_metadata({"owner": "tests"})
+
+    def test_new_columns(self, place: Place, engine: Engine) -> None:
+        rows = self.rows()
+        place.write_files({f"old={n}/f.parquet": rows.slice(n * 50, 50) for n in range(4)})
+        before = oracle.schemas(place.root, place.fs)[0]
+        stats = place.dataset(engine=engine).repartition(["day", "side"])
+        assert stats["rows_written"] == 200
+        assert stats["files_replaced"] == 4
+        folders = {os.path.dirname(path) for path in place.files()}
+        assert len(folders) == 12
+        assert "day=2025-11-01/side=__HIVE_DEFAULT_PARTITION__" in folders
+        found = place.dataset().read()
+        assert sorted(found.column("n").to_pylist()) == list(range(200))
+        # What stood only in the old path is a column now.
+        assert found.schema.names == [*before.names, "old"]
+        assert sorted(zip(found.column("n").to_pylist(), found.column("old").to_pylist(), strict=True)) == [
+            (n, n // 50) for n in range(200)
+        ]
+        assert place.left_behind() == []
+
+    def test_exact_schema(self, place: Place, engine: Engine) -> None:
+        place.write_files({f"{n}.parquet": self.rows().slice(n * 50, 50) for n in range(4)})
+        before = oracle.schemas(place.root, place.fs)[0]
+        place.dataset(engine=engine).repartition("side", compression="zstd")
+        assert all(found.equals(before, check_metadata=True) for found in oracle.schemas(place.root, place.fs))
+        assert {file.codec for file in place.dataset().files()} == {"zstd"}
+
+    def test_away_with_all_folders(self, place: Place, engine: Engine) -> None:
+        place.dataset().write(self.rows(), partition_by=["day"])
+        place.dataset(engine=engine).repartition(None)
+        assert {os.path.dirname(path) for path in place.files()} == {""}
+        assert sorted(place.dataset().read().column("n").to_pylist()) == list(range(200))
+
+    def test_refused(self, place: Place, engine: Engine) -> None:
+        place.write_files({"f.parquet": self.rows()})
+        before = place.state()
+        with pytest.raises(ValueError, match=r"'month'.*available columns: 'side', 'day', 'n'"):
+            place.dataset(engine=engine).repartition(["month"])
+        with pytest.raises(FileNotFoundError):
+            place.dataset(engine=engine).__class__(f"{place.root}x", engine, place.fs).repartition(["n"])
+        assert place.state() == before
+
+    def test_files_of_a_sensible_number(self, place: Place, engine: Engine) -> None:
+        """Not one file for each task and partition."""
+        rows = self.rows()
+        place.write_files({f"{n:03d}.parquet": rows.slice(n * 5, 5) for n in range(40)})
+        stats = place.dataset(engine=engine).repartition(["side"])
+        assert stats["files_written"] <= 8
