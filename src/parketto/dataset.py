@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import posixpath
 from collections.abc import Mapping, Sequence
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -42,6 +42,9 @@ from parketto.storage.hive import PartitionFilter
 from parketto.storage.opening import open_store
 from parketto.storage.snapshot import discover, read_snapshot, while_files_vanish
 
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
 WRITE_MODES = ("append", "overwrite")
 PUBLISH_MODES = ("auto", "rename")
 
@@ -53,8 +56,9 @@ class Dataset:
     operation, or `recover()`, brings the dataset to exactly the state before or after.
 
     Args:
-        path: The directory, local or a URL such as `memory://events`.
-        engine: What carries the operations out: `"pyarrow"`.
+        path: The directory, local or a URL such as `s3://bucket/events`.
+        engine: What carries the operations out: `"spark"` (the default, unless the environment variable
+            PARKETTO_ENGINE names another), `"pyarrow"`, or an engine that you have made yourself.
         filesystem: An fsspec filesystem, if the path alone does not say which.
         storage_options: Options for the filesystem that the path names.
         journal: A folder to keep the journal and staged files in, on the same filesystem; by default beside
@@ -64,12 +68,13 @@ class Dataset:
             files or the new ones. `"rename"` moves single files in and out: choose it if somebody else holds on
             to the directory itself (a bind mount of just this folder, an NFS client, a watcher), or writes into
             it under another name first: their rename can fail, loudly, in the instant of a swap.
-        memory_mb: About how much memory an engine may use for data.
-        threads: How many groups of files are rewritten at once.
+        spark: The Spark session to work on; by default the active one, or one that is started when needed.
+        memory_mb: About how much memory may be used for data: by PyArrow in all, on Spark by each task.
+        threads: With PyArrow, how many files or groups of files are worked on at once.
 
     Example:
         >>> import pyarrow as pa
-        >>> events = Dataset("memory://events-example")
+        >>> events = Dataset("memory://events-example", engine="pyarrow")
         >>> for day in range(3):
         ...     _ = events.write(pa.table({"day": [day], "hits": [day * 10]}))
         >>> stats = events.compact(target_mb_per_file=64)
@@ -88,6 +93,7 @@ class Dataset:
         *,
         journal: str | os.PathLike[str] | None = None,
         publish: Literal["auto", "rename"] = "auto",
+        spark: SparkSession | None = None,
         memory_mb: int | None = None,
         threads: int | None = None,
     ) -> None:
@@ -95,7 +101,7 @@ class Dataset:
         if publish not in PUBLISH_MODES:
             raise InvalidArgument(f"unknown publish {publish!r}; valid choices: {quoted(PUBLISH_MODES)}")
         self._storage_options = storage_options
-        options = {"memory_mb": memory_mb, "threads": threads}
+        options = {"spark": spark, "memory_mb": memory_mb, "threads": threads}
         self.engine = get_engine(engine, **{name: value for name, value in options.items() if value is not None})
         workspace = Workspace(self._store, self.path, None if journal is None else os.fspath(journal))
         self._place = Place(self._store, self.path, workspace, self.engine, swap=publish == "auto")
@@ -126,7 +132,7 @@ class Dataset:
         Every operation does this first. Calling it again does nothing.
 
         Example:
-            >>> str(Dataset("memory://events-example").recover())
+            >>> str(Dataset("memory://events-example", engine="pyarrow").recover())
             'nothing to recover'
         """
         return recover(self._place.workspace)
@@ -160,7 +166,7 @@ class Dataset:
             progress: Called with a `Progress` whenever a piece of the work is done.
 
         Example:
-            >>> ticks = Dataset("memory://ticks-example")
+            >>> ticks = Dataset("memory://ticks-example", engine="pyarrow")
             >>> rows = pa.table({"day": [1, 2, 1], "price": [1.0, 2.0, 3.0]})
             >>> _ = ticks.write(rows, partition_by="day", basename_template="data_{}.parquet")
             >>> [file.path for file in ticks.files()]

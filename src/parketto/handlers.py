@@ -35,7 +35,7 @@ def compact_parquet_dataset_pyarrow(
         >>> import pyarrow as pa
         >>> from parketto import Dataset
         >>> for part in range(4):
-        ...     _ = Dataset("memory://compact-example").write(pa.table({"part": [part]}))
+        ...     _ = Dataset("memory://compact-example", engine="pyarrow").write(pa.table({"part": [part]}))
         >>> stats = compact_parquet_dataset_pyarrow("memory://compact-example", target_mb_per_file=128)
         >>> stats["compacted_file_count"], stats["after_file_count"]
         (4, 1)
@@ -60,7 +60,7 @@ def optimize_parquet_dataset_pyarrow(
     Example:
         >>> import pyarrow as pa
         >>> from parketto import Dataset
-        >>> dataset = Dataset("memory://optimize-example")
+        >>> dataset = Dataset("memory://optimize-example", engine="pyarrow")
         >>> _ = dataset.write(pa.table({"user": [3, None, 1]}))
         >>> stats = optimize_parquet_dataset_pyarrow("memory://optimize-example", zorder_columns=["user"])
         >>> dataset.read().column("user").to_pylist()

@@ -333,7 +333,7 @@ def test_one_listing_and_one_footer_read_per_file(
 def test_progress_is_told(place: Place, engine: Engine) -> None:
     partitioned(place)
     seen: list[Progress] = []
-    place.dataset(engine=engine, threads=1).compact(progress=seen.append)
+    place.dataset(engine=engine).compact(progress=seen.append)
     assert [each.done for each in seen] == [1, 2, 3]
     assert seen[-1].done_bytes == seen[-1].total_bytes > 0
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 from collections.abc import Callable
 from typing import Any
 
@@ -10,7 +11,7 @@ import pytest
 
 from conftest import Place
 from helpers.crash import Crash, mortal
-from parketto import Dataset
+from parketto import Dataset, sql
 
 
 @pytest.fixture(params=["local, swapped", "local, renamed", "memory"])
@@ -31,7 +32,15 @@ OPERATIONS: dict[str, Callable[[Dataset], object]] = {
         pa.table({"id": [7, 8, 9], "day": [1, 2, 3]}), "overwrite", partition_by="day", naming="sequential"
     ),
     "append": lambda dataset: dataset.write(pa.table({"id": [7, 8, 9]}), "append", max_rows_per_file=2),
+    "upsert": lambda dataset: dataset.merge(SOURCE, ["id"]),
+    "full merge": lambda dataset: dataset.merge(SOURCE, ["id"], "full_merge"),
+    "insert": lambda dataset: dataset.merge(SOURCE, ["id"], "insert"),
+    "delete": lambda dataset: dataset.delete("id < 5 OR day = 2"),
+    "update": lambda dataset: dataset.update("id BETWEEN 3 AND 30 AND day = 1", {"day": sql("day + id % 3")}),
+    "repartition": lambda dataset: dataset.repartition(None),
 }
+# Some keys are where they were, some move to another partition, some are new, in a new partition.
+SOURCE = pa.table({"id": [2, 21, 55, 500, 501], "day": [1, 2, 9, 2, 9]})
 
 
 def make(place: Place) -> None:
@@ -52,11 +61,11 @@ def make(place: Place) -> None:
 class Outcome:
     """What the dataset looks like before an operation, and after one that nobody disturbed."""
 
-    def __init__(self, place: Place, operation: Callable[[Dataset], object]) -> None:
+    def __init__(self, place: Place, operation: Callable[[Dataset], object], engine: str = "pyarrow") -> None:
         make(place)
         self.before = place.state()
         self.rows_before = place.rows()
-        dataset = place.dataset()
+        dataset = place.dataset(engine=engine)
         calls = mortal(dataset)
         operation(dataset)
         self.calls = calls()
@@ -130,3 +139,30 @@ def test_a_dry_run_sees_the_recovered_dataset(place: Place) -> None:
         stats = place.dataset().compact(target_rows_per_file=40, dry_run=True)
         assert stats["before_file_count"] == len(place.files())
         outcome.check(place)
+
+
+def sweep_on_spark(local: Place, operation: str, share: float) -> int:
+    """The driver is killed at a seeded share of its steps; tasks cannot harm anybody, they only stage."""
+    run = OPERATIONS[operation]
+    outcome = Outcome(local, run, "spark")
+    chance = random.Random(operation)
+    points = [(at, when) for at in range(1, outcome.calls + 1) for when in ("before", "after")]
+    chosen = chance.sample(points, max(2, int(len(points) * share)))
+    for at, when in chosen:
+        make(local)
+        assert killed(local.dataset(engine="spark"), run, at, when), f"{operation} ends before call {at}"
+        local.dataset().recover()
+        outcome.check(local)
+        assert local.left_behind() == []
+    return len(chosen)
+
+
+@pytest.mark.parametrize("operation", OPERATIONS)
+def test_driver_killed_on_spark(local: Place, operation: str, count_crash_points: Any) -> None:
+    count_crash_points(sweep_on_spark(local, operation, share=0.08))
+
+
+@pytest.mark.sweep
+@pytest.mark.parametrize("operation", OPERATIONS)
+def test_driver_killed_at_every_step_on_spark(local: Place, operation: str, count_crash_points: Any) -> None:
+    count_crash_points(sweep_on_spark(local, operation, share=1.0))

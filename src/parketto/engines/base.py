@@ -73,6 +73,8 @@ class Engine(Protocol):
     """Carries out plans. It writes into staging and nowhere else."""
 
     name: str
+    #: From how many files on footers are read in tasks; None if never.
+    footers_in_tasks: int | None
 
     def check_store(self, store: Store) -> None:
         """Refuse a store that the engine cannot reach."""
@@ -100,6 +102,7 @@ class TaskEngine:
     """The part that engines share whose work is tasks with Arrow inside: they differ in where tasks run."""
 
     name = ""
+    footers_in_tasks: int | None = None
 
     def check_store(self, store: Store) -> None:
         """Threads of this process reach whatever the process reaches."""

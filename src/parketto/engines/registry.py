@@ -9,7 +9,7 @@ from typing import Any
 from parketto.engines.base import Engine
 from parketto.errors import InvalidArgument, quoted
 
-DEFAULT_ENGINE = "pyarrow"
+DEFAULT_ENGINE = "spark"
 
 
 def _pyarrow(**options: Any) -> Engine:
@@ -25,6 +25,7 @@ def _spark(**options: Any) -> Engine:
 
 
 _ENGINES: dict[str, Callable[..., Engine]] = {"pyarrow": _pyarrow, "spark": _spark}
+_OPTIONS = {"pyarrow": ("memory_mb", "threads"), "spark": ("memory_mb", "spark")}
 
 
 def get_engine(engine: str | Engine | None = None, **options: Any) -> Engine:
@@ -32,7 +33,13 @@ def get_engine(engine: str | Engine | None = None, **options: Any) -> Engine:
     if engine is None:
         engine = os.environ.get("PARKETTO_ENGINE") or DEFAULT_ENGINE
     if not isinstance(engine, str):
+        if options:
+            raise InvalidArgument(f"{quoted(options)} must be given to the engine itself, where it is made")
         return engine
     if engine not in _ENGINES:
         raise InvalidArgument(f"unknown engine {engine!r}; available engines: {quoted(sorted(_ENGINES))}")
+    if foreign := [name for name in options if name not in _OPTIONS[engine]]:
+        raise InvalidArgument(
+            f"the {engine} engine has no {quoted(foreign)}; what it has: {quoted(_OPTIONS[engine])}"
+        )
     return _ENGINES[engine](**options)

@@ -10,9 +10,11 @@ from parketto.commit.transaction import Transaction
 from parketto.commit.workspace import Workspace
 from parketto.engines.base import Context, Engine, ProgressCallback
 from parketto.errors import DatasetNotFound
+from parketto.kernels.footers import footer_tasks
+from parketto.kernels.work import Staging
 from parketto.storage.footers import FileInfo
 from parketto.storage.hive import PartitionFilter, directory_matcher
-from parketto.storage.snapshot import Snapshot, discover, refuse_missing
+from parketto.storage.snapshot import Snapshot, read_snapshot, refuse_missing, while_files_vanish
 from parketto.storage.store import FileEntry, Store
 
 
@@ -65,7 +67,16 @@ class Place:
     def _discover(
         self, list_files: Callable[[], Sequence[FileEntry]], stats_columns: Collection[str] | None
     ) -> Snapshot:
-        return discover(self.store, self.root, list_files, stats_columns)
+        return while_files_vanish(self.root, lambda: self._read(list_files(), stats_columns))
+
+    def _read(self, listed: Sequence[FileEntry], stats_columns: Collection[str] | None) -> Snapshot:
+        """Footers: here with some threads, or, if there are very many, wherever the engine's tasks run."""
+        if self.engine.footers_in_tasks is None or len(listed) < self.engine.footers_in_tasks:
+            return read_snapshot(self.store, self.root, listed, stats_columns)
+        self.engine.check_store(self.store)
+        tasks = footer_tasks(listed, self.root, stats_columns)
+        found = self.engine.run(tasks, Context(self.store, Staging(""), "footers"))
+        return Snapshot(self.root, tuple(file for files in found for file in files))
 
 
 def entries(files: Sequence[FileInfo]) -> list[FileEntry]:

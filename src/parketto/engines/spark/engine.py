@@ -43,6 +43,7 @@ if TYPE_CHECKING:
 DEFAULT_MEMORY_MB = 256
 DEFAULT_BROADCAST_MB = 64
 DEFAULT_SHUFFLE_MB = 512
+DEFAULT_FOOTERS_IN_TASKS = 5000
 _COPY_BYTES = 64 * MEGABYTE
 
 Result = TypeVar("Result")
@@ -58,6 +59,7 @@ class SparkEngine(TaskEngine):
             is at hand in every task.
         shuffle_mb: A partition that is to be put in order and is larger than this is sorted by a shuffle; smaller
             ones are sorted each inside of one task, on disk if need be.
+        footers_in_tasks: A dataset of at least so many files has its footers read by Spark tasks.
     """
 
     name = "spark"
@@ -68,8 +70,11 @@ class SparkEngine(TaskEngine):
         memory_mb: int = DEFAULT_MEMORY_MB,
         broadcast_mb: float = DEFAULT_BROADCAST_MB,
         shuffle_mb: float = DEFAULT_SHUFFLE_MB,
+        footers_in_tasks: int = DEFAULT_FOOTERS_IN_TASKS,
     ) -> None:
         check_positive_whole("memory_mb", memory_mb)
+        check_positive_whole("footers_in_tasks", footers_in_tasks)
+        self.footers_in_tasks = footers_in_tasks
         self._given = spark
         self._memory = memory_mb * MEGABYTE
         self._broadcast_bytes = int(broadcast_mb * MEGABYTE)

@@ -27,7 +27,8 @@ SESSION_SETTINGS = {
 EMBEDDED_SETTINGS = {
     **SESSION_SETTINGS,
     "spark.app.name": "parketto",
-    "spark.master": "local[*]",
+    # A task that fails is tried again, as it would be on a cluster.
+    "spark.master": "local[*,4]",
     # Nothing listens on the network.
     "spark.ui.enabled": "false",
     "spark.driver.host": "127.0.0.1",
