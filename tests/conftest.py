@@ -18,6 +18,8 @@ from parketto.engines.base import Engine
 
 # What a test does not say is not about the engine: then the one without a start-up time serves.
 os.environ.setdefault("PARKETTO_ENGINE", "pyarrow")
+# Spark's workers unpickle by name what tests send them.
+os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, [os.path.dirname(__file__), os.environ.get("PYTHONPATH")]))
 ENGINES = ("pyarrow", "spark")
 MERGE_ENGINES = ("pyarrow", "spark", "spark-shuffle")
 _CRASH_POINTS: dict[str, int] = {}

@@ -50,6 +50,8 @@ class MatchFile:
 
     def run(self, worker: Worker) -> Matched:
         """Match all rows of the file."""
+        if not self.file.num_rows:
+            return Matched(np.empty(0, np.int64), np.empty(0, np.bool_), 0)
         assert self.file.schema is not None, "files to match come from a snapshot"
         source = SpooledSource.of(worker, self.source, self.keys)
         # Whether NULLs are among the keys must be known, even where no key can match.

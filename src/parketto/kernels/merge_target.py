@@ -71,7 +71,7 @@ class MergeTarget:
     def refuse_null_keys(self) -> None:
         """NULLs among the keys, as far as footers and paths tell; the rest is seen when keys are read."""
         for name in self.rules.keys:
-            for file in self.files:
+            for file in filter(lambda each: each.num_rows, self.files):
                 in_path = name in self.form.path_only
                 if dict(file.partition)[name] is None if in_path else file.column_stats(name).null_count:
                     raise null_keys(name, "target")

@@ -89,7 +89,7 @@ def _value(file: FileInfo, column: str, text: str | None) -> object:
 def folder_names(files: Sequence[FileInfo], form: Form, root: str) -> dict[str, str]:
     """Folders under another name than the one they would get today: today's name to the actual one."""
     found: dict[str, str] = {}
-    for file in files:
+    for file in filter(lambda each: each.num_rows, files):
         actual = file.directory[len(root) :].lstrip("/")
         found.setdefault(canonical_folder(file, form), actual)
     return {today: actual for today, actual in found.items() if today != actual}

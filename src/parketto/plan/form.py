@@ -33,7 +33,8 @@ class Form:
 
 
 def form_of(files: Sequence[FileInfo]) -> Form:
-    """The form that all files of a dataset share."""
+    """The form that all files of a dataset share. Files without rows have no say if there are others."""
+    files = [file for file in files if file.num_rows] or files
     if not files:
         return Form()
     forms: dict[tuple[tuple[str, ...], frozenset[str]], FileInfo] = {}

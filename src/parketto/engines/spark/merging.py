@@ -138,6 +138,8 @@ class LargeMerge:
 
     def _may_match(self, file: FileInfo) -> bool:
         """Whether the footers of target and source leave a chance that they share a key."""
+        if not file.num_rows:
+            return False
         for name in self._target.rules.keys:
             if name in self._target.form.path_only:
                 continue

@@ -19,7 +19,7 @@ import pyarrow as pa
 
 from parketto.engines.spark.session import is_connect
 from parketto.engines.spark.shipping import ship, unship
-from parketto.errors import InvalidArgument, ParkettoError
+from parketto.errors import EngineUnavailable, InvalidArgument, ParkettoError
 from parketto.kernels.work import AnyTask, Staging, Task, Worker
 from parketto.storage.store import Store
 
@@ -164,6 +164,11 @@ def collect(
         except Exception as error:
             if (typed := _typed(error)) is not None:
                 raise typed from None
+            if "No module named 'parketto" in str(error):
+                raise EngineUnavailable(
+                    "Spark's workers cannot import parketto: install it in their Python as well, or send it along "
+                    "with spark.submit.pyFiles or spark.archives"
+                ) from error
             raise
         except BaseException:
             with contextlib.suppress(Exception):  # the interrupt is what counts

@@ -1,0 +1,157 @@
+"""What only Spark can do to us: tasks that fail and are run again, footers from tasks, many writers at once."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import threading
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+
+from conftest import Place
+from helpers import oracle
+from helpers.flaky import FlakyFileSystem
+from parketto import CommitConflict, Dataset, InvalidArgument, UnreadableFile
+from parketto.engines.spark.engine import SparkEngine
+
+MERGER = str(Path(__file__).with_name("worker_merge.py"))
+
+
+def test_task_that_fails_once(tmp_path: Path, spark: Any) -> None:
+    """It is run again: every row once, and of what the first attempt had staged nothing is left."""
+    mark = tmp_path / "failed"
+    fs = FlakyFileSystem(str(tmp_path / "disk"), str(mark), os.getpid())
+    fs.makedirs("data", exist_ok=True)
+    place = Place("data/events", fs)
+    # More groups than there are Spark tasks, so that a task has staged something before it fails.
+    place.write_files(
+        {f"day={day:02d}/{n}.parquet": pa.table({"id": [day * 2 + n]}) for day in range(40) for n in range(2)}
+    )
+    stats = Dataset(place.root, engine="spark", filesystem=fs, spark=spark).compact()
+    assert mark.exists(), "no task has failed: the test tests nothing"
+    assert stats["after_file_count"] == len(place.files()) == 40
+    assert sum(place.rows().values()) == 80
+    assert place.left_behind() == []
+
+
+def test_error_of_a_task_arrives_as_it_is(local: Place) -> None:
+    """With its own type, after one attempt, and the dataset as it was."""
+    local.write_files({f"{n}.parquet": pa.table({"id": range(1000)}) for n in range(3)})
+    path = f"{local.root}/1.parquet"
+    content = bytearray(local.fs.cat_file(path))
+    content[4:200] = b"\xff" * 196
+    local.fs.pipe_file(path, bytes(content))
+    before = local.state()
+    with pytest.raises(UnreadableFile, match=r"1\.parquet"):
+        local.dataset(engine="spark").compact()
+    assert local.state() == before
+    assert local.left_behind() == []
+
+
+def test_memory_is_refused_with_advice(memory: Place) -> None:
+    memory.write_files({f"{n}.parquet": pa.table({"id": [n]}) for n in range(2)})
+    before = memory.state()
+    for run in (
+        lambda dataset: dataset.compact(),
+        lambda dataset: dataset.delete("id = 1"),
+        lambda dataset: dataset.merge(pa.table({"id": [1]}), ["id"]),
+    ):
+        with pytest.raises(InvalidArgument, match="engine='pyarrow'"):
+            run(memory.dataset(engine="spark"))
+    assert memory.state() == before
+    assert memory.left_behind() == []
+
+
+def test_footers_of_many_files_come_from_tasks(local: Place, spark: Any) -> None:
+    local.write_files({f"day={n % 3}/{n:03d}.parquet": pa.table({"id": [n], "x": ["a"]}) for n in range(30)})
+    few, many = (SparkEngine(spark, footers_in_tasks=at).footers_in_tasks for at in (31, 30))
+    here = Dataset(local.root, SparkEngine(spark, footers_in_tasks=few)).files()
+    there = Dataset(local.root, SparkEngine(spark, footers_in_tasks=many)).files()
+    assert here == there
+    assert Dataset(local.root, SparkEngine(spark, footers_in_tasks=1)).compact()["after_file_count"] == 3
+
+
+def test_filesystem_that_cannot_travel(local: Place, tmp_path: Path) -> None:
+    fs = FlakyFileSystem(str(tmp_path), "", 0)
+    fs.storage_options["lock"] = threading.Lock()
+    fs.makedirs("data", exist_ok=True)
+    place = Place("data/events", fs)
+    place.write_files({f"{n}.parquet": pa.table({"id": [n]}) for n in range(2)})
+    with pytest.raises(InvalidArgument, match="cannot be pickled"):
+        place.dataset(engine="spark").compact()
+    assert place.left_behind() == []
+
+
+def test_sort_by_shuffle_makes_files_of_the_size_asked_for(local: Place, spark: Any) -> None:
+    rows = pa.table(
+        {"k": [(n * 7919) % 20_000 for n in range(20_000)], "s": [f"{n % 97:05d}" for n in range(20_000)]}
+    )
+    local.write_files({f"{n}.parquet": rows.slice(n * 2000, 2000) for n in range(10)})
+    dataset = Dataset(local.root, SparkEngine(spark, shuffle_mb=1e-6))
+    dataset.optimize(["k"], target_rows_per_file=2500)
+    files = dataset.files()
+    assert all(file.num_rows <= 2500 for file in files)
+    assert len(files) <= 16, "the plan says 8; a cut by samples is not exact"
+    bounds = sorted((file.column_stats("k").min, file.column_stats("k").max) for file in files)
+    assert all(high <= low for (_, high), (low, _) in pairwise(bounds))
+    assert sorted(dataset.read().column("k").to_pylist()) == list(range(20_000))
+    assert dataset.optimize(["k"], target_rows_per_file=2500)["compacted_file_count"] == 0
+
+
+def test_appends_from_four_threads(local: Place, spark: Any) -> None:
+    errors: list[BaseException] = []
+
+    def append(thread: int) -> None:
+        try:
+            for number in range(25):
+                rows = pa.table({"id": [thread * 25 + number]})
+                Dataset(local.root, engine="spark", spark=spark).write(rows, basename_template="data_{}.parquet")
+        except BaseException as error:
+            errors.append(error)
+            raise
+
+    threads = [threading.Thread(target=append, args=(number,)) for number in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert errors == []
+    assert sorted(local.dataset().read().column("id").to_pylist()) == list(range(100))
+    assert local.files() == [f"data_{number:03d}.parquet" for number in range(100)]
+
+
+def test_two_processes_merge_at_once(local: Place) -> None:
+    """Who loses a race is told so and tries again: no row is lost, none is doubled."""
+    local.write_files({f"{n}.parquet": pa.table({"id": [n], "by": [""], "n": [0]}) for n in range(10)})
+    workers = [
+        subprocess.Popen(
+            [sys.executable, MERGER, local.root, name], env={**os.environ, "PARKETTO_ENGINE": "spark"}
+        )
+        for name in ("a", "b")
+    ]
+    assert [worker.wait() for worker in workers] == [0, 0]
+    rows = local.dataset().read().to_pylist()
+    ids = sorted(row["id"] for row in rows)
+    assert ids == sorted([*range(10), *range(100, 104), *range(200, 204)])
+    assert local.left_behind() == []
+
+
+def test_conflict_is_found(local: Place) -> None:
+    """Files that vanish under Spark's tasks are a conflict, not a riddle."""
+    local.write_files({f"{n}.parquet": pa.table({"id": [n]}) for n in range(4)})
+    dataset = local.dataset(engine="spark")
+    original = dataset.engine.rewrite
+
+    def late(plan: Any, context: Any) -> Any:
+        local.fs.rm_file(f"{local.root}/2.parquet")
+        return original(plan, context)
+
+    dataset.engine.rewrite = late  # type: ignore[method-assign]
+    with pytest.raises(CommitConflict, match=r"2\.parquet.*is gone"):
+        dataset.compact()
+    assert len(oracle.data_files(local.root)) == 3

@@ -1,0 +1,65 @@
+"""A cluster of a master and two workers, each in processes of its own; and what happens when one of them dies."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from helpers import oracle
+from helpers.clusters import StandaloneCluster, standalone_cluster
+from helpers.suites import TESTS, run_suite
+
+DRIVER = str(Path(__file__).with_name("driver.py"))
+SMOKE = (
+    "test_every_strategy or test_scattered or test_by_target_rows or test_literals_and_expressions or "
+    "test_new_columns or test_every_value_lands_in_a_folder"
+)
+
+
+@pytest.fixture(scope="module")
+def cluster() -> Iterator[StandaloneCluster]:
+    with standalone_cluster(workers=2) as running:
+        yield running
+
+
+def test_smoke(cluster: StandaloneCluster) -> None:
+    found = run_suite(
+        {"MASTER": cluster.url},
+        str(TESTS / "conformance"),
+        "--engines=spark,spark-shuffle",
+        "-k",
+        f"spark and ({SMOKE})",
+    )
+    assert found > 10
+
+
+def test_killed_executor(cluster: StandaloneCluster, tmp_path: Path) -> None:
+    """Its tasks are run again elsewhere: every row once, nothing left behind of what it had staged."""
+    root = str(tmp_path / "data" / "events")
+    driver = subprocess.Popen(
+        [sys.executable, DRIVER, "slowly", root],
+        env={**os.environ, "MASTER": cluster.url, "PYTHONPATH": str(Path(DRIVER).parent)},
+        stdout=subprocess.PIPE,
+        text=True,
+    )
+    assert driver.stdout is not None
+    with driver.stdout:
+        assert driver.stdout.readline() == "working\n"
+        while not os.listdir(tmp_path / "marks"):  # until a task has staged its files, and is not done yet
+            assert driver.poll() is None, "it ended before its time"
+            time.sleep(0.05)
+        for executor in cluster.executor_pids():
+            os.kill(executor, signal.SIGKILL)
+        report = driver.stdout.read()
+    assert driver.wait() == 0, report
+    assert "tried again" in report, "the test tests nothing if no task had to be run again"
+    ids = [row["id"] for path in oracle.data_files(root) for row in oracle.read_file(path).to_pylist()]
+    assert sorted(ids) == list(range(4000))
+    assert os.listdir(tmp_path / "data") == ["events"]

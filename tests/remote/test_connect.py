@@ -1,0 +1,35 @@
+"""The conformance suite over Spark Connect: no JVM in this process, nothing but the public protocol."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+
+from helpers.clusters import connect_server
+from helpers.suites import TESTS, run_suite
+
+CONFORMANCE = str(TESTS / "conformance")
+
+
+@pytest.fixture(scope="module")
+def server() -> Iterator[str]:
+    with connect_server() as url:
+        yield url
+
+
+def test_conformance(server: str) -> None:
+    """Every operation with the source at hand in every task; merges by a join have a test of their own."""
+    assert run_suite({"SPARK_REMOTE": server}, CONFORMANCE, "--engines=spark", "-k", "spark") > 200
+
+
+def test_merges_through_the_join(server: str) -> None:
+    chosen = "test_every_strategy or test_both_forms or test_types_that_spark_cannot_hold or test_hostile_names"
+    merges = f"{CONFORMANCE}/test_merge.py"
+    assert run_suite({"SPARK_REMOTE": server}, merges, "--engines=spark-shuffle", "-k", chosen) > 15
+
+
+@pytest.mark.sweep
+def test_everything_through_the_join(server: str) -> None:
+    merges = f"{CONFORMANCE}/test_merge.py"
+    assert run_suite({"SPARK_REMOTE": server}, merges, "--engines=spark-shuffle", "-k", "spark") > 80
