@@ -15,6 +15,7 @@ from worker import ROWS, version_table
 
 from conftest import Place
 from helpers import oracle
+from helpers.clusters import descendants
 from parketto import Dataset
 
 WORKER = str(Path(__file__).with_name("worker.py"))
@@ -58,3 +59,41 @@ def test_many_killed_processes_lose_nothing(local: Place, seed: int, count_crash
     found = kill_repeatedly(local, 50, seed)
     assert found["nothing"] < 50, "every kill missed: the test tests nothing"
     count_crash_points(50)
+
+
+def kill_drivers(place: Place, kills: int, seed: int) -> None:
+    """The driver dies at once, its JVM and the tasks a little later: they can stage, but publish nothing."""
+    chance = random.Random(seed)
+    Dataset(place.root).write(version_table(0))
+    for attempt in range(kills):
+        worker = subprocess.Popen(
+            [sys.executable, WORKER, place.root, str(1000 * (attempt + 1)), "auto", "spark"],
+            stdout=subprocess.PIPE,
+        )
+        assert worker.stdout is not None
+        with worker.stdout:
+            assert worker.stdout.readline() == b"ready\n"
+            time.sleep(chance.uniform(0.2, 6.0))
+            helpers = descendants(worker.pid)
+            worker.send_signal(signal.SIGKILL)
+            worker.wait()
+        recovery = place.dataset().recover()
+        rows = [row for path in oracle.data_files(place.root) for row in oracle.read_file(path).to_pylist()]
+        assert sorted(row["id"] for row in rows) == list(range(ROWS)), f"kill {attempt}: {recovery}"
+        assert len({row["version"] for row in rows}) == 1, f"kill {attempt}: {recovery}"
+        deadline = time.monotonic() + 60
+        while any(Path(f"/proc/{pid}").exists() for pid in helpers) and time.monotonic() < deadline:
+            time.sleep(0.1)
+        place.dataset().recover()
+        assert place.left_behind() == []
+
+
+def test_killed_spark_driver_loses_nothing(local: Place, count_crash_points: Any) -> None:
+    kill_drivers(local, 2, seed=7)
+    count_crash_points(2)
+
+
+@pytest.mark.sweep
+def test_many_killed_spark_drivers_lose_nothing(local: Place, count_crash_points: Any) -> None:
+    kill_drivers(local, 25, seed=8)
+    count_crash_points(25)

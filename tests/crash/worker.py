@@ -13,6 +13,7 @@ import numpy as np
 import pyarrow as pa
 
 from parketto import Dataset
+from parketto.engines.spark.engine import SparkEngine
 
 ROWS = 400
 
@@ -21,17 +22,20 @@ def version_table(version: int) -> pa.Table:
     return pa.table({"id": np.arange(ROWS), "version": np.full(ROWS, version)})
 
 
-def main(path: str, first_version: int, publish: Any) -> None:
-    dataset = Dataset(path, publish=publish)
+def main(path: str, first_version: int, publish: Any, engine: str = "pyarrow") -> None:
+    dataset = Dataset(path, engine, publish=publish)
     version_table(first_version)  # PyArrow imports pandas, if that is there, with the first array
+    if isinstance(dataset.engine, SparkEngine):
+        dataset.engine.session.range(1).count()
     print("ready", flush=True)
     version = first_version
     while True:
-        dataset.write(version_table(version), "overwrite", max_rows_per_file=8)
+        dataset.write(version_table(version), "overwrite", max_rows_per_file=8 if engine == "pyarrow" else 80)
         dataset.compact(target_rows_per_file=90)
+        dataset.merge(version_table(version + 1), ["id"])
         dataset.optimize(["id"], target_rows_per_file=50)
-        version += 1
+        version += 2
 
 
 if __name__ == "__main__":
-    main(sys.argv[1], int(sys.argv[2]), sys.argv[3])
+    main(sys.argv[1], int(sys.argv[2]), *sys.argv[3:])
