@@ -159,7 +159,8 @@ class Dataset:
             mode: `"append"` or `"overwrite"`.
             max_rows_per_file: Start a new file after that many rows.
             compression: snappy, gzip, lz4, zstd, brotli or none.
-            partition_by: Columns whose values make the folders (`day=1/…`); they also stay in the files.
+            partition_by: Columns whose values make the folders (`day=1/…`); they also stay in the files. Rows that
+                are added to a dataset with partitions go to theirs, in the form that it has.
             naming: `"uuid"` (the default), `"timestamp"` or `"sequential"`.
             basename_template: Such as `"data_{}.parquet"`; without a `naming` its files are numbered, from 000 or
                 after the highest number that there is.

@@ -98,11 +98,9 @@ class SparkParquetHandler:
         filesystem: AbstractFileSystem | None = None,
     ) -> None:
         from parketto.engines.spark.engine import SparkEngine
-        from parketto.engines.spark.session import active_session
 
         self._engine = SparkEngine(spark)
         self._storage_options, self._filesystem = storage_options, filesystem
-        self._found = spark or active_session()
 
     def __enter__(self) -> SparkParquetHandler:
         return self
@@ -117,10 +115,7 @@ class SparkParquetHandler:
 
     def close(self) -> None:
         """Stop the session if this handler started it. Safe to call twice."""
-        from parketto.engines.spark.session import active_session, stop_session
-
-        if self._found is None and (session := active_session()) is not None:
-            stop_session(session)
+        self._engine.close()
 
     def read_parquet(
         self,

@@ -319,7 +319,7 @@ def test_dataset_is_usable_from_several_threads(local: Place) -> None:
 
     def work(number: int) -> None:
         try:
-            dataset.write(pa.table({"id": [number]}))
+            dataset.write(pa.table({"id": [number], "k": ["new"]}))
             dataset.files()
         except BaseException as error:
             errors.append(error)

@@ -168,7 +168,7 @@ def test_more_data_than_memory(local: Place, engine: Engine) -> None:
     )
     local.write_files({f"f{n}.parquet": table.slice(n * 6000, 6000) for n in range(10)})
     before = local.rows()
-    local.dataset(engine=engine, memory_mb=1, threads=1).optimize(["word", "tag"])
+    local.dataset(engine=engine, memory_mb=1).optimize(["word", "tag"])
     assert local.rows() == before
     (found,) = tables(local)
     assert in_order(keys(found, ["word", "tag"]))

@@ -31,7 +31,9 @@ OPERATIONS: dict[str, Callable[[Dataset], object]] = {
     "partitioned": lambda dataset: dataset.write(
         pa.table({"id": [7, 8, 9], "day": [1, 2, 3]}), "overwrite", partition_by="day", naming="sequential"
     ),
-    "append": lambda dataset: dataset.write(pa.table({"id": [7, 8, 9]}), "append", max_rows_per_file=2),
+    "append": lambda dataset: dataset.write(
+        pa.table({"id": [7, 8, 9], "day": [1, 1, 3]}), "append", max_rows_per_file=1
+    ),
     "upsert": lambda dataset: dataset.merge(SOURCE, ["id"]),
     "full merge": lambda dataset: dataset.merge(SOURCE, ["id"], "full_merge"),
     "insert": lambda dataset: dataset.merge(SOURCE, ["id"], "insert"),

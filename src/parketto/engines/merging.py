@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
+from parketto.kernels.keys import may_share_key
 from parketto.kernels.merge import AddRows, MatchFile, RewriteMatches
 from parketto.kernels.merge_source import Prepared, PrepareSource
 from parketto.kernels.merge_target import MergeOutcome, MergeTarget
@@ -36,11 +37,13 @@ def _prepare(engine: Engine, source: FileRows | ArrowRows, target: MergeTarget, 
 
 
 def _decide(engine: Engine, prepared: Prepared, target: MergeTarget, context: Context) -> MergeDecision:
-    tasks = [MatchFile(file, prepared, target.rules.keys, target.form) for file in target.files]
+    keys = target.rules.keys
+    files = [file for file in target.files if may_share_key(file, keys, prepared.ranges)]
+    tasks = [MatchFile(file, prepared, keys, target.form) for file in files]
     results = engine.run(tasks, replace(context, operation="match"))
     matches = [
         FileMatches(file, found.sources, found.at_home, found.num_rows)
-        for file, found in zip(target.files, results, strict=True)
+        for file, found in zip(files, results, strict=True)
     ]
     return decide(target.rules, target.files, matches, prepared.num_rows)
 

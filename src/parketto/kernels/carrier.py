@@ -50,6 +50,8 @@ def carrier_type(kind: pa.DataType) -> pa.DataType:
         return pa.large_binary()
     if pat.is_struct(kind):
         return pa.struct([_carrier_field(kind.field(index)) for index in range(kind.num_fields)])
+    if pat.is_map(kind):
+        return pa.map_(_carrier_field(kind.key_field), _carrier_field(kind.item_field), kind.keys_sorted)
     if pat.is_fixed_size_list(kind):
         return pa.list_(_carrier_field(kind.value_field), kind.list_size)
     if pat.is_list(kind):

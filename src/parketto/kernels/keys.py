@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -119,3 +119,27 @@ def _comparable_values(column: pa.Array | pa.ChunkedArray) -> Sequence[Any] | No
     if pat.is_integer(kind):
         return column.to_numpy().tolist()  # type: ignore[no-any-return]
     return column.to_pylist()  # type: ignore[no-any-return]
+
+
+def may_share_key(file: FileInfo, keys: Sequence[str], ranges: Mapping[str, tuple[pa.Scalar, pa.Scalar]]) -> bool:
+    """Whether a file can have a key between the lowest and the highest of a source, as far as its footer tells.
+
+    A file that may have NULLs among its keys must be looked at in any case.
+    """
+    if not file.num_rows:
+        return False
+    for name in keys:
+        if file.schema is None or name not in file.schema.names:
+            continue
+        if file.column_stats(name).null_count is None:
+            return True
+        mine, theirs = bounds(file, name), ranges.get(name)
+        if mine is None or theirs is None:
+            continue
+        (lowest, highest), (low, high) = (
+            [_comparable_values(pa.array([value]).cast(theirs[0].type)) or [None] for value in pair]
+            for pair in (mine, theirs)
+        )
+        if highest[0] < low[0] or high[0] < lowest[0]:
+            return False
+    return True

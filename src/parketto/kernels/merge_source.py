@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -33,6 +33,8 @@ class Prepared:
     path: str
     num_rows: int
     size_bytes: int
+    #: The lowest and the highest value of each key, as far as that can be compared with footers.
+    ranges: Mapping[str, tuple[pa.Scalar, pa.Scalar]] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -61,7 +63,17 @@ class PrepareSource:
         rows = rows.combine_chunks()
         with worker.store.open_output(self.path) as sink, pa.ipc.new_file(sink, rows.schema) as writer:
             writer.write_table(rows)
-        return Prepared(self.path, rows.num_rows, rows.nbytes)
+        return Prepared(self.path, rows.num_rows, rows.nbytes, self._ranges(rows))
+
+    def _ranges(self, rows: pa.Table) -> dict[str, tuple[pa.Scalar, pa.Scalar]]:
+        names = [name for name in self.rules.keys if name not in self.form.path_only]
+        kinds = {name: rows.schema.field(name).type for name in names}
+        return {
+            name: (found["min"], found["max"])
+            for name, kind in kinds.items()
+            if rows.num_rows and not pat.is_floating(kind) and not pat.is_fixed_size_binary(kind)
+            for found in [pc.min_max(rows.column(name))]
+        }
 
 
 class SpooledSource:

@@ -7,7 +7,9 @@ from itertools import groupby, pairwise
 from operator import itemgetter
 
 import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
+import pyarrow.types as pat
 
 from parketto.plan.form import Form
 from parketto.storage.bounds import bounds
@@ -48,15 +50,37 @@ def folders(rows: pa.Table, columns: Sequence[str]) -> pa.Array:
     >>> folders(pa.table({"day": [1, 2, 1]}), ["day"]).to_pylist()
     ['day=1', 'day=2', 'day=1']
     """
+    codes, names = _folder_codes(rows, columns)
+    return pa.array(names, pa.string()).take(pa.array(codes))
+
+
+def pieces_by_folder(rows: pa.Table, columns: Sequence[str]) -> Iterator[tuple[str, pa.Table]]:
+    """The rows of each partition folder, in their order.
+
+    >>> table = pa.table({"day": [1, 2, 1], "n": [7, 8, 9]})
+    >>> [(folder, piece["n"].to_pylist()) for folder, piece in pieces_by_folder(table, ["day"])]
+    [('day=1', [7, 9]), ('day=2', [8])]
+    """
+    codes, names = _folder_codes(rows, columns)
+    ordered = rows.take(pa.array(np.argsort(codes, kind="stable")))
+    borders = np.concatenate([[0], np.cumsum(np.bincount(codes, minlength=len(names)))]).tolist()
+    for name, (start, stop) in zip(names, pairwise(borders), strict=True):
+        yield name, ordered.slice(start, stop - start)
+
+
+def _folder_codes(rows: pa.Table, columns: Sequence[str]) -> tuple[npt.NDArray[np.int64], list[str]]:
+    """For each row the number of its folder, and the folders."""
     codes = np.zeros(rows.num_rows, np.int64)
     for name in columns:
-        encoded = rows.column(name).combine_chunks().dictionary_encode("encode").indices
+        column = rows.column(name).combine_chunks()
+        if pat.is_dictionary(column.type):
+            column = column.cast(column.type.value_type)
+        encoded = column.dictionary_encode("encode").indices.to_numpy(zero_copy_only=False)
         # Codes of the columns so far are made dense first, so that the product never overflows.
-        codes = np.unique(codes, return_inverse=True)[1] * (rows.num_rows + 1) + encoded.to_numpy()
+        codes = np.unique(codes, return_inverse=True)[1] * (rows.num_rows + 1) + encoded
     _, first, place = np.unique(codes, return_index=True, return_inverse=True)
     values = rows.select(columns).take(pa.array(first)).to_pylist()
-    names = [segments(columns, list(row.values())) for row in values]
-    return pa.array(names, pa.string()).take(pa.array(place))
+    return place, [segments(columns, [row[name] for name in columns]) for row in values]
 
 
 def segments(columns: Sequence[str], values: Sequence[object]) -> str:

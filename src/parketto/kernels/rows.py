@@ -89,10 +89,10 @@ def arrow_rows(rows: Any) -> ArrowRows:
     if isinstance(rows, pa.RecordBatch):
         rows = pa.Table.from_batches([rows])
     if isinstance(rows, pa.RecordBatchReader):
-        return ArrowRows(_checked(rows.schema), rows)
+        return ArrowRows(checked_columns(rows.schema), rows)
     if not isinstance(rows, pa.Table):
         rows = _from_library(rows)
-    return ArrowRows(_checked(rows.schema), rows.to_batches())
+    return ArrowRows(checked_columns(rows.schema), rows.to_batches())
 
 
 def is_path(rows: object) -> bool:
@@ -123,7 +123,8 @@ def _without_views(kind: pa.DataType) -> pa.DataType:
     return kind if isinstance(kind, pa.DictionaryType) else carrier_type(kind)
 
 
-def _checked(schema: pa.Schema) -> pa.Schema:
+def checked_columns(schema: pa.Schema) -> pa.Schema:
+    """A schema that can be written: with columns, each of another name."""
     if not schema.names:
         raise InvalidArgument("rows without any column cannot be written")
     if len(set(schema.names)) < len(schema.names):

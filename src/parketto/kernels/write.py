@@ -73,11 +73,16 @@ def write_rows(
         )
     written = Written()
     for folder, found in by_partition(rows, output.partition_by):
-        directory = f"{output.directory}/{output.folders.get(folder, folder)}"
-        written += _write_directory(found, output, directory, worker, at_least_one=False)
+        written += write_folder(found, output, folder, worker)
     if not written.staged and at_least_one:
         return _write_directory(iter(()), output, output.directory, worker, at_least_one=True)
     return written
+
+
+def write_folder(batches: Iterable[pa.RecordBatch], output: Output, folder: str, worker: Worker) -> Written:
+    """Write the rows of one partition."""
+    directory = f"{output.directory}/{output.folders.get(folder, folder)}"
+    return _write_directory(iter(batches), output, directory, worker, at_least_one=False)
 
 
 @dataclass(frozen=True)

@@ -15,7 +15,8 @@ from parketto.errors import InvalidArgument
 from parketto.kernels.edit import Edited, EditFile
 from parketto.kernels.partitions import folder_names
 from parketto.kernels.rewrite import group_output
-from parketto.kernels.write import Output
+from parketto.kernels.rows import common_schema
+from parketto.kernels.write import Output, Written
 from parketto.operations.edits import leave_schema
 from parketto.operations.place import Place, entries
 from parketto.plan.expressions import Assignment, Predicate, assignments, predicate
@@ -123,9 +124,11 @@ def _publish(
 ) -> None:
     kept = [(task.file, result.kept) for task, result in edits]
     verify_edits(place.store, kept)
+    moved = sum((result.moved for _, result in edits), Written())
+    if moved.staged:
+        assert files[0].schema is not None, "files to edit come from a snapshot"
+        verify_written(place.store, moved.staged, moved.num_rows, common_schema(files).names)
     for task, result in edits:
-        assert task.file.schema is not None, "files to edit come from a snapshot"
-        verify_written(place.store, result.moved.staged, result.moved.num_rows, task.file.schema.names)
         expected = 0 if task.changes is None else result.matched
         written = result.kept.num_rows + result.moved.num_rows
         assert written == task.file.num_rows - result.matched + expected, "every row goes somewhere"

@@ -19,14 +19,16 @@ def write_file(store: Store, path: str, source: RowSource, compression: str, eng
     engine.check_store(store)
     if store.is_dir(path):
         raise NotADataset(f"{path!r} is a directory; expected the path of a file")
-    parent, name = posixpath.split(path)
-    # Hidden and beside the file: the last step is a rename.
-    staging = Staging(f"{parent}/.{name}.parketto-{uuid.uuid4().hex}")
+    parent = posixpath.dirname(path)
+    # Hidden and beside the file: the last step is a rename. The file's own name may be as long as names can be.
+    staging = Staging(f"{parent}/.parketto-{uuid.uuid4().hex}")
     store.make_dirs(f"{staging.directory}/new")
     try:
         output = Output(parent, FileFormat(source.schema, compression), source.schema, single=True)
         written = engine.write(source, output, Context(store, staging, "write"))
         (staged,) = written.staged
+        if store.stat(path) is not None:
+            store.inherit_access([staged.path], [path])
         store.sync([staged.path])
         store.move(staged.path, path)
         store.sync([path, parent])

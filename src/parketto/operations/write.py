@@ -2,15 +2,23 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from dataclasses import replace
+
 from parketto.commit.transaction import Transaction
 from parketto.commit.verify import verify_written
 from parketto.engines.base import ProgressCallback
+from parketto.errors import ColumnNotFound, InvalidArgument, quoted
 from parketto.kernels.rows import RowSource
 from parketto.kernels.write import Output
 from parketto.operations.place import Place
+from parketto.plan.form import form_of
 from parketto.plan.naming import Naming
+from parketto.plan.rewrite import check_partition_columns
 from parketto.stats import WriteStats
-from parketto.storage.snapshot import refuse_foreign
+from parketto.storage.footers import FileInfo
+from parketto.storage.hive import partition_values
+from parketto.storage.snapshot import read_snapshot, refuse_foreign, relative
 from parketto.storage.store import FileEntry
 
 
@@ -25,8 +33,44 @@ def write(
     """Write all rows, then publish their files together."""
     refuse_foreign(place.store, place.root)
     with place.transaction(mode) as transaction:
-        replaced = place.existing(transaction) if mode == "overwrite" else []
+        existing = place.existing(transaction)
+        replaced = existing if mode == "overwrite" else []
+        if mode == "append":
+            output = following(place, existing, output)
         return publish(place, transaction, source, output, replaced, naming, progress)
+
+
+def following(place: Place, existing: Sequence[FileEntry], output: Output) -> Output:
+    """What is added to a dataset has its form: its folders, and partition columns where the others have them."""
+    folders = [relative(entry.path, place.root).rpartition("/")[0] for entry in existing]
+    found = next(
+        (entry for entry, folder in zip(existing, folders, strict=True) if partition_values(folder)), None
+    )
+    if found is None:
+        if existing and output.partition_by and any(file.num_rows for file in _footers(place, existing)):
+            raise InvalidArgument(
+                f"the dataset has no partitions, so rows cannot be added by {quoted(output.partition_by)}; leave "
+                "partition_by out, or repartition the dataset first"
+            )
+        return output
+    form = form_of(_footers(place, [found]))
+    if output.partition_by and output.partition_by != form.partition_by:
+        raise InvalidArgument(
+            f"the dataset is partitioned by {quoted(form.partition_by)}, not by {quoted(output.partition_by)}; "
+            "leave partition_by out, or repartition the dataset first"
+        )
+    schema = output.row_schema
+    if missing := [name for name in form.partition_by if name not in schema.names]:
+        raise ColumnNotFound(missing, schema.names, "partition columns of the dataset in the rows that are added")
+    check_partition_columns(form.partition_by, schema)
+    if not form.path_only:
+        return replace(output, partition_by=form.partition_by)
+    file_format = replace(output.format, schema=form.file_schema(schema))
+    return replace(output, partition_by=form.partition_by, format=file_format)
+
+
+def _footers(place: Place, entries: Sequence[FileEntry]) -> Sequence[FileInfo]:
+    return read_snapshot(place.store, place.root, entries).files
 
 
 def publish(

@@ -41,7 +41,7 @@ _FRAME_TYPES = {
     "timestamp": pa.timestamp("us", "UTC"),
     "timestamp_ntz": pa.timestamp("us"),
     "time": pa.time64("ns"),
-    "interval day to second": pa.duration("us"),
+    "daytimeinterval": pa.duration("us"),
     "void": pa.null(),
 }
 
@@ -52,6 +52,8 @@ def travel_type(kind: pa.DataType) -> pa.DataType:
     >>> travel_type(pa.uint64()), travel_type(pa.timestamp("ns", "UTC"))
     (Decimal128Type(decimal128(20, 0)), DataType(int64))
     """
+    if isinstance(kind, pa.BaseExtensionType):
+        return travel_type(kind.storage_type)
     if any(test(kind) for test in _PLAIN):
         return kind
     if pat.is_unsigned_integer(kind):

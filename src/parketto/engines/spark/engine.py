@@ -11,6 +11,7 @@ import pyarrow as pa
 from parketto.engines.base import Context, GroupResult, TaskEngine
 from parketto.engines.merging import merge_small
 from parketto.engines.spark.carriers import frame_schema, keeps_order, travel_name
+from parketto.engines.spark.dealing import write_dealt
 from parketto.engines.spark.frames import (
     RESULT_SCHEMA,
     SpoolRows,
@@ -21,13 +22,13 @@ from parketto.engines.spark.frames import (
 )
 from parketto.engines.spark.merging import LargeMerge
 from parketto.engines.spark.reading import read_files
-from parketto.engines.spark.session import get_session
+from parketto.engines.spark.session import active_session, get_session, is_connect, stop_session
 from parketto.engines.spark.shipping import Shipped
-from parketto.engines.spark.tasks import collect, run_tasks
+from parketto.engines.spark.tasks import collect, parallelism, run_tasks
 from parketto.errors import InvalidArgument, quoted
 from parketto.kernels.merge_target import MergeOutcome, MergeTarget
 from parketto.kernels.rewrite import RewriteGroup, group_output
-from parketto.kernels.rows import ArrowRows, FileRows, FrameRows, RowSource
+from parketto.kernels.rows import ArrowRows, FileRows, FrameRows, RowSource, checked_columns
 from parketto.kernels.sizes import decoded_bytes
 from parketto.kernels.work import Task, Worker
 from parketto.kernels.write import CopyRows, Output, Written
@@ -45,6 +46,8 @@ DEFAULT_BROADCAST_MB = 64
 DEFAULT_SHUFFLE_MB = 512
 DEFAULT_FOOTERS_IN_TASKS = 5000
 _COPY_BYTES = 64 * MEGABYTE
+_SORT_ALONE_BYTES = 64 * MEGABYTE
+_UNFAIR = 2
 
 Result = TypeVar("Result")
 
@@ -76,6 +79,8 @@ class SparkEngine(TaskEngine):
         check_positive_whole("footers_in_tasks", footers_in_tasks)
         self.footers_in_tasks = footers_in_tasks
         self._given = spark
+        self._started: SparkSession | None = None
+        self._views: set[str] = set()
         self._memory = memory_mb * MEGABYTE
         self._broadcast_bytes = int(broadcast_mb * MEGABYTE)
         self._shuffle_bytes = int(shuffle_mb * MEGABYTE)
@@ -83,7 +88,17 @@ class SparkEngine(TaskEngine):
     @property
     def session(self) -> SparkSession:
         """The session that work runs on."""
-        return get_session(self._given)[0]
+        nobody = active_session() is None
+        session, ours = get_session(self._given)
+        if ours and nobody:
+            self._started = session
+        return session
+
+    def close(self) -> None:
+        """Stop the session if it was this engine that started it."""
+        session, self._started = self._started, None
+        if session is not None:
+            stop_session(session)
 
     def check_store(self, store: Store) -> None:
         """Spark's tasks run in other processes: they must see the same files."""
@@ -95,10 +110,7 @@ class SparkEngine(TaskEngine):
 
     def adopt(self, rows: Any) -> RowSource | None:
         """A Spark DataFrame, classic or of Connect."""
-        kind = type(rows)
-        if kind.__module__.startswith("pyspark.sql.") and kind.__name__ == "DataFrame":
-            return FrameRows(frame_schema(rows), rows)
-        return None
+        return FrameRows(checked_columns(frame_schema(rows)), rows) if _is_frame(rows) else None
 
     def run(self, tasks: Sequence[Task[Result]], context: Context) -> list[Result]:
         """Run tasks as Spark tasks."""
@@ -110,7 +122,7 @@ class SparkEngine(TaskEngine):
             context.store,
             context.staging,
             self._memory,
-            context.reporter(tasks),
+            context.reporter(tasks) if context.progress is not None else None,
             context.operation,
         )
 
@@ -121,7 +133,8 @@ class SparkEngine(TaskEngine):
     def rewrite(self, plan: RewritePlan, context: Context) -> Sequence[GroupResult]:
         """One task for each group; a large group that is to be put in order is sorted by Spark instead."""
         large = [group for group in plan.groups if self._sorts_by_shuffle(group, plan)]
-        small = [group for group in plan.groups if group not in large]
+        shuffled = set(map(id, large))
+        small = [group for group in plan.groups if id(group) not in shuffled]
         tasks = [RewriteGroup(group, plan.operation, plan.order_by) for group in small]
         results = dict(zip(map(id, small), self.run(tasks, context), strict=True))
         for group in large:
@@ -129,11 +142,12 @@ class SparkEngine(TaskEngine):
         return [GroupResult(group, results[id(group)]) for group in plan.groups]
 
     def _sorts_by_shuffle(self, group: FileGroup, plan: RewritePlan) -> bool:
-        return (
-            bool(plan.order_by)
-            and group.size_bytes > self._shuffle_bytes
-            and all(keeps_order(group.schema.field(name).type) for name in plan.order_by)
-        )
+        if not plan.order_by or not all(keeps_order(group.schema.field(name).type) for name in plan.order_by):
+            return False
+        # Nor may one task keep all others waiting: with many cores and few groups, a shuffle is faster.
+        fair = sum(each.size_bytes for each in plan.groups) / parallelism(self.session)
+        alone = group.size_bytes > max(_SORT_ALONE_BYTES, _UNFAIR * fair)
+        return alone or group.size_bytes > self._shuffle_bytes
 
     def _sort(self, group: FileGroup, plan: RewritePlan, context: Context) -> Any:
         from pyspark.sql import functions as F  # noqa: N812 - the customary name
@@ -153,17 +167,15 @@ class SparkEngine(TaskEngine):
         if isinstance(source, ArrowRows):
             return super().write(source, output, context)
         what = f"parketto {context.operation}"
-        if isinstance(source, FileRows) and not output.partition_by:
+        if isinstance(source, FileRows) and output.partition_by:
+            written = write_dealt(self.session, source, output, context.store, context.staging, self._memory, what)
+        elif isinstance(source, FileRows):
             parts = [source] if output.single else _portions(source)
             tasks = [CopyRows(part, output) for part in parts]
             written = sum(self.run(tasks, context), Written())
         else:
-            if isinstance(source, FrameRows):
-                # Names travel as positions; frames bring types that Spark has.
-                frame = source.frame.toDF(*(travel_name(at) for at in range(len(source.schema.names))))
-                frame = frame.coalesce(1) if output.single else frame
-            else:
-                frame = read_frame(self.session, source, self._memory)
+            frame = _travelling(source)
+            frame = frame.coalesce(1) if output.single else frame
             writer = WriteRows(context.store, context.staging, self._memory, output)
             written, _ = write_frame(self.session, frame, writer, what)
         return written if written.staged else super().write(ArrowRows(source.schema, ()), output, context)
@@ -180,18 +192,35 @@ class SparkEngine(TaskEngine):
     ) -> DataFrame:
         """The result of an SQL query; its tables are known for as long as Spark takes to read it."""
         session = self.session
-        known = {table.name for table in session.catalog.listTables() if table.isTemporary} if tables else set()
-        if taken := sorted(known.intersection(tables)):
+        for name, frame in tables.items():
+            if not _is_frame(frame):
+                raise InvalidArgument(
+                    f"table {name!r} must be a path or a Spark DataFrame, not {type(frame).__name__}"
+                )
+        known = (
+            {table.name.lower() for table in session.catalog.listTables() if table.isTemporary}
+            if tables
+            else set()
+        )
+        if taken := sorted(name for name in tables if name.lower() in known - self._views):
             raise InvalidArgument(f"the session has temporary views of that name already: {quoted(taken)}")
+        made: dict[str, DataFrame] = {}
         try:
             for name, frame in tables.items():
-                frame.createTempView(name)
+                if is_connect(session):
+                    # A Connect server reads the query anew whenever the frame is used: its views must stay.
+                    frame.createOrReplaceTempView(name)
+                    self._views.add(name.lower())
+                else:
+                    frame.createTempView(name)
+                    made[name] = frame
             if parameters is None:
                 return session.sql(text)
             return session.sql(text, dict(parameters) if isinstance(parameters, Mapping) else list(parameters))
         finally:
-            for name in tables:
-                session.catalog.dropTempView(name)
+            # Only those: a view that could not be made may be another's. A frame knows where its view is.
+            for name, frame in made.items():
+                frame.sparkSession.catalog.dropTempView(name)
 
     def merge(self, source: RowSource, target: MergeTarget, context: Context) -> MergeOutcome:
         """Match with the source at hand in every task, or by Spark's join where it is too large for that."""
@@ -208,7 +237,9 @@ class SparkEngine(TaskEngine):
         if isinstance(source, FrameRows):
             spooler = SpoolRows(context.store, context.staging, self._memory, source.schema)
             found = collect(
-                self.session, source.frame.mapInArrow(Shipped(spooler), RESULT_SCHEMA), "parketto merge: source"
+                self.session,
+                _travelling(source).mapInArrow(Shipped(spooler), RESULT_SCHEMA),
+                "parketto merge: source",
             )
             paths = sorted(row["result"].decode() for row in found)
         else:
@@ -219,6 +250,17 @@ class SparkEngine(TaskEngine):
             with self.worker(context) as worker:
                 spool(rest, source.schema, paths[0], worker)
         return FileRows(source.schema, context.store, _described(context.store, paths))
+
+
+def _is_frame(rows: Any) -> bool:
+    kind = type(rows)
+    return kind.__module__.startswith("pyspark.sql.") and kind.__name__ == "DataFrame"
+
+
+def _travelling(source: FrameRows) -> DataFrame:
+    """A frame with its names as positions; its types are Spark's already."""
+    frame: DataFrame = source.frame.toDF(*(travel_name(at) for at in range(len(source.schema.names))))
+    return frame
 
 
 def _head(source: ArrowRows, limit: int) -> tuple[list[pa.RecordBatch], Iterator[pa.RecordBatch] | None]:

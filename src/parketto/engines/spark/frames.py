@@ -91,19 +91,22 @@ def read_frame(
     if columns is not None:
         schema = pa.schema([schema.field(name) for name in columns])
     travelling = pa.schema([*travel_schema(schema), *added_fields])
-    wanted = list(range(len(rows.files))) if only is None else list(only)
+    frame = positions_frame(spark, rows, range(len(rows.files)) if only is None else only)
+    reader = ReadRows(rows, schema, as_read or schema, memory, travelling, added)
+    return frame.mapInArrow(Shipped(reader), spark_schema(travelling))
+
+
+def positions_frame(spark: SparkSession, rows: FileRows, wanted: Sequence[int]) -> DataFrame:
+    """The positions of files, neighbours together, so that the order of the frame is that of the files."""
     size = sum(rows.files[position].size_bytes for position in wanted)
-    parts = max(1, min(len(wanted), max(-(-len(wanted) // _FILES_PER_READ), size // _READ_BYTES)))
+    parts = int(max(1, min(len(wanted), max(-(-len(wanted) // _FILES_PER_READ), size // _READ_BYTES))))
     table = pa.table(
         {
             "position": pa.array(wanted, pa.int32()),
-            # Neighbours together, so that the order of the frame is that of the files.
             "part": pa.array([number * parts // len(wanted) for number in range(len(wanted))], pa.int32()),
         }
     )
-    frame = spark.createDataFrame(table).repartitionById(int(parts), "part")
-    reader = ReadRows(rows, schema, as_read or schema, memory, travelling, added)
-    return frame.select("position").mapInArrow(Shipped(reader), spark_schema(travelling))
+    return spark.createDataFrame(table).repartitionById(parts, "part").select("position")
 
 
 @dataclass(frozen=True)

@@ -20,6 +20,7 @@ from parketto.engines.spark.frames import RESULT_SCHEMA, WriteRows, read_frame, 
 from parketto.engines.spark.shipping import Shipped, ship, unship
 from parketto.engines.spark.tasks import collect, raising_typed, task_attempt
 from parketto.kernels.carrier import carrier_schema, recast
+from parketto.kernels.keys import may_share_key
 from parketto.kernels.merge import refuse_null_keys
 from parketto.kernels.merge_source import check_nulls, prepared_schema
 from parketto.kernels.merge_target import MergeOutcome, MergeTarget
@@ -55,7 +56,8 @@ class LargeMerge:
         self._keys = [travel_name(self._schema.get_field_index(name)) for name in target.rules.keys]
         self._payload = [travel_name(at) for at in range(len(self._schema.names))]
         self._partitioned = bool(target.form.partition_by)
-        self._bounds = {name: self._source_bounds(name) for name in target.rules.keys}
+        found = {name: self._source_bounds(name) for name in target.rules.keys}
+        self._ranges = {name: pair for name, pair in found.items() if pair is not None}
 
     def run(self) -> MergeOutcome:
         """Join once, then rewrite the files with matches and write what is new."""
@@ -118,7 +120,7 @@ class LargeMerge:
 
     def _target_keys(self) -> DataFrame | None:
         target = self._target
-        files = tuple(file for file in target.files if self._may_match(file))
+        files = [file for file in target.files if may_share_key(file, target.rules.keys, self._ranges)]
         if not files:
             return None
         texts = replace(target.form, path_only={name: pa.string() for name in target.form.path_only})
@@ -135,24 +137,6 @@ class LargeMerge:
             only=[position for position, file in enumerate(target.files) if file.path in wanted],
         )
         return frame.toDF(*self._keys, "file", "row", "here")
-
-    def _may_match(self, file: FileInfo) -> bool:
-        """Whether the footers of target and source leave a chance that they share a key."""
-        if not file.num_rows:
-            return False
-        for name in self._target.rules.keys:
-            if name in self._target.form.path_only:
-                continue
-            if file.column_stats(name).null_count is None:
-                return True
-            mine, theirs = bounds(file, name), self._bounds[name]
-            if mine is None or theirs is None:
-                continue
-            low, high = theirs
-            kind = low.type
-            if mine[1].cast(kind).as_py() < low.as_py() or high.as_py() < mine[0].cast(kind).as_py():
-                return False
-        return True
 
     def _source_bounds(self, name: str) -> tuple[pa.Scalar, pa.Scalar] | None:
         found = [bounds(file, name) for file in self._source.files if file.num_rows]

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+import posixpath
+import re
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import chain
 from typing import TYPE_CHECKING, Any
@@ -11,7 +13,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.types as pat
 
-from parketto.engines.spark.carriers import frame_type
+from parketto.engines.spark.carriers import frame_type, travel_name
 from parketto.engines.spark.shipping import Shipped
 from parketto.engines.spark.tasks import raising_typed
 from parketto.kernels.carrier import carrier_schema
@@ -24,6 +26,8 @@ if TYPE_CHECKING:
 
 # Spark takes paths for patterns and URLs.
 _SPECIAL = frozenset("{}[]*?\\:#,")
+# Spark takes every escaped byte for a character.
+_ESCAPED_BYTES = re.compile("%[89A-Fa-f]")
 _NATIVE_CODECS = frozenset({"snappy", "gzip", "lz4", "zstd", "none", None})
 
 
@@ -33,7 +37,7 @@ def read_files(spark: SparkSession, rows: FileRows, root: str, memory: int) -> D
     Unsigned 64-bit numbers become decimals, nanoseconds are cut to microseconds, dictionaries become their values.
     """
     natural = natural_schema(rows.schema)
-    if _spark_can(rows):
+    if _spark_can(rows, root):
         reader = spark.read.schema(_struct(natural))
         # Only the path knows columns that are not in the files; otherwise the files alone are to be believed.
         reader = (
@@ -41,11 +45,21 @@ def read_files(spark: SparkSession, rows: FileRows, root: str, memory: int) -> D
             if rows.form.path_only
             else reader.option("recursiveFileLookup", "true")
         )
-        return reader.parquet(*(file.path for file in rows.files))
+        return _selected(reader.parquet(*(file.path for file in rows.files)), natural.names)
     parts = max(1, min(len(rows.files), 4096))
     positions = pa.table({"position": pa.array(range(len(rows.files)), pa.int32())})
     frame = spark.createDataFrame(positions).repartitionByRange(parts, "position")
     return frame.mapInArrow(Shipped(_ReadNatural(rows, natural, memory)), _struct(natural))
+
+
+def _selected(frame: DataFrame, names: list[str]) -> DataFrame:
+    """The columns that are wanted: Spark reads all those of the path, and puts them last."""
+    found = frame.columns
+    if found == names:
+        return frame
+    # By position, so that no name meets Spark's parser.
+    numbered = frame.toDF(*map(travel_name, range(len(found))))
+    return numbered.select(*(travel_name(found.index(name)) for name in names)).toDF(*names)
 
 
 def natural_schema(schema: pa.Schema) -> pa.Schema:
@@ -59,6 +73,8 @@ def natural_type(kind: pa.DataType) -> pa.DataType:
     >>> natural_type(pa.timestamp("ns")), natural_type(pa.uint64()), natural_type(pa.large_string())
     (TimestampType(timestamp[us]), Decimal128Type(decimal128(20, 0)), DataType(string))
     """
+    if isinstance(kind, pa.BaseExtensionType):
+        return natural_type(kind.storage_type)
     if pat.is_unsigned_integer(kind):
         return {8: pa.int16(), 16: pa.int32(), 32: pa.int64()}.get(kind.bit_width, pa.decimal128(20, 0))
     if pat.is_timestamp(kind):
@@ -88,7 +104,7 @@ def natural_type(kind: pa.DataType) -> pa.DataType:
     return kind
 
 
-def _spark_can(rows: FileRows) -> bool:
+def _spark_can(rows: FileRows, root: str) -> bool:
     """Whether Spark's own reader gives exactly these rows."""
     store = rows.store
     return (
@@ -98,10 +114,26 @@ def _spark_can(rows: FileRows) -> bool:
         and all(
             file.codec in _NATIVE_CODECS
             and not file.traits.int96_timestamps
-            and not _SPECIAL.intersection(file.path)
+            and _distinct([*(file.schema or rows.schema).names, *rows.form.path_only])
+            and _finds(file.path, root if rows.form.path_only else posixpath.dirname(file.path))
             for file in rows.files
         )
     )
+
+
+def _finds(path: str, root: str) -> bool:
+    """Whether Spark takes a path for what it is, and the folders below the root for the partitions they are."""
+    *folders, name = path[len(root) :].strip("/").split("/")
+    return (
+        not _SPECIAL.intersection(path)
+        and not name.startswith(("_", "."))
+        and all("=" in each.rstrip("=") and not _ESCAPED_BYTES.search(each) for each in folders)
+    )
+
+
+def _distinct(names: Sequence[str]) -> bool:
+    """Whether names are different for Spark, which does not tell upper from lower case."""
+    return len({name.lower() for name in names}) == len(names)
 
 
 def _same(kind: pa.DataType) -> bool:
@@ -109,7 +141,8 @@ def _same(kind: pa.DataType) -> bool:
     if pat.is_timestamp(kind):
         return kind.unit in ("us", "ms")
     if kind.num_fields and not pat.is_dictionary(kind):
-        return all(_same(kind.field(at).type) for at in range(kind.num_fields))
+        fields = [kind.field(at) for at in range(kind.num_fields)]
+        return _distinct([item.name for item in fields]) and all(_same(item.type) for item in fields)
     plain = natural_type(kind) == kind or pat.is_large_string(kind) or pat.is_large_binary(kind)
     return bool(plain and not pat.is_null(kind) and not pat.is_duration(kind))
 
@@ -143,11 +176,34 @@ class _ReadNatural:
 def _natural(column: pa.Array, kind: pa.DataType) -> pa.Array:
     if column.type == kind:
         return column
+    if isinstance(column, pa.ExtensionArray):
+        return _natural(column.storage, kind)
     if pat.is_null(column.type):
         return pa.nulls(len(column), kind)
+    if pat.is_nested(kind):
+        return _natural_nested(column, kind)
     if pat.is_time(column.type):
         return column.cast(pa.time64("ns")).cast(pa.int64())
     if pat.is_timestamp(column.type) and column.type.unit == "ns":
-        # Down to the microsecond before, for instants before 1970 as well.
-        return pc.floor_temporal(column, unit="microsecond").cast(kind)
-    return column.cast(kind, safe=False) if pat.is_nested(kind) else column.cast(kind)
+        # Down to the microsecond before, for instants before 1970 as well; in UTC, where no hour comes twice.
+        return pc.floor_temporal(column.cast(pa.timestamp("ns", kind.tz)), unit="microsecond").cast(kind)
+    return column.cast(kind, safe=not (pat.is_duration(kind) and column.type.unit == "ns"))
+
+
+def _natural_nested(column: pa.Array, kind: pa.DataType) -> pa.Array:
+    mask = column.is_null()
+    if pat.is_struct(kind):
+        fields = [kind.field(at) for at in range(kind.num_fields)]
+        children = [_natural(child, item.type) for child, item in zip(column.flatten(), fields, strict=True)]
+        return pa.StructArray.from_arrays(children, fields=fields, mask=mask)
+    if pat.is_map(kind):
+        entries = pa.struct([column.type.key_field, column.type.item_field])
+        column = column.cast(pa.list_(entries))
+    lengths = pc.fill_null(pc.list_value_length(column), 0).cast(pa.int32())
+    offsets = pa.concat_arrays([pa.array([0], pa.int32()), pc.cumulative_sum(lengths)])
+    values = column.flatten()  # without those that stand behind a NULL
+    if pat.is_map(kind):
+        keys, items = values.flatten()
+        keys, items = _natural(keys, kind.key_type), _natural(items, kind.item_type)
+        return pa.MapArray.from_arrays(offsets, keys, items, type=kind, mask=mask)
+    return pa.ListArray.from_arrays(offsets, _natural(values, kind.value_type), type=kind, mask=mask)

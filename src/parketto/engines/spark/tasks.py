@@ -103,11 +103,11 @@ def run_tasks(
     store: Store,
     staging: Staging,
     memory: int,
-    report: Callable[[AnyTask], None],
+    report: Callable[[AnyTask], None] | None,
     operation: str,
 ) -> list[Result]:
     """Run tasks on Spark; results come in the order of the tasks."""
-    bundles = _bundled(tasks, _parallelism(spark))
+    bundles = _bundled(tasks, parallelism(spark))
     try:
         payloads = [ship(Bundle(store, staging, memory, tuple(bundle))) for bundle in bundles]
     except (pickle.PicklingError, TypeError, AttributeError) as error:
@@ -116,17 +116,20 @@ def run_tasks(
         ) from error
     table = pa.table({"id": pa.array(range(len(payloads)), pa.int32()), "payload": payloads})
     frame = spark.createDataFrame(table).repartitionById(len(payloads), "id")
-    done: set[int] = set()
+    told = 0
 
-    def progress(finished: int) -> None:
+    def tell(finished: int) -> None:
+        nonlocal told
         # Which of the bundles are done is not known before the end; how many is.
-        for number in range(len(done), min(finished, len(bundles))):
-            done.add(number)
-            for _, task in bundles[number]:
-                report(task)
+        for bundle in bundles[told:finished]:
+            for _, task in bundle:
+                if report is not None:
+                    report(task)
+        told = max(told, finished)
 
-    found = collect(spark, frame.mapInArrow(run_bundles, _RESULT_SCHEMA), f"parketto {operation}", progress)
-    progress(len(bundles))
+    frame = frame.mapInArrow(run_bundles, _RESULT_SCHEMA)
+    found = collect(spark, frame, f"parketto {operation}", None if report is None else tell)
+    tell(len(bundles))
     results: dict[int, Result] = {}
     for row in found:
         result = unship(row["result"])
@@ -227,7 +230,8 @@ class _Watch:
             self._told = 0 if last is None else last.num_completed_tasks
 
 
-def _parallelism(spark: SparkSession) -> int:
+def parallelism(spark: SparkSession) -> int:
+    """How many tasks run at once; over Connect a guess, because nobody tells."""
     if is_connect(spark):
         return int(spark.conf.get("spark.sql.shuffle.partitions") or 8)
     return int(spark.sparkContext.defaultParallelism)

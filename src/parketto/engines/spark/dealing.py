@@ -1,0 +1,126 @@
+"""Dealing rows out to their partitions: Spark shuffles packets of Arrow rows, not rows.
+
+A task that reads files cuts their rows by partition and packs each piece into one packet of bytes. Spark brings
+the packets of a partition together, splits partitions that are too large for one task, and never looks inside. So
+types that Spark does not have need no care, and no row is turned into a row of the JVM and back.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, replace
+from itertools import chain, groupby
+from typing import TYPE_CHECKING, Any
+
+import pyarrow as pa
+
+from parketto.engines.spark.frames import RESULT_SCHEMA, positions_frame
+from parketto.engines.spark.shipping import Shipped, ship, unship
+from parketto.engines.spark.tasks import collect, raising_typed, task_attempt
+from parketto.kernels.partitions import pieces_by_folder
+from parketto.kernels.rows import FileRows
+from parketto.kernels.sizes import decoded_bytes
+from parketto.kernels.work import Staging, Worker
+from parketto.kernels.write import Output, Written, write_folder
+from parketto.storage.store import Store
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from pyspark.sql import SparkSession
+
+_PACKET_BYTES = 2 * 1024 * 1024
+_PACKET_SCHEMA = "folder string, place long, packet binary"
+
+
+def write_dealt(
+    spark: SparkSession,
+    rows: FileRows,
+    output: Output,
+    store: Store,
+    staging: Staging,
+    memory: int,
+    what: str,
+    progress: Callable[[int], None] | None = None,
+) -> Written:
+    """Write the rows of files into the folders of their partitions."""
+    packets = positions_frame(spark, rows, range(len(rows.files))).mapInArrow(
+        Shipped(_Deal(rows, output.partition_by, memory)), _PACKET_SCHEMA
+    )
+    # Adaptive execution joins small partitions and splits large ones: neither a file per task and partition, nor
+    # one task for the largest of them.
+    dealt = packets.hint("rebalance", "folder").sortWithinPartitions("folder", "place")
+    writer = _WriteDealt(store, staging, memory, output)
+    found = collect(spark, dealt.mapInArrow(Shipped(writer), RESULT_SCHEMA), what, progress)
+    written: list[Written] = [unship(row["result"]) for row in found]
+    return Written(
+        tuple(staged for each in written for staged in each.staged), sum(each.num_rows for each in written)
+    )
+
+
+@dataclass(frozen=True)
+class _Deal:
+    """Reads files and packs their rows by partition."""
+
+    rows: FileRows
+    partition_by: tuple[str, ...]
+    memory: int
+
+    def __call__(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        with raising_typed(), Worker(self.rows.store, Staging(""), self.memory) as worker:
+            for position in chain.from_iterable(batch.column(0).to_pylist() for batch in batches):
+                file = replace(self.rows, files=(self.rows.files[position],))
+                place = position << 40
+                for run in _runs(file.read(worker), worker.run_bytes):
+                    for folder, piece in pieces_by_folder(run, self.partition_by):
+                        for packet in _packets(piece):
+                            yield pa.record_batch({"folder": [folder], "place": [place], "packet": [packet]})
+                            place += 1
+
+
+def _runs(batches: Iterator[pa.RecordBatch], limit: int) -> Iterator[pa.Table]:
+    """Batches put together up to a size: packets are the better the more rows of a partition are at hand."""
+    waiting: list[pa.RecordBatch] = []
+    size = 0
+    for batch in batches:
+        waiting.append(batch)
+        size += decoded_bytes(batch)
+        if size >= limit:
+            yield pa.Table.from_batches(waiting)
+            waiting, size = [], 0
+    if waiting:
+        yield pa.Table.from_batches(waiting)
+
+
+def _packets(piece: pa.Table) -> Iterator[bytes]:
+    count = max(1, -(-piece.nbytes // _PACKET_BYTES))
+    step = max(1, -(-piece.num_rows // count))
+    options = pa.ipc.IpcWriteOptions(compression="lz4")
+    for start in range(0, piece.num_rows, step):
+        sink = pa.BufferOutputStream()
+        with pa.ipc.new_stream(sink, piece.schema, options=options) as writer:
+            writer.write_table(piece.slice(start, step).combine_chunks())
+        yield sink.getvalue().to_pybytes()
+
+
+@dataclass(frozen=True)
+class _WriteDealt:
+    """Writes the packets of partitions, which come one partition after the other."""
+
+    store: Store
+    staging: Staging
+    memory: int
+    output: Output
+
+    def __call__(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        staging = replace(self.staging, attempt=task_attempt())
+        packets: Iterator[tuple[str, Any]] = (
+            (folder.as_py(), packet)
+            for batch in batches
+            for folder, packet in zip(batch.column("folder"), batch.column("packet"), strict=True)
+        )
+        with raising_typed(), Worker(self.store, staging, self.memory) as worker:
+            for folder, found in groupby(packets, key=lambda item: item[0]):
+                rows = chain.from_iterable(pa.ipc.open_stream(packet.as_buffer()) for _, packet in found)
+                written = write_folder(rows, self.output, folder, worker)
+                yield pa.record_batch({"result": [ship(written)]})
