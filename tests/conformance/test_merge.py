@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import datetime as dt
 import os
 from collections import Counter
@@ -16,8 +17,9 @@ import pytest
 from conftest import Place
 from helpers import oracle
 from helpers.merge_oracle import merged
-from parketto import ColumnNotFound, Dataset
+from parketto import ColumnNotFound, CommitConflict, Dataset
 from parketto.engines.base import Engine
+from parketto.engines.registry import get_engine
 
 SCHEMA = pa.schema({"id": pa.int64(), "name": pa.string(), "score": pa.float64()})
 STRATEGIES = ["upsert", "insert", "update", "full_merge", "deduplicate"]
@@ -502,3 +504,41 @@ def test_hostile_names(tmp_path: Path, merge_engine: Engine) -> None:
     assert stats == {"inserted": 1, "updated": 2, "deleted": 0, "total": 6}
     assert dataset.read().sort_by("select").column("a.b").to_pylist() == [0, 1, 2, 103, 104, 109]
     assert sorted(os.listdir(os.path.dirname(root))) == ['da"ta $(set)']
+
+
+class TestMeanwhile:
+    """Somebody adds files while a merge is under way."""
+
+    def merge(self, place: Place, engine: Engine, added: pa.Table, strategy: str = "upsert") -> Any:
+        place.write_files({"a.parquet": table((1, "Ada", 1.0))})
+        dataset = place.dataset(engine=engine)
+        original = type(dataset.engine).merge
+
+        def late(*arguments: Any) -> Any:
+            outcome = original(dataset.engine, *arguments)
+            place.write_files({"late.parquet": added})
+            return outcome
+
+        dataset.engine.merge = late  # type: ignore[method-assign]
+        return dataset.merge(table((1, "one", 1.0), (7, "seven", 7.0)), ["id"], strategy)
+
+    @pytest.mark.parametrize("strategy", ["upsert", "insert", "full_merge", "deduplicate"])
+    def test_the_same_key_does_not_come_in_twice(self, local: Place, merge_engine: Engine, strategy: str) -> None:
+        with pytest.raises(CommitConflict, match=r"late\.parquet.*may have the same keys"):
+            self.merge(local, _fresh(merge_engine), table((7, "theirs", 0.0)), strategy)
+        assert contents(local) == Counter(map(repr, table((1, "Ada", 1.0), (7, "theirs", 0.0)).to_pylist()))
+        assert local.left_behind() == []
+
+    def test_other_keys_are_left_alone(self, local: Place, merge_engine: Engine) -> None:
+        stats = self.merge(local, _fresh(merge_engine), table((900, "theirs", 0.0)))
+        assert stats == {"inserted": 1, "updated": 1, "deleted": 0, "total": 2}
+        assert sum(contents(local).values()) == 3
+
+    def test_an_update_does_not_mind(self, local: Place, merge_engine: Engine) -> None:
+        self.merge(local, _fresh(merge_engine), table((7, "theirs", 0.0)), "update")
+        assert sum(contents(local).values()) == 2
+
+
+def _fresh(engine: Engine | str) -> Engine:
+    """An engine of its own, to be tampered with."""
+    return copy.copy(engine) if not isinstance(engine, str) else get_engine(engine)

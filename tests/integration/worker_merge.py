@@ -11,17 +11,17 @@ from parketto import CommitConflict, Dataset
 
 def main(root: str, name: str) -> None:
     dataset = Dataset(root)
-    own = {"a": 100, "b": 200}[name]
-    for number in range(4):
-        source = pa.table({"id": [number, own + number], "by": [name] * 2, "n": [number] * 2})
+    for number in range(6):
+        # The first is there already, the second is new to whoever comes first: it must not come in twice.
+        source = pa.table({"id": [number, 100 + number], "by": [name] * 2, "n": [number] * 2})
         while True:
             try:
                 stats = dataset.merge(source, ["id"])
                 break
             except CommitConflict:
                 continue
-        assert stats["inserted"] == 1
-        assert stats["updated"] == 1
+        assert stats["inserted"] + stats["updated"] == 2
+        assert stats["deleted"] == 0
 
 
 if __name__ == "__main__":

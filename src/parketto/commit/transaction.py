@@ -9,7 +9,7 @@ import logging
 import posixpath
 import uuid
 from collections import defaultdict
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from types import TracebackType
 from typing import NoReturn
 
@@ -21,7 +21,7 @@ from parketto.commit.workspace import Workspace
 from parketto.errors import CommitConflict, CommitFailed, CommitStateUnknown, ParkettoError
 from parketto.kernels.work import StagedFile, Staging
 from parketto.plan.naming import Naming
-from parketto.storage.hive import PartitionFilter
+from parketto.storage.hive import PartitionFilter, is_data_path
 from parketto.storage.locks import Lock
 from parketto.storage.snapshot import relative
 from parketto.storage.store import FileEntry
@@ -93,16 +93,26 @@ class Transaction:
             raise
 
     def commit(
-        self, publish: Sequence[StagedFile], retire: Sequence[FileEntry], naming: Naming | None = None
+        self,
+        publish: Sequence[StagedFile],
+        retire: Sequence[FileEntry],
+        naming: Naming | None = None,
+        check_listing: Callable[[list[FileEntry]], None] | None = None,
     ) -> None:
         """Make the staged files part of the dataset and take the retired ones out: all of it, or nothing.
 
-        With a `naming` the staged files get their names now, when nobody else can take the same ones.
+        With a `naming` the staged files get their names now, when nobody else can take the same ones. For an
+        operation to which files matter that it has not read, `check_listing` gets all data files as they are now,
+        when nobody else can add any, and raises a conflict if it must.
         """
         self._store.sync([*(file.path for file in publish), f"{self._directory}/new", self._directory])
         with self._workspace.locked() as lock:
             recover_locked(self._workspace)
             self.check_unchanged(retire)
+            if check_listing is not None:
+                root = self._workspace.root
+                found = self._store.list_files(root)
+                check_listing([entry for entry in found if is_data_path(relative(entry.path, root))])
             if naming is not None:
                 publish = self._named(publish, naming)
             self._check_destinations(publish, retire)

@@ -67,4 +67,5 @@ def _write(
         inserted=decision.inserted,
         updated=decision.updated,
         deleted=decision.deleted,
+        ranges=prepared.ranges,
     )

@@ -61,11 +61,11 @@ class MatchFile:
             return Matched(np.empty(0, np.int64), np.empty(0, np.bool_), 0)
         index, start = found or (None, 0)
         matches: list[Indices] = []
-        for batch in self._read_keys(worker):
-            refuse_null_keys(batch, self.keys)
+        for rows in self._read_keys(worker):
+            refuse_null_keys(rows, self.keys)
             if index is not None:
-                rows = index.find(batch)
-                matches.append(rows[rows >= 0] + start)
+                found_rows = index.find(rows)
+                matches.append(found_rows[found_rows >= 0] + start)
         everything = np.concatenate(matches) if matches else np.empty(0, np.int64)
         sources = np.unique(everything)
         return Matched(sources, self._at_home(source.rows, sources), len(everything))
@@ -73,10 +73,20 @@ class MatchFile:
     def _inside(self) -> list[str]:
         return [name for name in self.keys if name not in self.form.path_only]
 
-    def _read_keys(self, worker: Worker) -> Iterator[pa.RecordBatch]:
-        yield from worker.until_cancelled(
+    def _read_keys(self, worker: Worker) -> Iterator[pa.Table]:
+        """Keys in large pieces: looking some up costs as much as the whole source is large."""
+        waiting: list[pa.RecordBatch] = []
+        size = 0
+        for batch in worker.until_cancelled(
             _logical_rows(worker, self.file, self.keys, self.form, worker.batch_bytes)
-        )
+        ):
+            waiting.append(batch)
+            size += batch.nbytes
+            if size >= worker.run_bytes:
+                yield pa.Table.from_batches(waiting)
+                waiting, size = [], 0
+        if waiting:
+            yield pa.Table.from_batches(waiting)
 
     def _at_home(self, rows: pa.Table, sources: Indices) -> npt.NDArray[np.bool_]:
         if not self.form.partition_by:
@@ -172,6 +182,8 @@ def replaced(
     is `waiting` takes its place here, and waits no longer; other matched rows go. Rows without a match stay or go.
     """
     matched = np.flatnonzero(matches >= 0)
+    if not len(matched) and keep_missing:
+        return pa.Table.from_batches([batch])
     candidates = matched[waiting[matches[matched]]]
     _, first = np.unique(matches[candidates], return_index=True)
     homes = np.sort(candidates[first])
@@ -191,7 +203,7 @@ def _nullable(schema: pa.Schema) -> pa.Schema:
     return pa.schema(pa.field(item.name, item.type) for item in schema)
 
 
-def refuse_null_keys(batch: pa.RecordBatch, keys: Sequence[str]) -> None:
+def refuse_null_keys(batch: pa.RecordBatch | pa.Table, keys: Sequence[str]) -> None:
     """A target with NULLs among its keys cannot be merged into."""
     for name in keys:
         if batch.column(name).null_count:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -87,3 +87,5 @@ class MergeOutcome:
     inserted: int
     updated: int
     deleted: int
+    #: The lowest and the highest value of each key of the source.
+    ranges: Mapping[str, tuple[pa.Scalar, pa.Scalar]]

@@ -10,12 +10,13 @@ import pyarrow as pa
 
 from parketto.commit.transaction import Transaction
 from parketto.commit.verify import verify_edits, verify_written
-from parketto.engines.base import ProgressCallback
+from parketto.engines.base import Context, ProgressCallback
 from parketto.errors import InvalidArgument
 from parketto.kernels.edit import Edited, EditFile
 from parketto.kernels.partitions import folder_names
 from parketto.kernels.rewrite import group_output
 from parketto.kernels.rows import common_schema
+from parketto.kernels.work import Staging
 from parketto.kernels.write import Output, Written
 from parketto.operations.edits import leave_schema
 from parketto.operations.place import Place, entries
@@ -48,17 +49,25 @@ def edit(
 ) -> EditStats:
     """Discover → plan → execute → verify → commit → report."""
     place.check_exists(partition_filter)
+    place.engine.check_store(place.store)
     if dry_run:
-        place.engine.check_store(place.store)
+        files = place.snapshot(partition_filter, stats_columns=None).files
+        plan = _plan(place.root, files, request, dry_run=True)
+        results = place.engine.run(plan, Context(place.store, Staging(""), request.operation, progress))
+        return _stats(request, files, plan, _touching(plan, results), dry_run=True)
     with place.transaction(request.operation) as transaction:
         files = place.snapshot_in(transaction, partition_filter, stats_columns=None).files
-        plan = _plan(place.root, files, request, dry_run=dry_run)
+        plan = _plan(place.root, files, request, dry_run=False)
         with transaction.conflicts_over(entries([task.file for task in plan])):
             results = place.engine.run(plan, place.context(transaction, progress))
-        edits = [(task, result) for task, result in zip(plan, results, strict=True) if result.matched]
-        if not dry_run and edits:
+        edits = _touching(plan, results)
+        if edits:
             _publish(place, transaction, files, edits)
-        return _stats(request, files, plan, edits, dry_run=dry_run)
+        return _stats(request, files, plan, edits, dry_run=False)
+
+
+def _touching(plan: Sequence[EditFile], results: Sequence[Edited]) -> list[tuple[EditFile, Edited]]:
+    return [(task, result) for task, result in zip(plan, results, strict=True) if result.matched]
 
 
 def _plan(root: str, files: Sequence[FileInfo], request: EditRequest, *, dry_run: bool) -> list[EditFile]:

@@ -5,14 +5,16 @@ from __future__ import annotations
 from parketto.commit.transaction import Transaction
 from parketto.commit.verify import verify_edits, verify_written
 from parketto.engines.base import Context, ProgressCallback
-from parketto.errors import CommitFailed, DatasetNotFound
+from parketto.errors import CommitConflict, CommitFailed, DatasetNotFound
+from parketto.kernels.keys import may_share_key
 from parketto.kernels.merge_target import MergeOutcome, MergeTarget
 from parketto.kernels.rows import RowSource
 from parketto.operations.edits import leave_schema
 from parketto.operations.place import Place, entries
 from parketto.plan.form import Form
 from parketto.plan.merge import MergeRules, MergeStats, check_schemas, check_source
-from parketto.storage.snapshot import refuse_foreign
+from parketto.storage.snapshot import read_snapshot, refuse_foreign
+from parketto.storage.store import FileEntry
 
 
 def merge(
@@ -44,6 +46,20 @@ def merge(
         return _publish(place, transaction, target, outcome, context)
 
 
+def _refuse_added(place: Place, target: MergeTarget, outcome: MergeOutcome, listed: list[FileEntry]) -> None:
+    """A file that somebody has added meanwhile may have the keys that this merge found to be new."""
+    known = {file.path for file in target.files}
+    added = [entry for entry in listed if entry.path not in known]
+    if not target.rules.inserts or not added:
+        return
+    for file in read_snapshot(place.store, place.root, added, stats_columns=None).files:
+        if may_share_key(file, target.rules.keys, outcome.ranges):
+            raise CommitConflict(
+                f"{file.path!r} was added while this merge ran, and may have the same keys. That work stands and "
+                "nothing of this one was published; run it again"
+            )
+
+
 def _publish(
     place: Place, transaction: Transaction, target: MergeTarget, outcome: MergeOutcome, context: Context
 ) -> MergeStats:
@@ -62,5 +78,7 @@ def _publish(
         first = retired[0].directory if retired else target.root
         staged = leave_schema(place.engine, target.additions, first, context)
     if staged or retired:
-        transaction.commit(staged, entries(retired))
+        transaction.commit(
+            staged, entries(retired), check_listing=lambda listed: _refuse_added(place, target, outcome, listed)
+        )
     return MergeStats(inserted=outcome.inserted, updated=outcome.updated, deleted=outcome.deleted, total=total)

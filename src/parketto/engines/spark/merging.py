@@ -191,6 +191,7 @@ class LargeMerge:
             inserted=inserted,
             updated=updated,
             deleted=matched - updated + gone,
+            ranges=self._ranges,
         )
 
 
