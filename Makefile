@@ -19,7 +19,7 @@ $(READY): pyproject.toml constraints.txt
 	$(UV) install --python $(BIN)/python --constraints constraints.txt --group dev --editable ".[$(EXTRAS)]"
 	@touch $@
 
-demo: $(READY)  ## make a dataset of many small files, compact it, cluster it, survive a crash
+demo: $(READY)  ## market data on Spark: ingest, upsert, delete, compact, cluster, survive a crash
 	$(BIN)/python examples/demo.py
 
 test: lint  ## lint, types and the test suite (what CI runs)
@@ -37,8 +37,9 @@ format: $(READY)  ## let ruff format and fix
 	$(BIN)/ruff format .
 	$(BIN)/ruff check --fix .
 
-bench: $(READY)  ## measure memory and speed of a 1,000-file compaction
+bench: $(READY)  ## measure memory of a 1,000-file compaction, and Spark against jobs written by hand
 	$(BIN)/python benchmarks/compaction.py
+	$(BIN)/python benchmarks/spark.py
 
 docs: $(READY)  ## build the documentation into site/
 	$(UV) install --python $(BIN)/python --constraints constraints.txt --group docs

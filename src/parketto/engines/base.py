@@ -21,7 +21,7 @@ Result = TypeVar("Result")
 
 
 class Progress(NamedTuple):
-    """How far an operation is. `done` of `total` pieces of work; bytes are those of the input."""
+    """How far an operation is. `done` of `total` pieces of work; bytes are those of the input, where known."""
 
     operation: str
     done: int
@@ -59,6 +59,20 @@ class Context:
                 self.progress(Progress(self.operation, done, len(tasks), done_bytes, total_bytes))
 
         return report
+
+    def counter(self) -> Callable[[int, int], None] | None:
+        """A function to call with how many pieces of work are done, of how many; None if nobody asks."""
+        if self.progress is None:
+            return None
+        callback, last = self.progress, 0
+
+        def count(done: int, total: int) -> None:
+            nonlocal last
+            if done > last:
+                last = done
+                callback(Progress(self.operation, done, total, 0, 0))
+
+        return count
 
 
 @dataclass(frozen=True)

@@ -16,7 +16,7 @@ import pyarrow as pa
 
 from parketto.engines.spark.frames import RESULT_SCHEMA, positions_frame
 from parketto.engines.spark.shipping import Shipped, ship, unship
-from parketto.engines.spark.tasks import collect, raising_typed, task_attempt
+from parketto.engines.spark.tasks import StageProgress, collect, raising_typed, task_attempt
 from parketto.kernels.partitions import pieces_by_folder
 from parketto.kernels.rows import FileRows
 from parketto.kernels.sizes import decoded_bytes
@@ -25,8 +25,6 @@ from parketto.kernels.write import Output, Written, write_folder
 from parketto.storage.store import Store
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
     from pyspark.sql import SparkSession
 
 _PACKET_BYTES = 2 * 1024 * 1024
@@ -41,7 +39,7 @@ def write_dealt(
     staging: Staging,
     memory: int,
     what: str,
-    progress: Callable[[int], None] | None = None,
+    progress: StageProgress | None = None,
 ) -> Written:
     """Write the rows of files into the folders of their partitions."""
     packets = positions_frame(spark, rows, range(len(rows.files))).mapInArrow(

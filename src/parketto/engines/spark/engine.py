@@ -24,7 +24,7 @@ from parketto.engines.spark.merging import LargeMerge
 from parketto.engines.spark.reading import read_files
 from parketto.engines.spark.session import active_session, get_session, is_connect, stop_session
 from parketto.engines.spark.shipping import Shipped
-from parketto.engines.spark.tasks import collect, parallelism, run_tasks
+from parketto.engines.spark.tasks import StageProgress, collect, parallelism, run_tasks
 from parketto.errors import InvalidArgument, quoted
 from parketto.kernels.merge_target import MergeOutcome, MergeTarget
 from parketto.kernels.rewrite import RewriteGroup, group_output
@@ -159,7 +159,9 @@ class SparkEngine(TaskEngine):
         writer = WriteRows(
             context.store, context.staging, self._memory, group_output(group, plan.operation, plan.order_by)
         )
-        written, _ = write_frame(self.session, ordered, writer, f"parketto {plan.operation}")
+        written, _ = write_frame(
+            self.session, ordered, writer, f"parketto {plan.operation}", _stage_progress(context)
+        )
         return written.staged
 
     def write(self, source: RowSource, output: Output, context: Context) -> Written:
@@ -177,7 +179,7 @@ class SparkEngine(TaskEngine):
             frame = _travelling(source)
             frame = frame.coalesce(1) if output.single else frame
             writer = WriteRows(context.store, context.staging, self._memory, output)
-            written, _ = write_frame(self.session, frame, writer, what)
+            written, _ = write_frame(self.session, frame, writer, what, _stage_progress(context))
         return written if written.staged else super().write(ArrowRows(source.schema, ()), output, context)
 
     def frame(self, rows: FileRows, root: str) -> DataFrame:
@@ -250,6 +252,14 @@ class SparkEngine(TaskEngine):
             with self.worker(context) as worker:
                 spool(rest, source.schema, paths[0], worker)
         return FileRows(source.schema, context.store, _described(context.store, paths))
+
+
+def _stage_progress(context: Context) -> StageProgress | None:
+    """Progress of a shuffle: the Spark tasks of all stages that are known so far."""
+    count = context.counter()
+    if count is None:
+        return None
+    return lambda stages: count(sum(stage.done for stage in stages), sum(stage.tasks for stage in stages))
 
 
 def _is_frame(rows: Any) -> bool:

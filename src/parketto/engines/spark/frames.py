@@ -12,7 +12,7 @@ import pyarrow.compute as pc
 
 from parketto.engines.spark.carriers import pack, spark_schema, travel_name, travel_schema, unpack
 from parketto.engines.spark.shipping import Shipped, ship, unship
-from parketto.engines.spark.tasks import collect, raising_typed, task_attempt
+from parketto.engines.spark.tasks import StageProgress, collect, raising_typed, task_attempt
 from parketto.kernels.carrier import carrier_schema, recast
 from parketto.kernels.merge_source import as_target
 from parketto.kernels.reader import LogicalReader
@@ -146,7 +146,7 @@ def write_frame(
     frame: DataFrame,
     writer: WriteRows,
     what: str,
-    progress: Callable[[int], None] | None = None,
+    progress: StageProgress | None = None,
 ) -> tuple[Written, list[int]]:
     """Write a frame of travelling columns; partitions are brought together first, large ones in several pieces."""
     from pyspark.sql import functions as F  # noqa: N812 - the customary name

@@ -7,13 +7,12 @@ import contextlib
 import heapq
 import pickle
 import re
-import threading
 import uuid
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from concurrent.futures import TimeoutError as NotYet
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 import pyarrow as pa
 
@@ -32,6 +31,16 @@ Result = TypeVar("Result")
 _BUNDLE_BYTES = 32 * 1024 * 1024
 _BUNDLES_PER_CORE = 2
 _POLL_SECONDS = 0.2
+
+
+class Stage(NamedTuple):
+    """How many of a stage's Spark tasks are done."""
+
+    done: int
+    tasks: int
+
+
+StageProgress = Callable[[list[Stage]], None]
 _RESULT_SCHEMA = "position long, failed boolean, result binary"
 
 
@@ -128,7 +137,9 @@ def run_tasks(
         told = max(told, finished)
 
     frame = frame.mapInArrow(run_bundles, _RESULT_SCHEMA)
-    found = collect(spark, frame, f"parketto {operation}", None if report is None else tell)
+    # The first stage only deals the bundles out.
+    watch = None if report is None else lambda stages: tell(stages[-1].done if len(stages) > 1 else 0)
+    found = collect(spark, frame, f"parketto {operation}", watch)
     tell(len(bundles))
     results: dict[int, Result] = {}
     for row in found:
@@ -139,9 +150,7 @@ def run_tasks(
     return [results[position] for position in range(len(tasks))]
 
 
-def collect(
-    spark: SparkSession, frame: DataFrame, what: str, progress: Callable[[int], None] | None = None
-) -> list[Any]:
+def collect(spark: SparkSession, frame: DataFrame, what: str, progress: StageProgress | None = None) -> list[Any]:
     """The rows of a frame of descriptions. An interrupt cancels the job on the cluster before it goes on.
 
     The job runs in a thread of its own, so that this one can be interrupted, and ask how far it is.
@@ -163,7 +172,7 @@ def collect(
                     if future.done():
                         raise
                     if watch is not None and progress is not None:
-                        progress(watch.finished())
+                        progress(watch.stages())
         except Exception as error:
             if (typed := _typed(error)) is not None:
                 raise typed from None
@@ -197,27 +206,23 @@ def _tagged(spark: SparkSession, tag: str, what: str) -> Iterator[None]:
 
 
 class _Watch:
-    """How many Spark tasks of a job are done: from the tracker, or from what a Connect server tells."""
+    """How far the stages of a job are: from the tracker, or from what a Connect server tells."""
 
     def __init__(self, spark: SparkSession, tag: str) -> None:
-        self._spark, self._tag, self._told = spark, tag, 0
-        self._lock = threading.Lock()
+        self._spark, self._tag = spark, tag
+        self._told: list[Stage] = []
         if is_connect(spark):
             spark.registerProgressHandler(self._hear)  # type: ignore[arg-type]
 
-    def finished(self) -> int:
+    def stages(self) -> list[Stage]:
         if is_connect(self._spark):
             return self._told
         tracker = self._spark.sparkContext.statusTracker()
-        done = 0
-        for job in tracker.getJobIdsForGroup(self._tag):
-            info = tracker.getJobInfo(job)
-            stages = [tracker.getStageInfo(stage) for stage in (info.stageIds if info else ())]
-            # The last stage runs the bundles; those before it only deal them out.
-            known = [stage for stage in stages if stage is not None]
-            if known:
-                done = max(done, max(known, key=lambda stage: stage.stageId).numCompletedTasks)
-        return done
+        jobs = [tracker.getJobInfo(job) for job in tracker.getJobIdsForGroup(self._tag)]
+        found = {stage: tracker.getStageInfo(stage) for job in jobs if job is not None for stage in job.stageIds}
+        return [
+            Stage(info.numCompletedTasks, info.numTasks) for _, info in sorted(found.items()) if info is not None
+        ]
 
     def close(self) -> None:
         if is_connect(self._spark):
@@ -225,9 +230,8 @@ class _Watch:
                 self._spark.removeProgressHandler(self._hear)  # type: ignore[arg-type]
 
     def _hear(self, stages: Any, *_rest: Any, **_more: Any) -> None:
-        with self._lock:
-            last = max(stages or (), key=lambda stage: stage.stage_id, default=None)
-            self._told = 0 if last is None else last.num_completed_tasks
+        ordered = sorted(stages or (), key=lambda stage: stage.stage_id)
+        self._told = [Stage(stage.num_completed_tasks, stage.num_tasks) for stage in ordered]
 
 
 def parallelism(spark: SparkSession) -> int:
