@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import posixpath
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -11,12 +10,12 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from fsspec import AbstractFileSystem
 
-from parketto.commit.recovery import Recovery, list_settled, recover
+from parketto.commit.recovery import Recovery, recover
 from parketto.commit.workspace import Workspace
 from parketto.engines.base import Engine, ProgressCallback
 from parketto.engines.registry import get_engine
 from parketto.errors import InvalidArgument, quoted
-from parketto.kernels.rows import FileRows, RowSource, arrow_rows, is_path
+from parketto.kernels.rows import RowSource
 from parketto.kernels.write import Output
 from parketto.kernels.writer import FileFormat
 from parketto.operations.edit import EditRequest, edit
@@ -24,7 +23,7 @@ from parketto.operations.maintain import maintain
 from parketto.operations.merge import merge
 from parketto.operations.place import Place
 from parketto.operations.repartition import repartition
-from parketto.operations.single import write_file
+from parketto.operations.sources import given_rows
 from parketto.operations.write import write
 from parketto.plan.limits import Thresholds, check_codec, check_max_rows, check_order_columns
 from parketto.plan.merge import MergeRules, MergeStats, Strategy
@@ -40,7 +39,7 @@ from parketto.stats import EditStats, MaintenanceStats, WriteStats
 from parketto.storage.footers import FileInfo
 from parketto.storage.hive import PartitionFilter
 from parketto.storage.opening import open_store
-from parketto.storage.snapshot import discover, read_snapshot, while_files_vanish
+from parketto.storage.snapshot import while_files_vanish
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -421,30 +420,5 @@ class Dataset:
         thresholds = Thresholds.of(target_mb_per_file, None)
         return repartition(self._place, partition_by, thresholds, check_codec(compression), progress)
 
-    def source(
-        self, path: str | os.PathLike[str], partition_filter: PartitionFilter = None
-    ) -> tuple[FileRows, str]:
-        """The rows of a Parquet file or of a dataset, for engines to read, and the root of its partitions."""
-        text = os.fspath(path)
-        filesystem = None if "://" in text else self._store.fs
-        store, location = open_store(text, filesystem, self._storage_options)
-        self.engine.check_store(store)
-        if (entry := store.stat(location)) is not None:
-            root = posixpath.dirname(location)
-            return FileRows.of(store, read_snapshot(store, root, [entry], None).files), root
-        listed = discover(
-            store, location, lambda: list_settled(Workspace(store, location), partition_filter), stats_columns=None
-        )
-        return FileRows.of(store, listed.files), location
-
-    def write_single_file(self, rows: Any, compression: str = "snappy") -> int:
-        """Write rows to one file at the path itself, whole or not at all; returns how many rows."""
-        return write_file(
-            self._store, self.path, self._rows(rows), check_codec(compression) or "none", self.engine
-        )
-
     def _rows(self, rows: Any) -> RowSource:
-        """Rows as a caller hands them in."""
-        if (own := self.engine.adopt(rows)) is not None:
-            return own
-        return self.source(rows)[0] if is_path(rows) else arrow_rows(rows)
+        return given_rows(rows, self.engine, self._store.fs, self._storage_options)

@@ -10,11 +10,14 @@ from fsspec import AbstractFileSystem
 
 from parketto.dataset import Dataset
 from parketto.engines.base import ProgressCallback
-from parketto.plan.limits import check_columns_exist, check_names
+from parketto.operations.single import write_file
+from parketto.operations.sources import given_rows, path_rows
+from parketto.plan.limits import check_codec, check_columns_exist, check_names
 from parketto.plan.merge import MergeStats, Strategy
 from parketto.plan.naming import NamingScheme
 from parketto.stats import MaintenanceStats, WriteStats
 from parketto.storage.hive import PartitionFilter
+from parketto.storage.opening import open_store
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -141,8 +144,7 @@ class SparkParquetHandler:
             >>> handler.read_parquet(path, columns=["n"]).orderBy("n").collect()
             [Row(n=3), Row(n=4)]
         """
-        dataset = self._dataset(path)
-        rows, root = dataset.source(path, partition_filter)
+        rows, root = path_rows(path, self._engine, self._filesystem, self._storage_options, partition_filter)
         if columns is not None:
             names = check_names("columns", columns)
             check_columns_exist(names, rows.schema)
@@ -164,7 +166,10 @@ class SparkParquetHandler:
             >>> handler.read_parquet(path).count()
             3
         """
-        self._dataset(path).write_single_file(table, compression)
+        codec = check_codec(compression) or "none"
+        store, location = open_store(path, self._filesystem, self._storage_options)
+        rows = given_rows(table, self._engine, self._filesystem, self._storage_options)
+        write_file(store, location, rows, codec, self._engine)
 
     def write_parquet_dataset(
         self,

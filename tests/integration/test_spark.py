@@ -155,3 +155,25 @@ def test_conflict_is_found(local: Place) -> None:
     with pytest.raises(CommitConflict, match=r"2\.parquet.*is gone"):
         dataset.compact()
     assert len(oracle.data_files(local.root)) == 3
+
+
+def test_spark_frame_on_another_engine(local: Place, spark: Any) -> None:
+    """It would all have to come to the driver: that is not done behind anybody's back."""
+    with pytest.raises(InvalidArgument, match="needs the Spark engine"):
+        local.dataset(engine="pyarrow").write(spark.range(3))
+    assert not local.fs.exists(local.root)
+
+
+def test_source_is_read_once(local: Place, spark: Any) -> None:
+    """A frame that reads the dataset it is merged into, or gives other rows the next time, is pinned first."""
+    from pyspark.sql import functions as F  # noqa: N812
+
+    dataset = local.dataset(engine="spark")
+    dataset.write(spark.range(100).withColumn("v", F.lit(0.0)))
+    frame = spark.read.parquet(local.root).where("id >= 50").withColumn("v", F.rand())
+    more = frame.selectExpr("id + 50 AS id", "v")
+    assert dataset.merge(more, ["id"]) == {"inserted": 50, "updated": 0, "deleted": 0, "total": 150}
+    assert dataset.merge(frame, ["id"])["total"] == 150
+    found = dataset.read().to_pandas()
+    assert sorted(found["id"]) == list(range(150))
+    assert (found.loc[found["id"] < 50, "v"] == 0).all()

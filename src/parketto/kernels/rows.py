@@ -102,6 +102,8 @@ def is_path(rows: object) -> bool:
 
 def _from_library(rows: Any) -> pa.Table:
     library = type(rows).__module__.partition(".")[0]
+    if library == "pyspark":
+        raise InvalidArgument("a Spark DataFrame needs the Spark engine: Dataset(path, engine='spark')")
     if library == "pandas" and hasattr(rows, "columns"):
         named = [name for name in rows.index.names if name is not None]
         # An index without a name is a row number; one with a name is a column by another name.
