@@ -740,8 +740,15 @@ class TestSql:
     ]
 
     def test_values_are_bound_and_never_pasted(self, handler: SparkParquetHandler) -> None:
+        some = self.VALUES[:4]
+        assert list(handler.execute_sql("SELECT ?, ?, ?, ?", some).collect()[0]) == some
         marks = ", ".join(f"? AS c{at}" for at in range(len(self.VALUES)))
-        assert list(handler.execute_sql(f"SELECT {marks}", self.VALUES).collect()[0]) == self.VALUES
+        if handler.spark.version >= "4.3":
+            assert list(handler.execute_sql(f"SELECT {marks}", self.VALUES).collect()[0]) == self.VALUES
+        else:
+            # Older ones would mix the values up.
+            with pytest.raises(ValueError, match="Name them"):
+                handler.execute_sql(f"SELECT {marks}", self.VALUES)
         named = {f"p{at}": value for at, value in enumerate(self.VALUES)}
         marks = ", ".join(f":{name} AS {name}" for name in named)
         assert handler.execute_sql(f"SELECT {marks}", named).collect()[0].asDict() == named

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -48,6 +49,7 @@ DEFAULT_FOOTERS_IN_TASKS = 5000
 _COPY_BYTES = 64 * MEGABYTE
 _SORT_ALONE_BYTES = 64 * MEGABYTE
 _UNFAIR = 2
+_POSITIONS_IN_ORDER = 4
 
 Result = TypeVar("Result")
 
@@ -206,6 +208,7 @@ class SparkEngine(TaskEngine):
         )
         if taken := sorted(name for name in tables if name.lower() in known - self._views):
             raise InvalidArgument(f"the session has temporary views of that name already: {quoted(taken)}")
+        _check_parameters(parameters, session.version)
         made: dict[str, DataFrame] = {}
         try:
             for name, frame in tables.items():
@@ -260,6 +263,20 @@ def _stage_progress(context: Context) -> StageProgress | None:
     if count is None:
         return None
     return lambda stages: count(sum(stage.done for stage in stages), sum(stage.tasks for stage in stages))
+
+
+def _check_parameters(parameters: Sequence[Any] | Mapping[str, Any] | None, version: str) -> None:
+    """Before 4.3 Spark mixes the values up where a query has more than four of them by position."""
+    positional = parameters is not None and not isinstance(parameters, Mapping)
+    if positional and len(parameters or ()) > _POSITIONS_IN_ORDER and _numbers(version) < (4, 3):
+        raise InvalidArgument(
+            f"Spark {version} mixes up more than {_POSITIONS_IN_ORDER} parameters by position. Name them (`:name` and "
+            "a mapping), or use Spark 4.3 or newer"
+        )
+
+
+def _numbers(version: str) -> tuple[int, ...]:
+    return tuple(int(part) for part in re.findall(r"[0-9]+", version)[:2])
 
 
 def _is_frame(rows: Any) -> bool:
