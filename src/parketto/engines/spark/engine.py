@@ -270,8 +270,8 @@ def _check_parameters(parameters: Sequence[Any] | Mapping[str, Any] | None, vers
     positional = parameters is not None and not isinstance(parameters, Mapping)
     if positional and len(parameters or ()) > _POSITIONS_IN_ORDER and _numbers(version) < (4, 3):
         raise InvalidArgument(
-            f"Spark {version} mixes up more than {_POSITIONS_IN_ORDER} parameters by position. Name them (`:name` and "
-            "a mapping), or use Spark 4.3 or newer"
+            f"Spark {version} mixes up more than {_POSITIONS_IN_ORDER} parameters by position. Name them (`:name` "
+            "and a mapping), or use Spark 4.3 or newer"
         )
 
 
