@@ -20,8 +20,8 @@ from parketto.engines.base import Engine
 os.environ.setdefault("PARKETTO_ENGINE", "pyarrow")
 # Spark's workers unpickle by name what tests send them.
 os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, [os.path.dirname(__file__), os.environ.get("PYTHONPATH")]))
-ENGINES = ("pyarrow", "spark")
-MERGE_ENGINES = ("pyarrow", "spark", "spark-shuffle")
+ENGINES = ("pyarrow", "duckdb", "spark")
+MERGE_ENGINES = ("pyarrow", "duckdb", "spark", "spark-shuffle")
 _CRASH_POINTS: dict[str, int] = {}
 _numbers = itertools.count()
 

@@ -42,8 +42,10 @@ HOSTILE = ["a.b", "`", "", 'x y;"', "é\n"]
 
 
 @pytest.fixture
-def handler(spark: Any) -> SparkParquetHandler:
-    return SparkParquetHandler(spark)
+def handler(spark: Any) -> Iterator[SparkParquetHandler]:
+    made = SparkParquetHandler(spark)
+    yield made
+    made.close()
 
 
 def written(place: Place) -> pa.Table:
@@ -771,6 +773,7 @@ class TestSql:
         wanted = handler.spark.createDataFrame(pa.table({"id": [1, 6, 7]}))
         result = handler.execute_sql(query, {"least": 1}, {"events": local.root, "wanted": wanted})
         assert [tuple(row) for row in result.collect()] == [("a", 3, 14), ("b", 2, 14)]
+        handler.close()  # over Connect views must stay as long as somebody may use the result
         assert handler.spark.catalog.listTables() == []
 
     def test_views_of_the_session_are_left_alone(self, handler: SparkParquetHandler) -> None:
@@ -794,6 +797,7 @@ class TestSql:
         given = TABLE if name == "t" else handler.spark.range(1)
         with pytest.raises((InvalidArgument, PySparkException), match=re.escape(name)):
             handler.execute_sql("SELECT 1", tables={"fine": handler.spark.range(1), name: given})
+        handler.close()  # over Connect views must stay as long as somebody may use the result
         assert handler.spark.catalog.listTables() == []
 
     def test_errors_are_sparks(self, handler: SparkParquetHandler) -> None:
@@ -801,6 +805,7 @@ class TestSql:
             handler.execute_sql("SELEC 1")
         with pytest.raises(AnalysisException, match=r"UNRESOLVED_COLUMN.*`nope`"):
             handler.execute_sql("SELECT nope FROM t", tables={"t": handler.spark.range(1)})
+        handler.close()  # over Connect views must stay as long as somebody may use the result
         assert handler.spark.catalog.listTables() == []
 
 

@@ -205,7 +205,7 @@ class TestStarting:
         assert started
         assert session.get_session() == (spark, True)
         (asked,) = built
-        assert asked["spark.master"] == "local[*]"
+        assert asked["spark.master"] == "local[*,4]"
         assert asked["PYSPARK_PYTHON"] == sys.executable
         assert asked["SPARK_LOCAL_IP"] == "127.0.0.1"
         assert dict(os.environ) == before

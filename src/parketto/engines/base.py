@@ -43,6 +43,15 @@ class Context:
     progress: ProgressCallback | None = None
     cancelled: threading.Event = field(default_factory=threading.Event)
 
+    #: What ends work that looks at no event, when the operation is cancelled.
+    on_cancel: list[Callable[[], None]] = field(default_factory=list)
+
+    def cancel(self) -> None:
+        """Make all work of the operation end soon."""
+        self.cancelled.set()
+        for end in self.on_cancel:
+            end()
+
     def reporter(self, tasks: Sequence[AnyTask]) -> Callable[[AnyTask], None]:
         """A function to call, from any thread, when a task is done."""
         total_bytes = sum(task.size_bytes for task in tasks)

@@ -18,14 +18,24 @@ def _pyarrow(**options: Any) -> Engine:
     return PyArrowEngine(**options)
 
 
+def _duckdb(**options: Any) -> Engine:
+    from parketto.engines.duckdb.engine import DuckDBEngine
+
+    return DuckDBEngine(**options)
+
+
 def _spark(**options: Any) -> Engine:
     from parketto.engines.spark.engine import SparkEngine
 
     return SparkEngine(**options)
 
 
-_ENGINES: dict[str, Callable[..., Engine]] = {"pyarrow": _pyarrow, "spark": _spark}
-_OPTIONS = {"pyarrow": ("memory_mb", "threads"), "spark": ("memory_mb", "spark")}
+_ENGINES: dict[str, Callable[..., Engine]] = {"duckdb": _duckdb, "pyarrow": _pyarrow, "spark": _spark}
+_OPTIONS = {
+    "duckdb": ("memory_mb", "threads"),
+    "pyarrow": ("memory_mb", "threads"),
+    "spark": ("memory_mb", "spark"),
+}
 
 
 def get_engine(engine: str | Engine | None = None, **options: Any) -> Engine:

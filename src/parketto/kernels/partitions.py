@@ -50,7 +50,7 @@ def folders(rows: pa.Table, columns: Sequence[str]) -> pa.Array:
     >>> folders(pa.table({"day": [1, 2, 1]}), ["day"]).to_pylist()
     ['day=1', 'day=2', 'day=1']
     """
-    codes, names = _folder_codes(rows, columns)
+    codes, names = folder_codes(rows, columns)
     return pa.array(names, pa.string()).take(pa.array(codes))
 
 
@@ -61,14 +61,14 @@ def pieces_by_folder(rows: pa.Table, columns: Sequence[str]) -> Iterator[tuple[s
     >>> [(folder, piece["n"].to_pylist()) for folder, piece in pieces_by_folder(table, ["day"])]
     [('day=1', [7, 9]), ('day=2', [8])]
     """
-    codes, names = _folder_codes(rows, columns)
+    codes, names = folder_codes(rows, columns)
     ordered = rows.take(pa.array(np.argsort(codes, kind="stable")))
     borders = np.concatenate([[0], np.cumsum(np.bincount(codes, minlength=len(names)))]).tolist()
     for name, (start, stop) in zip(names, pairwise(borders), strict=True):
         yield name, ordered.slice(start, stop - start)
 
 
-def _folder_codes(rows: pa.Table, columns: Sequence[str]) -> tuple[npt.NDArray[np.int64], list[str]]:
+def folder_codes(rows: pa.Table, columns: Sequence[str]) -> tuple[npt.NDArray[np.int64], list[str]]:
     """For each row the number of its folder, and the folders."""
     codes = np.zeros(rows.num_rows, np.int64)
     for name in columns:

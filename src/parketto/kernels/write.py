@@ -102,6 +102,36 @@ class CopyRows:
         return write_rows(self.source.read(worker), self.output, worker, at_least_one=False)
 
 
+@dataclass(frozen=True)
+class WriteSlice:
+    """Write some of the rows that are in this process."""
+
+    rows: pa.Table
+    output: Output
+
+    @property
+    def size_bytes(self) -> int:
+        """The size of these rows."""
+        return int(self.rows.nbytes)
+
+    def run(self, worker: Worker) -> Written:
+        """Write them as whole files."""
+        return write_rows(self.rows.to_batches(), self.output, worker, at_least_one=False)
+
+
+def row_slices(batches: list[pa.RecordBatch], max_rows: int, parts: int) -> list[pa.Table]:
+    """Rows cut into about equal parts, each of whole files of `max_rows`.
+
+    >>> rows = pa.table({"n": range(10)}).to_batches(max_chunksize=4)
+    >>> [part.num_rows for part in row_slices(rows, 3, 2)]
+    [6, 4]
+    """
+    table = pa.Table.from_batches(batches)
+    files = -(-table.num_rows // max_rows)
+    step = max_rows * max(1, -(-files // parts))
+    return [table.slice(start, step) for start in range(0, table.num_rows, step)]
+
+
 def _write_directory(
     batches: Iterator[pa.RecordBatch], output: Output, directory: str, worker: Worker, *, at_least_one: bool
 ) -> Written:

@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 import pyarrow as pa
 
 from parketto.engines.base import Context, GroupResult, TaskEngine
 from parketto.engines.merging import merge_small
-from parketto.engines.spark.carriers import frame_schema, keeps_order, travel_name
+from parketto.engines.spark.carriers import frame_schema
 from parketto.engines.spark.dealing import write_dealt
 from parketto.engines.spark.frames import (
     RESULT_SCHEMA,
@@ -31,6 +31,7 @@ from parketto.kernels.merge_target import MergeOutcome, MergeTarget
 from parketto.kernels.rewrite import RewriteGroup, group_output
 from parketto.kernels.rows import ArrowRows, FileRows, FrameRows, RowSource, checked_columns
 from parketto.kernels.sizes import decoded_bytes
+from parketto.kernels.travel import keeps_order, travel_name
 from parketto.kernels.work import Task, Worker
 from parketto.kernels.write import CopyRows, Output, Written
 from parketto.plan.limits import MEGABYTE, check_positive_whole
@@ -52,6 +53,13 @@ _UNFAIR = 2
 _POSITIONS_IN_ORDER = 4
 
 Result = TypeVar("Result")
+
+
+class _View(NamedTuple):
+    """A temporary view that a query needs, and the session that it is in."""
+
+    name: str
+    session: SparkSession
 
 
 class SparkEngine(TaskEngine):
@@ -82,7 +90,7 @@ class SparkEngine(TaskEngine):
         self.footers_in_tasks = footers_in_tasks
         self._given = spark
         self._started: SparkSession | None = None
-        self._views: set[str] = set()
+        self._views: dict[str, _View] = {}
         self._memory = memory_mb * MEGABYTE
         self._broadcast_bytes = int(broadcast_mb * MEGABYTE)
         self._shuffle_bytes = int(shuffle_mb * MEGABYTE)
@@ -97,7 +105,8 @@ class SparkEngine(TaskEngine):
         return session
 
     def close(self) -> None:
-        """Stop the session if it was this engine that started it."""
+        """Drop what queries needed, and stop the session if it was this engine that started it."""
+        self._drop(list(self._views.values()))
         session, self._started = self._started, None
         if session is not None:
             stop_session(session)
@@ -206,26 +215,32 @@ class SparkEngine(TaskEngine):
             if tables
             else set()
         )
-        if taken := sorted(name for name in tables if name.lower() in known - self._views):
+        if taken := sorted(name for name in tables if name.lower() in known - self._views.keys()):
             raise InvalidArgument(f"the session has temporary views of that name already: {quoted(taken)}")
         _check_parameters(parameters, session.version)
-        made: dict[str, DataFrame] = {}
+        made: list[_View] = []
         try:
             for name, frame in tables.items():
-                if is_connect(session):
-                    # A Connect server reads the query anew whenever the frame is used: its views must stay.
-                    frame.createOrReplaceTempView(name)
-                    self._views.add(name.lower())
-                else:
-                    frame.createTempView(name)
-                    made[name] = frame
-            if parameters is None:
-                return session.sql(text)
-            return session.sql(text, dict(parameters) if isinstance(parameters, Mapping) else list(parameters))
-        finally:
-            # Only those: a view that could not be made may be another's. A frame knows where its view is.
-            for name, frame in made.items():
-                frame.sparkSession.catalog.dropTempView(name)
+                make = frame.createOrReplaceTempView if name.lower() in self._views else frame.createTempView
+                make(name)
+                # Only what was made is dropped again: a view that could not be made may be another's.
+                made.append(_View(name, frame.sparkSession))
+            bound = dict(parameters) if isinstance(parameters, Mapping) else list(parameters or ())
+            result = session.sql(text, bound) if bound else session.sql(text)
+        except BaseException:
+            self._drop(made)
+            raise
+        if is_connect(session):
+            # A Connect server reads the query anew whenever the frame is used: its views stay until the end.
+            self._views |= {view.name.lower(): view for view in made}
+        else:
+            self._drop(made)
+        return result
+
+    def _drop(self, views: Iterable[_View]) -> None:
+        for view in views:
+            view.session.catalog.dropTempView(view.name)
+            self._views.pop(view.name.lower(), None)
 
     def merge(self, source: RowSource, target: MergeTarget, context: Context) -> MergeOutcome:
         """Match with the source at hand in every task, or by Spark's join where it is too large for that."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import chain
 from typing import TYPE_CHECKING
@@ -10,17 +10,17 @@ from typing import TYPE_CHECKING
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from parketto.engines.spark.carriers import pack, spark_schema, travel_name, travel_schema, unpack
+from parketto.engines.spark.carriers import spark_schema
 from parketto.engines.spark.shipping import Shipped, ship, unship
 from parketto.engines.spark.tasks import StageProgress, collect, raising_typed, task_attempt
 from parketto.kernels.carrier import carrier_schema, recast
 from parketto.kernels.merge_source import as_target
 from parketto.kernels.reader import LogicalReader
 from parketto.kernels.rows import FileRows
+from parketto.kernels.travel import Added, packed_with, travel_name, travel_schema, unpack
 from parketto.kernels.work import StagedFile, Staging, Worker
 from parketto.kernels.write import Output, Written, write_rows
 from parketto.kernels.writer import FileFormat, RollingWriter
-from parketto.storage.footers import FileInfo
 from parketto.storage.store import Store
 
 if TYPE_CHECKING:
@@ -29,7 +29,6 @@ if TYPE_CHECKING:
 RESULT_SCHEMA = "result binary"
 _FILES_PER_READ = 16
 _READ_BYTES = 32 * 1024 * 1024
-Added = Callable[[FileInfo, int, int, pa.RecordBatch], dict[str, pa.Array]]
 
 
 @dataclass(frozen=True)
@@ -48,20 +47,9 @@ class ReadRows:
         with raising_typed(), Worker(self.rows.store, Staging(""), self.memory) as worker:
             reader = LogicalReader(self.rows.store, self.as_read, worker.batch_bytes, self.rows.form)
             for position in chain.from_iterable(batch.column(0).to_pylist() for batch in batches):
-                yield from self._read(reader, position)
-
-    def _read(self, reader: LogicalReader, position: int) -> Iterator[pa.RecordBatch]:
-        row, file = 0, self.rows.files[position]
-        width = len(self.columns.names)
-        fields = pa.schema(list(self.travelling)[:width])
-        for batch in as_target(reader.read(file), self.columns):
-            packed = pack(batch, fields)
-            if self.added is not None:
-                more = self.added(file, position, row, batch)
-                columns = [*packed.columns, *(more[name] for name in self.travelling.names[width:])]
-                packed = pa.RecordBatch.from_arrays(columns, schema=self.travelling)
-            row += batch.num_rows
-            yield packed
+                file = self.rows.files[position]
+                rows = as_target(reader.read(file), self.columns)
+                yield from packed_with(rows, self.travelling, file, position, self.added)
 
 
 def read_frame(

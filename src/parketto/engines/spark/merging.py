@@ -15,24 +15,27 @@ from typing import TYPE_CHECKING
 import numpy as np
 import pyarrow as pa
 
-from parketto.engines.spark.carriers import travel_name, unpack
 from parketto.engines.spark.frames import RESULT_SCHEMA, WriteRows, read_frame, write_frame
 from parketto.engines.spark.shipping import Shipped, ship, unship
 from parketto.engines.spark.tasks import collect, raising_typed, task_attempt
-from parketto.kernels.carrier import carrier_schema, recast
+from parketto.kernels.joined import (
+    SOURCE_FIELDS,
+    TARGET_FIELDS,
+    Edited,
+    SourceColumns,
+    TargetColumns,
+    edit_file,
+    joined_outcome,
+)
 from parketto.kernels.keys import may_share_key
-from parketto.kernels.merge import refuse_null_keys
-from parketto.kernels.merge_source import check_nulls, prepared_schema
+from parketto.kernels.merge_source import prepared_schema
 from parketto.kernels.merge_target import MergeOutcome, MergeTarget
-from parketto.kernels.partitions import canonical_folder, folders
-from parketto.kernels.reader import LogicalReader
-from parketto.kernels.rewrite import file_writer
 from parketto.kernels.rows import FileRows
+from parketto.kernels.travel import travel_name
 from parketto.kernels.work import Staging, Worker
 from parketto.kernels.write import Written
 from parketto.plan.merge import duplicate_keys
 from parketto.storage.bounds import bounds
-from parketto.storage.footers import FileInfo
 from parketto.storage.store import Store
 
 if TYPE_CHECKING:
@@ -68,14 +71,15 @@ class LargeMerge:
             added, (inserted, moved) = self._add(joined)
         finally:
             joined.unpersist()
-        return self._outcome(edited, added, inserted, moved)
+        return joined_outcome(self._target, edited, added, inserted, moved, self._ranges)
 
     def _source_frame(self) -> DataFrame:
         source = self._source
-        fields = [pa.field("seq", pa.int64()), pa.field("folder", pa.string())]
         rows = FileRows(self._schema, source.store, source.files, source.form)
-        added = _SourceColumns(self._target.schema, self._target.rules.keys, self._target.form.partition_by)
-        return read_frame(self._spark, rows, self._memory, added=added, added_fields=fields, as_read=source.schema)
+        added = SourceColumns(self._target)
+        return read_frame(
+            self._spark, rows, self._memory, added=added, added_fields=SOURCE_FIELDS, as_read=source.schema
+        )
 
     def _distinct(self, source: DataFrame) -> DataFrame:
         from pyspark.sql import Window
@@ -125,15 +129,14 @@ class LargeMerge:
             return None
         texts = replace(target.form, path_only={name: pa.string() for name in target.form.path_only})
         rows = FileRows(self._schema, self._context.store, target.files, texts)
-        fields = [pa.field("file", pa.int32()), pa.field("row", pa.int64()), pa.field("here", pa.string())]
         wanted = {file.path for file in files}
         frame = read_frame(
             self._spark,
             rows,
             self._memory,
             columns=target.rules.keys,
-            added=_TargetColumns(target),
-            added_fields=fields,
+            added=TargetColumns(target),
+            added_fields=TARGET_FIELDS,
             only=[position for position, file in enumerate(target.files) if file.path in wanted],
         )
         return frame.toDF(*self._keys, "file", "row", "here")
@@ -146,7 +149,7 @@ class LargeMerge:
         lowest = min((low for low, _ in pairs), key=lambda value: value.as_py())
         return lowest, max((high for _, high in pairs), key=lambda value: value.as_py())
 
-    def _rewrite(self, joined: DataFrame) -> dict[int, _Edited]:
+    def _rewrite(self, joined: DataFrame) -> dict[int, Edited]:
         from pyspark.sql import functions as F  # noqa: N812
 
         home = (F.col("place") == 1) & F.col("at_home")
@@ -157,7 +160,7 @@ class LargeMerge:
         dealt = edits.repartition(int(parts), "file").sortWithinPartitions("file", "row")
         writer = _EditFiles(self._target, self._context.store, self._context.staging, self._memory, self._schema)
         found = collect(self._spark, dealt.mapInArrow(Shipped(writer), RESULT_SCHEMA), "parketto merge: rewrite")
-        results: list[_Edited] = [unship(row["result"]) for row in found]
+        results: list[Edited] = [unship(row["result"]) for row in found]
         return {edited.position: edited for edited in results}
 
     def _add(self, joined: DataFrame) -> tuple[Written, list[int]]:
@@ -171,73 +174,6 @@ class LargeMerge:
         output = replace(self._target.additions, row_schema=self._schema)
         writer = WriteRows(self._context.store, self._context.staging, self._memory, output, flags=2)
         return write_frame(self._spark, rows, writer, "parketto merge: add")
-
-    def _outcome(self, edited: dict[int, _Edited], added: Written, inserted: int, moved: int) -> MergeOutcome:
-        target = self._target
-        files = dict(enumerate(target.files))
-        matched = sum(edit.matched for edit in edited.values())
-        updated = sum(edit.replaced for edit in edited.values()) + moved
-        removed = [files[position] for position, edit in edited.items() if not edit.written.staged]
-        gone = 0
-        if target.rules.removes_missing:
-            removed += [file for position, file in files.items() if position not in edited and file.num_rows]
-            gone = target.num_rows - matched
-        return MergeOutcome(
-            rewritten=tuple(
-                (files[position], edit.written) for position, edit in sorted(edited.items()) if edit.written.staged
-            ),
-            removed=tuple(removed),
-            added=added,
-            inserted=inserted,
-            updated=updated,
-            deleted=matched - updated + gone,
-            ranges=self._ranges,
-        )
-
-
-@dataclass(frozen=True)
-class _SourceColumns:
-    """Checks rows of the source, and adds their place in it and the folder that they belong to."""
-
-    target: pa.Schema
-    keys: tuple[str, ...]
-    partition_by: tuple[str, ...]
-
-    def __call__(self, _file: FileInfo, position: int, row: int, batch: pa.RecordBatch) -> dict[str, pa.Array]:
-        check_nulls(batch, self.target, self.keys)
-        place = (position << 40) + row + np.arange(batch.num_rows)
-        found = (
-            folders(pa.Table.from_batches([batch]), self.partition_by)
-            if self.partition_by
-            else pa.nulls(batch.num_rows, pa.string())
-        )
-        return {"seq": pa.array(place), "folder": found}
-
-
-@dataclass(frozen=True)
-class _TargetColumns:
-    """Checks keys of the target, and adds where they are."""
-
-    target: MergeTarget
-
-    def __call__(self, file: FileInfo, position: int, row: int, batch: pa.RecordBatch) -> dict[str, pa.Array]:
-        refuse_null_keys(batch, self.target.rules.keys)
-        folder = canonical_folder(file, self.target.form) if self.target.form.partition_by else None
-        return {
-            "file": pa.repeat(pa.scalar(position, pa.int32()), batch.num_rows),
-            "row": pa.array(row + np.arange(batch.num_rows)),
-            "here": pa.repeat(pa.scalar(folder, pa.string()), batch.num_rows),
-        }
-
-
-@dataclass(frozen=True)
-class _Edited:
-    """What became of one file."""
-
-    position: int
-    written: Written
-    matched: int
-    replaced: int
 
 
 @dataclass(frozen=True)
@@ -255,72 +191,9 @@ class _EditFiles:
         pieces = ((int(piece.column("file")[0].as_py()), piece) for batch in batches for piece in _by_file(batch))
         with raising_typed(), Worker(self.store, staging, self.memory) as worker:
             for position, found in groupby(pieces, key=lambda item: item[0]):
-                edited = self._edit(position, (piece for _, piece in found), worker)
+                changes = (piece for _, piece in found)
+                edited = edit_file(position, changes, self.target, self.schema, worker)
                 yield pa.record_batch({"result": [ship(edited)]})
-
-    def _edit(self, position: int, pieces: Iterator[pa.RecordBatch], worker: Worker) -> _Edited:
-        file = self.target.files[position]
-        assert file.schema is not None, "files of a target come from a snapshot"
-        schema = carrier_schema(file.schema).remove_metadata()
-        reader = LogicalReader(self.store, schema, worker.batch_bytes, self.target.form)
-        edits = _Edits(pieces, self.schema, schema)
-        start = rows = 0
-        writer = file_writer(file, "merge", self.target.compression, worker)
-        for batch in reader.read(file):
-            kept = edits.apply(start, batch, keep_missing=not self.target.rules.removes_missing)
-            start += batch.num_rows
-            rows += kept.num_rows
-            for part in kept.to_batches():
-                writer.write(recast(part, schema))
-        if rows:
-            writer.finish()
-        return _Edited(position, Written(tuple(writer.staged), rows), edits.matched, edits.replaced)
-
-
-class _Edits:
-    """What changes in one file, taken in as its rows go by."""
-
-    def __init__(self, pieces: Iterator[pa.RecordBatch], travelled: pa.Schema, schema: pa.Schema) -> None:
-        self._pieces, self._travelled, self._schema = pieces, travelled, schema
-        self._waiting: pa.Table | None = None
-        self.matched = self.replaced = 0
-
-    def apply(self, start: int, batch: pa.RecordBatch, *, keep_missing: bool) -> pa.Table:
-        """A batch of the file, whose first row has the number `start`, with its changes."""
-        numbers, homes, rows = self._up_to(start + batch.num_rows)
-        at = numbers - start
-        self.matched += len(at)
-        self.replaced += int(homes.sum())
-        take = np.arange(batch.num_rows)
-        take[at[homes]] = batch.num_rows + np.flatnonzero(homes)
-        keep = np.full(batch.num_rows, keep_missing)
-        keep[at] = homes
-        nullable = pa.schema(pa.field(item.name, item.type) for item in self._schema)
-        table = pa.concat_tables([pa.Table.from_batches([batch]).cast(nullable), rows.cast(nullable)])
-        return table.take(pa.array(take[keep]))
-
-    def _up_to(self, stop: int) -> tuple[np.ndarray, np.ndarray, pa.Table]:
-        parts = [] if self._waiting is None else [self._waiting]
-        while not parts or parts[-1].column("row")[-1].as_py() < stop:
-            piece = next(self._pieces, None)
-            if piece is None:
-                break
-            if piece.num_rows:
-                parts.append(pa.Table.from_batches([piece]))
-        if not parts:
-            empty = pa.schema(pa.field(item.name, item.type) for item in self._schema).empty_table()
-            return np.empty(0, np.int64), np.empty(0, np.bool_), empty
-        table = pa.concat_tables(parts)
-        numbers = table.column("row").to_numpy()
-        border = int(np.searchsorted(numbers, stop))
-        self._waiting = table.slice(border) if border < len(numbers) else None
-        ready = table.slice(0, border)
-        return numbers[:border], ready.column("home").to_numpy(), self._rows(ready)
-
-    def _rows(self, ready: pa.Table) -> pa.Table:
-        payload = ready.select([travel_name(at) for at in range(len(self._travelled.names))])
-        parts = [unpack(part, self._travelled) for part in payload.to_batches()]
-        return pa.Table.from_batches(parts, self._travelled).select(self._schema.names)
 
 
 def _by_file(batch: pa.RecordBatch) -> Iterator[pa.RecordBatch]:

@@ -13,11 +13,12 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.types as pat
 
-from parketto.engines.spark.carriers import frame_type, travel_name
+from parketto.engines.spark.carriers import frame_type
 from parketto.engines.spark.shipping import Shipped
 from parketto.kernels.carrier import carrier_schema
 from parketto.kernels.reader import LogicalReader
 from parketto.kernels.rows import FileRows
+from parketto.kernels.travel import travel_name
 from parketto.kernels.work import Staging, Worker
 
 if TYPE_CHECKING:

@@ -1,0 +1,1 @@
+"""The DuckDB engine: joins, sorts and scans by DuckDB, out of core."""

@@ -1,0 +1,157 @@
+"""Carries out plans with DuckDB: its joins and sorts where rows must meet, out of core; Arrow writes the files."""
+
+from __future__ import annotations
+
+import contextlib
+import tempfile
+from collections.abc import Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+import pyarrow as pa
+from fsspec import AbstractFileSystem
+
+from parketto.engines.base import Context, GroupResult
+from parketto.engines.duckdb.merging import Merge
+from parketto.engines.duckdb.scanning import can_scan, numbered, view_files
+from parketto.engines.duckdb.session import Session, arrow_table, connect, cores, require_duckdb
+from parketto.engines.duckdb.sorting import DealRows, SortGroup
+from parketto.engines.merging import merge_small
+from parketto.engines.threads import ThreadEngine
+from parketto.errors import InvalidArgument
+from parketto.kernels.carrier import carrier_schema
+from parketto.kernels.merge_target import MergeOutcome, MergeTarget
+from parketto.kernels.rewrite import RewriteGroup
+from parketto.kernels.rows import FileRows, FrameRows, RowSource
+from parketto.kernels.travel import keeps_order, unpack
+from parketto.kernels.work import Staging, Worker
+from parketto.kernels.write import Output, Written
+from parketto.plan.limits import MEGABYTE
+from parketto.plan.rewrite import RewritePlan
+
+if TYPE_CHECKING:
+    from duckdb import DuckDBPyConnection
+
+DEFAULT_MEMORY_MB = 1024
+# With less than this DuckDB cannot hold the blocks that two of its threads work on.
+_LEAST_MEMORY = 128 * MEGABYTE
+
+
+class DuckDBEngine(ThreadEngine):
+    """Joins, sorts and scans with DuckDB; what needs none of these runs as tasks with Arrow inside.
+
+    Args:
+        memory_mb: About how much memory may be used for data. DuckDB gets one half and spills to disk what does
+            not fit, but never less than 128 MB; the other half is for reading and writing files.
+        threads: How many threads DuckDB has, and how many files are written at once; by default one per core.
+    """
+
+    name = "duckdb"
+
+    def __init__(self, memory_mb: int = DEFAULT_MEMORY_MB, threads: int | None = None) -> None:
+        require_duckdb()
+        super().__init__(memory_mb, threads)
+        self._threads = threads or cores()
+        self._memory //= 2
+        self._duckdb_memory = max(self._memory, _LEAST_MEMORY)
+
+    def rewrite(self, plan: RewritePlan, context: Context) -> Sequence[GroupResult]:
+        """One task for each group; where rows are put in order, DuckDB sorts them."""
+        if not plan.order_by:
+            return super().rewrite(plan, context)
+        with self._session(context) as (session, _):
+            tasks = [
+                SortGroup(group, plan.operation, plan.order_by, session)
+                if all(keeps_order(group.schema.field(name).type) for name in plan.order_by)
+                else RewriteGroup(group, plan.operation, plan.order_by)
+                for group in plan.groups
+            ]
+            results = self.run(tasks, context)
+        return [GroupResult(group, staged) for group, staged in zip(plan.groups, results, strict=True)]
+
+    def write(self, source: RowSource, output: Output, context: Context) -> Written:
+        """Write rows as new files; DuckDB brings those of a partition together."""
+        if isinstance(source, FrameRows) or not output.partition_by:
+            return super().write(source, output, context)
+        with self._session(context) as (session, _):
+            return self.run([DealRows(source, output, session)], context)[0]
+
+    def merge(self, source: RowSource, target: MergeTarget, context: Context) -> MergeOutcome:
+        """Match by DuckDB's join; values that DuckDB cannot put in order are matched by Arrow."""
+        if isinstance(source, FrameRows):
+            raise InvalidArgument(f"the {self.name} engine cannot read a {type(source.frame).__name__}")
+        if not all(keeps_order(target.schema.field(name).type) for name in target.rules.order_by):
+            return merge_small(self, source, target, context)
+        with self._session(context) as (session, worker):
+            return Merge(self, session, target, context).run(source, worker)
+
+    def read(self, rows: FileRows) -> pa.Table:
+        """The rows of files as a table, by DuckDB's own scan where that gives them exactly."""
+        schema = carrier_schema(rows.schema).remove_metadata()
+        with tempfile.TemporaryDirectory(prefix="parketto-") as scratch:
+            if not can_scan(rows):
+                with Worker(rows.store, Staging(""), self._memory, use_threads=True) as worker:
+                    found = list(rows.read(worker))
+            else:
+                with Session(self._duckdb_memory, self._threads, scratch) as session:
+                    view_files(session, "scanned", rows.store, rows.files)
+                    query = f"SELECT {numbered(rows.schema, rows.schema.names)} FROM scanned"
+                    found = [unpack(batch, schema) for batch in session.rows(query)]
+        return pa.Table.from_batches(found, schema).cast(rows.schema)
+
+    @contextlib.contextmanager
+    def _session(self, context: Context) -> Iterator[tuple[Session, Worker]]:
+        """A database for one operation, which ends when the operation is cancelled."""
+        with (
+            self.worker(context) as worker,
+            Session(self._duckdb_memory, self._threads, worker.scratch_directory()) as session,
+        ):
+            context.on_cancel.append(session.interrupt)
+            yield session, worker
+
+
+class Queries:
+    """A connection for SQL, with a filesystem that queries can name files of.
+
+    Args:
+        filesystem: What is registered in DuckDB under the protocols of the filesystem.
+        memory_mb: How much memory DuckDB uses before it spills to disk.
+    """
+
+    def __init__(self, filesystem: AbstractFileSystem | None = None, memory_mb: int = DEFAULT_MEMORY_MB) -> None:
+        self._filesystem, self._memory = filesystem, memory_mb * MEGABYTE
+        self._scratch: tempfile.TemporaryDirectory[str] | None = None
+        self._connection: DuckDBPyConnection | None = None
+
+    @property
+    def connection(self) -> DuckDBPyConnection:
+        """The connection; it is opened with the first use."""
+        if self._connection is None:
+            self._scratch = tempfile.TemporaryDirectory(prefix="parketto-")
+            self._connection = connect(self._memory, cores(), self._scratch.name)
+            if self._filesystem is not None:
+                self._connection.register_filesystem(self._filesystem)
+        return self._connection
+
+    def close(self) -> None:
+        """Close the connection. Safe to call twice; the next use opens another."""
+        connection, self._connection = self._connection, None
+        if connection is not None:
+            connection.close()
+        if self._scratch is not None:
+            self._scratch.cleanup()
+            self._scratch = None
+
+    def run(
+        self, query: str, parameters: Sequence[Any] | Mapping[str, Any] | None, tables: Mapping[str, Any]
+    ) -> pa.Table:
+        """The result of a query; its tables are known for as long as it runs."""
+        connection = self.connection
+        try:
+            for name, rows in tables.items():
+                connection.register(name, rows)
+            bound = dict(parameters) if isinstance(parameters, Mapping) else list(parameters or ())
+            result: Any = connection.sql(query, params=bound) if bound else connection.sql(query)
+            return pa.table({}) if result is None else arrow_table(result)
+        finally:
+            for name in tables:
+                connection.unregister(name)

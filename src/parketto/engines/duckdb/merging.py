@@ -1,0 +1,293 @@
+"""A merge by DuckDB's joins: the source becomes a table, the target gives its keys, and both may exceed memory.
+
+Tables that a merge makes: `source` (every source row once, travelling), `matches` (which source row is found in
+which row of which file, and whether it takes that row's place), and `edits` (what changes in each file, with the
+new values, in the order of files and rows).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+
+import pyarrow as pa
+import pyarrow.types as pat
+
+from parketto.engines.base import Context, TaskEngine
+from parketto.engines.duckdb.feeding import feed_rows
+from parketto.engines.duckdb.scanning import FILE_NAME, FILE_ROW, can_open, is_exact, numbered, view_files
+from parketto.engines.duckdb.session import Session
+from parketto.kernels.carrier import carrier_type
+from parketto.kernels.joined import (
+    SOURCE_FIELDS,
+    TARGET_FIELDS,
+    Edited,
+    SourceColumns,
+    TargetColumns,
+    edit_file,
+    home_of,
+    joined_outcome,
+)
+from parketto.kernels.keys import SortedKeys, matchable, may_share_key
+from parketto.kernels.merge_source import prepared_schema
+from parketto.kernels.merge_target import MergeOutcome, MergeTarget
+from parketto.kernels.rows import ArrowRows, FileRows
+from parketto.kernels.travel import Added, travel_name, travel_type, unpack
+from parketto.kernels.work import AnyTask, Worker
+from parketto.kernels.write import Written, write_rows
+from parketto.plan.merge import duplicate_keys
+from parketto.storage.footers import FileInfo
+
+# So many keys are looked up one by one in the footers of files; of more, only the lowest and the highest.
+_KEYS_AT_HAND = 1_000_000
+
+
+class Merge:
+    """One merge. `session` is a database of its own."""
+
+    def __init__(self, engine: TaskEngine, session: Session, target: MergeTarget, context: Context) -> None:
+        self._engine, self._session, self._target, self._context = engine, session, target, context
+        self._schema = prepared_schema(target.schema, target.form)
+        self._columns = [travel_name(at) for at in range(len(self._schema.names))]
+        # Floats are matched by a column of their own, in which there is one NaN and one zero.
+        self._floats = {
+            name: f"k{at}" for at, name in enumerate(target.rules.keys) if pat.is_floating(self._type(name))
+        }
+        self._float_fields = [
+            pa.field(column, pa.float32() if pat.is_float16(self._type(name)) else self._type(name))
+            for name, column in self._floats.items()
+        ]
+        self._keys = [self._floats.get(name) or self._travelling(name) for name in target.rules.keys]
+        self._payload = ", ".join(self._columns)
+        self._texts = replace(target.form, path_only={name: pa.string() for name in target.form.path_only})
+
+    def run(self, source: ArrowRows | FileRows, worker: Worker) -> MergeOutcome:
+        """Take the source in, match, rewrite the files with matches, and write what is new."""
+        self._take_in(source, worker)
+        ranges = self._ranges
+        self._match(worker)
+        edited = self._rewrite() if self._target.rules.updates else {}
+        added, inserted, moved = self._add(worker)
+        return joined_outcome(self._target, edited, added, inserted, moved, ranges)
+
+    def _take_in(self, source: ArrowRows | FileRows, worker: Worker) -> None:
+        """The table `source`: checked, and every key once."""
+        rules, session = self._target.rules, self._session
+        added = _WithKeys(SourceColumns(self._target), self._floats)
+        fields = [*SOURCE_FIELDS, *self._float_fields]
+        feed_rows(session, "incoming", source, self._schema, worker, added, fields)
+        if not rules.deduplicates:
+            session.run("CREATE TABLE source AS SELECT * FROM incoming")
+            self._refuse_duplicates()
+            return
+        session.run("CREATE TABLE received AS SELECT * FROM incoming")
+        newest = [f"{self._travelling(name)} DESC NULLS LAST" for name in rules.order_by]
+        session.run(
+            f"CREATE TABLE source AS SELECT * FROM received QUALIFY row_number() OVER "
+            f"(PARTITION BY {', '.join(self._keys)} ORDER BY {', '.join([*newest, 'seq DESC'])}) = 1"
+        )
+        session.run("DROP TABLE received")
+
+    def _refuse_duplicates(self) -> None:
+        keys, rules = ", ".join(self._keys), self._target.rules
+        twice = f"SELECT {keys} FROM source GROUP BY {keys} HAVING count(*) > 1"
+        found = self._session.all_rows(f"SELECT {keys}, count(*) OVER () AS keys FROM ({twice}) LIMIT 1")
+        if found.num_rows:
+            example = self._unpacked(found.select(self._keys), rules.keys).to_pylist()[0]
+            raise duplicate_keys(rules.strategy, rules.keys, example, found.column("keys")[0].as_py())
+
+    def _type(self, name: str) -> pa.DataType:
+        return self._schema.field(name).type
+
+    def _travelling(self, name: str) -> str:
+        return travel_name(self._schema.get_field_index(name))
+
+    def _unpacked(self, rows: pa.Table, columns: Sequence[str]) -> pa.Table:
+        schema = pa.schema([self._schema.field(name) for name in columns])
+        return pa.Table.from_batches([unpack(batch, schema) for batch in rows.to_batches()], schema)
+
+    @cached_property
+    def _ranges(self) -> Mapping[str, tuple[pa.Scalar, pa.Scalar]]:
+        """The lowest and the highest value of each key of the source, where footers can be compared with them."""
+        names = [
+            name
+            for name in self._target.rules.keys
+            if name not in self._target.form.path_only and _has_bounds(self._type(name))
+        ]
+        found: dict[str, tuple[pa.Scalar, pa.Scalar]] = {}
+        for name in names:
+            column = self._travelling(name)
+            rows = self._session.all_rows(f"SELECT min({column}) AS low, max({column}) AS high FROM source")
+            low, high = (self._unpacked(rows.select([end]), [name]).column(name)[0] for end in ("low", "high"))
+            if low.is_valid:
+                found[name] = (low, high)
+        return found
+
+    def _match(self, worker: Worker) -> None:
+        """The table `matches`: rows of the target that have a key of the source."""
+        session, files = self._session, self._candidates()
+        session.run("CREATE TABLE found (seq BIGINT, file INTEGER, row BIGINT, at_home BOOLEAN)")
+        scanned = [position for position in files if self._can_scan(self._target.files[position])]
+        if scanned:
+            self._match_by_scan(scanned)
+        if rest := sorted(set(files) - set(scanned)):
+            self._match_by_stream(rest, worker)
+        # Of several rows with one key the first one at home is the one that stays.
+        session.run(
+            "CREATE TABLE matches AS SELECT seq, file, row, at_home AND place = 1 AS home, "
+            "NOT at_home AND place = 1 AS moved FROM (SELECT *, row_number() OVER "
+            "(PARTITION BY seq ORDER BY at_home DESC, file, row) AS place FROM found)"
+        )
+        session.run("DROP TABLE found")
+
+    def _candidates(self) -> list[int]:
+        """The positions of files that may have a key of the source, as their footers tell."""
+        keys = self._target.rules.keys
+        found = [
+            position for position, file in enumerate(self._target.files) if may_share_key(file, keys, self._ranges)
+        ]
+        first = keys[0]
+        count = self._session.all_rows("SELECT count(*) AS n FROM source").column("n")[0].as_py()
+        if first not in self._ranges or count > _KEYS_AT_HAND:
+            return found
+        rows = self._session.all_rows(f"SELECT {self._keys[0]} FROM source ORDER BY 1")
+        at_hand = SortedKeys(self._unpacked(rows, [first]), first)
+        return [position for position in found if self._has_any(self._target.files[position], at_hand)]
+
+    def _has_any(self, file: FileInfo, keys: SortedKeys) -> bool:
+        start, stop = keys.span(file)
+        return start < stop or any(file.column_stats(name).null_count is None for name in self._inside())
+
+    def _inside(self) -> list[str]:
+        return [name for name in self._target.rules.keys if name not in self._target.form.path_only]
+
+    def _can_scan(self, file: FileInfo) -> bool:
+        """Whether DuckDB can read the keys of a file itself: those that are equal when their bits are."""
+        kinds = [carrier_type(self._type(name)) for name in self._target.rules.keys]
+        return (
+            len(self._inside()) == len(kinds)
+            and all(is_exact(kind) and (pat.is_decimal(kind) or travel_type(kind) == kind) for kind in kinds)
+            and not self._floats
+            and can_open(self._context.store, file)
+            # NULLs among the keys would be passed over by the join.
+            and all(file.column_stats(name).null_count == 0 for name in self._inside())
+        )
+
+    def _match_by_scan(self, positions: Sequence[int]) -> None:
+        session, target, store = self._session, self._target, self._context.store
+        files = [target.files[position] for position in positions]
+        view_files(session, "scanned", store, files)
+        session.table(
+            "places",
+            pa.table(
+                {
+                    "path": [store.local_path(file.path) for file in files],
+                    "file": pa.array(positions, pa.int32()),
+                    "here": pa.array([home_of(file, target) for file in files], pa.string()),
+                }
+            ),
+        )
+        keys = numbered(self._schema, target.rules.keys)
+        session.run(
+            f"INSERT INTO found SELECT hit.seq, places.file, hit.row, "
+            f"{self._at_home('hit.folder', 'places.here')} FROM "
+            f"(SELECT source.seq, source.folder, t.name, t.row FROM source JOIN "
+            f"(SELECT {keys}, {FILE_NAME} AS name, {FILE_ROW} AS row FROM scanned) AS t "
+            f"ON {self._same_keys('source', 't')}) AS hit JOIN places ON places.path = hit.name"
+        )
+
+    def _match_by_stream(self, positions: Sequence[int], worker: Worker) -> None:
+        target = self._target
+        keys = pa.schema([self._schema.field(name) for name in target.rules.keys])
+        rows = FileRows(keys, self._context.store, target.files, self._texts)
+        added = _WithKeys(TargetColumns(target), self._floats)
+        fields = [*TARGET_FIELDS, *self._float_fields]
+        feed_rows(self._session, "streamed", rows, keys, worker, added, fields, only=positions)
+        named = ", ".join(
+            f"{self._floats.get(name) or travel_name(at)} AS t{at}" for at, name in enumerate(target.rules.keys)
+        )
+        same = " AND ".join(f"source.{key} = t.t{at}" for at, key in enumerate(self._keys))
+        self._session.run(
+            f"INSERT INTO found SELECT source.seq, t.file, t.row, {self._at_home('source.folder', 't.here')} "
+            f"FROM source JOIN (SELECT {named}, file, row, here FROM streamed) AS t ON {same}"
+        )
+
+    def _at_home(self, folder: str, here: str) -> str:
+        return f"{folder} = {here}" if self._target.form.partition_by else "true"
+
+    def _same_keys(self, one: str, other: str) -> str:
+        return " AND ".join(f"{one}.{key} = {other}.{key}" for key in self._keys)
+
+    def _rewrite(self) -> dict[int, Edited]:
+        """Rewrite the files with matches, several at once."""
+        session = self._session
+        values = ", ".join(f"source.{name}" for name in self._columns)
+        session.run(
+            f"CREATE TABLE edits AS SELECT matches.file, matches.row, matches.home, {values} FROM matches "
+            "LEFT JOIN source ON source.seq = CASE WHEN matches.home THEN matches.seq END "
+            "ORDER BY matches.file, matches.row"
+        )
+        found = session.all_rows("SELECT DISTINCT file FROM edits ORDER BY file").column("file").to_pylist()
+        tasks: list[AnyTask] = [
+            _EditFile(position, session, self._target, self._schema, self._payload) for position in found
+        ]
+        return {edited.position: edited for edited in self._engine.run(tasks, self._context)}
+
+    def _add(self, worker: Worker) -> tuple[Written, int, int]:
+        """Write the rows that are new, and those whose partition changed."""
+        rules, session = self._target.rules, self._session
+        new = "source.seq NOT IN (SELECT seq FROM matches)" if rules.inserts else "false"
+        moved = "source.seq IN (SELECT seq FROM matches WHERE moved)" if rules.updates else "false"
+        counts = session.all_rows(
+            f"SELECT count(*) FILTER (WHERE {new}) AS new, count(*) FILTER (WHERE {moved}) AS moved FROM source"
+        )
+        inserted, gone = (int(counts.column(name)[0].as_py()) for name in ("new", "moved"))
+        if not inserted + gone:
+            return Written(), 0, 0
+        order = "folder, seq" if self._target.form.partition_by else "seq"
+        query = f"SELECT {self._payload} FROM source WHERE {new} OR {moved} ORDER BY {order}"
+        rows = (unpack(batch, self._schema) for batch in session.rows(query))
+        output = replace(self._target.additions, row_schema=self._schema)
+        written = write_rows(rows, output, worker, at_least_one=False, in_partition_order=True)
+        return written, inserted, gone
+
+
+@dataclass(frozen=True)
+class _EditFile:
+    """Rewrite one file of the target from the table `edits`."""
+
+    position: int
+    session: Session
+    target: MergeTarget
+    schema: pa.Schema
+    payload: str
+
+    @property
+    def size_bytes(self) -> int:
+        """The size of the file."""
+        return self.target.files[self.position].size_bytes
+
+    def run(self, worker: Worker) -> Edited:
+        """Read what changes by a connection of this thread's own."""
+        query = f"SELECT row, home, {self.payload} FROM edits WHERE file = {self.position} ORDER BY row"
+        changes: Iterator[pa.RecordBatch] = self.session.cursor().rows(query)
+        return edit_file(self.position, changes, self.target, self.schema, worker)
+
+
+@dataclass(frozen=True)
+class _WithKeys:
+    """Adds columns in which keys can be compared that are not equal bit for bit whenever they are equal."""
+
+    added: Added
+    columns: Mapping[str, str]
+
+    def __call__(
+        self, file: FileInfo | None, position: int, row: int, batch: pa.RecordBatch
+    ) -> dict[str, pa.Array]:
+        keys = {column: matchable(batch.column(name)) for name, column in self.columns.items()}
+        return self.added(file, position, row, batch) | keys
+
+
+def _has_bounds(kind: pa.DataType) -> bool:
+    return not (pat.is_floating(kind) or pat.is_fixed_size_binary(kind) or pat.is_decimal256(kind))

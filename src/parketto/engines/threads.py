@@ -1,0 +1,88 @@
+"""The part that engines share whose tasks run in threads of this process, all within one bound of memory."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from concurrent.futures import FIRST_EXCEPTION, ThreadPoolExecutor, wait
+from typing import Any, TypeVar
+
+from parketto.engines.base import Context, TaskEngine, largest_first
+from parketto.kernels.rows import ArrowRows, RowSource
+from parketto.kernels.work import Task, Worker
+from parketto.kernels.write import Output, WriteSlice, Written, row_slices
+from parketto.plan.limits import MEGABYTE, check_positive_whole
+
+_MIN_WORKER_MB = 32
+
+Result = TypeVar("Result")
+
+
+class ThreadEngine(TaskEngine):
+    """Runs tasks in threads.
+
+    Args:
+        memory_mb: About how much memory all workers together may use for data.
+        threads: How many tasks are run at once; by default one per core, as far as memory allows.
+    """
+
+    def __init__(self, memory_mb: int, threads: int | None = None) -> None:
+        check_positive_whole("memory_mb", memory_mb)
+        check_positive_whole("threads", threads)
+        self._memory = memory_mb * MEGABYTE
+        self._workers = threads or min(os.cpu_count() or 1, max(1, memory_mb // _MIN_WORKER_MB))
+
+    def run(self, tasks: Sequence[Task[Result]], context: Context) -> list[Result]:
+        """Run tasks in threads; the largest first, so that the cores end together."""
+        workers = min(self._workers, len(tasks)) or 1
+        report = context.reporter(tasks)
+        shared: dict[object, Any] = {}
+
+        def work(task: Task[Result]) -> Result:
+            with self._worker(context, workers) as worker:
+                worker.cache = shared
+                result = task.run(worker)
+            report(task)
+            return result
+
+        with ThreadPoolExecutor(workers, thread_name_prefix="parketto-task") as pool:
+            futures = {position: pool.submit(work, task) for position, task in largest_first(tasks)}
+            try:
+                finished, _ = wait(futures.values(), return_when=FIRST_EXCEPTION)
+                for future in finished:
+                    future.result()
+            except BaseException:
+                # The other workers stop at their next batch; leaving the block waits for them.
+                context.cancel()
+                pool.shutdown(wait=False, cancel_futures=True)
+                raise
+        return [futures[position].result() for position in range(len(tasks))]
+
+    def write(self, source: RowSource, output: Output, context: Context) -> Written:
+        """Write rows as new files; a table that becomes several files is written by several threads."""
+        if (
+            isinstance(source, ArrowRows)
+            and isinstance(source.batches, list)
+            and source.batches
+            and output.max_rows is not None
+            and not (output.partition_by or output.single)
+        ):
+            slices = row_slices(source.batches, output.max_rows, self._workers)
+            tasks = [WriteSlice(part, output) for part in slices if part.num_rows]
+            if len(tasks) > 1:
+                return sum(self.run(tasks, context), Written())
+        return super().write(source, output, context)
+
+    def worker(self, context: Context) -> Worker:
+        """What a single task works with: all of the memory."""
+        return self._worker(context, 1)
+
+    def _worker(self, context: Context, workers: int) -> Worker:
+        # Where tasks keep the cores busy, threads inside of each would only get in each other's way.
+        return Worker(
+            context.store,
+            context.staging,
+            self._memory // workers,
+            use_threads=workers == 1,
+            cancelled=context.cancelled,
+        )

@@ -1,0 +1,124 @@
+"""Rows on their way through an engine's own joins and sorts: every type travels in one that such engines have.
+
+Names travel as positions, so that no column name ever meets a parser. Dates and times travel as integers: engines
+would bend them to a time zone or to microseconds. The order of values is kept, and they come back as they were.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.types as pat
+
+from parketto.storage.footers import FileInfo
+
+#: Makes further columns from a file, its position, the number of a batch's first row in it, and the batch.
+Added = Callable[[Any, int, int, pa.RecordBatch], dict[str, pa.Array]]
+
+_PLAIN = (
+    pat.is_boolean,
+    pat.is_signed_integer,
+    pat.is_float32,
+    pat.is_float64,
+    pat.is_string,
+    pat.is_binary,
+)
+_MAX_PRECISION = 38
+
+
+def travel_type(kind: pa.DataType) -> pa.DataType:
+    """The type in which values travel.
+
+    >>> travel_type(pa.uint64()), travel_type(pa.timestamp("ns", "UTC"))
+    (Decimal128Type(decimal128(20, 0)), DataType(int64))
+    """
+    if isinstance(kind, pa.BaseExtensionType):
+        return travel_type(kind.storage_type)
+    if any(test(kind) for test in _PLAIN):
+        return kind
+    if pat.is_unsigned_integer(kind):
+        wider = {8: pa.int16(), 16: pa.int32(), 32: pa.int64()}
+        return wider.get(kind.bit_width, pa.decimal128(20, 0))
+    if pat.is_temporal(kind):
+        return pa.int32() if kind.bit_width == 32 else pa.int64()
+    if pat.is_decimal(kind):
+        holdable = kind.precision <= _MAX_PRECISION and 0 <= kind.scale <= kind.precision
+        return pa.decimal128(kind.precision, kind.scale) if holdable else pa.string()
+    if pat.is_float16(kind):
+        return pa.float32()
+    if pat.is_large_string(kind):
+        return pa.string()
+    if pat.is_large_binary(kind) or pat.is_fixed_size_binary(kind):
+        return pa.binary()
+    if pat.is_null(kind):
+        return pa.bool_()
+    return _nested_type(kind)
+
+
+def _nested_type(kind: pa.DataType) -> pa.DataType:
+    if pat.is_struct(kind):
+        return pa.struct(
+            [pa.field(kind.field(at).name, travel_type(kind.field(at).type)) for at in range(kind.num_fields)]
+        )
+    if pat.is_map(kind):
+        return pa.map_(travel_type(kind.key_type), travel_type(kind.item_type))
+    if pat.is_list(kind) or pat.is_large_list(kind) or pat.is_fixed_size_list(kind):
+        return pa.list_(travel_type(kind.value_type))
+    raise TypeError(f"values of type {kind} cannot travel through an engine")
+
+
+def travel_schema(schema: pa.Schema) -> pa.Schema:
+    """The schema of rows on their way, their columns named by position."""
+    return pa.schema(pa.field(travel_name(at), travel_type(kind)) for at, kind in enumerate(schema.types))
+
+
+def travel_name(position: int) -> str:
+    """What a column is called on the way."""
+    return f"c{position}"
+
+
+def keeps_order(kind: pa.DataType) -> bool:
+    """Whether travelling values are ordered as the values themselves are."""
+    return not (pat.is_decimal(kind) and pat.is_string(travel_type(kind)))
+
+
+def pack(batch: pa.RecordBatch, travelling: pa.Schema) -> pa.RecordBatch:
+    """Rows in the types in which they travel."""
+    columns = [_cast(column, kind) for column, kind in zip(batch.columns, travelling.types, strict=True)]
+    return pa.RecordBatch.from_arrays(columns, schema=travelling)
+
+
+def unpack(batch: pa.RecordBatch, schema: pa.Schema) -> pa.RecordBatch:
+    """Rows as they were."""
+    columns = [_cast(column, kind) for column, kind in zip(batch.columns, schema.types, strict=True)]
+    return pa.RecordBatch.from_arrays(columns, schema=schema)
+
+
+def packed_with(
+    batches: Iterable[pa.RecordBatch],
+    travelling: pa.Schema,
+    file: FileInfo | None,
+    position: int,
+    added: Added | None,
+) -> Iterator[pa.RecordBatch]:
+    """The rows of a file as they travel, with the columns that `added` makes after them."""
+    row = 0
+    for batch in batches:
+        width = batch.num_columns
+        packed = pack(batch, pa.schema(list(travelling)[:width]))
+        if added is not None:
+            more = added(file, position, row, batch)
+            columns = [*packed.columns, *(more[name] for name in travelling.names[width:])]
+            packed = pa.RecordBatch.from_arrays(columns, schema=travelling)
+        row += batch.num_rows
+        yield packed
+
+
+def _cast(column: pa.Array, kind: pa.DataType) -> pa.Array:
+    if column.type == kind:
+        return column
+    if pat.is_null(kind) or pat.is_null(column.type):
+        return pa.nulls(len(column), kind)
+    return column.cast(kind)
