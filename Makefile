@@ -3,7 +3,7 @@ PYTHON ?= python3
 VENV   := .venv
 BIN    := $(VENV)/bin
 READY  := $(VENV)/.ready
-EXTRAS := spark,connect,jdk
+EXTRAS := spark,connect,jdk,duckdb,s3
 UV     := $(BIN)/uv pip --quiet
 UV_PIN := $(shell sed -n 's/^uv==\([^ ;]*\).*/uv==\1/p' constraints.txt)
 

@@ -7,6 +7,7 @@ from parketto.commit.recovery import Recovery
 from parketto.dataset import Dataset
 from parketto.engines.base import Progress
 from parketto.errors import (
+    AuthenticationFailed,
     ColumnNotFound,
     CommitConflict,
     CommitError,
@@ -23,6 +24,7 @@ from parketto.errors import (
     UnreadableFile,
 )
 from parketto.handlers import (
+    DuckDBParquetHandler,
     SparkParquetHandler,
     compact_parquet_dataset_pyarrow,
     optimize_parquet_dataset_pyarrow,
@@ -39,6 +41,7 @@ from parketto.planning import (
 )
 from parketto.stats import EditStats, MaintenanceStats, WriteStats
 from parketto.storage.footers import ColumnStats, FileInfo, RowGroupInfo
+from parketto.storage.options import AwsStorageOptions, LocalStorageOptions, StorageOptions
 
 __version__ = _version("parketto")
 
@@ -46,6 +49,8 @@ __version__ = _version("parketto")
 _logging.getLogger(__name__).addHandler(_logging.NullHandler())
 
 __all__ = [
+    "AuthenticationFailed",
+    "AwsStorageOptions",
     "ColumnNotFound",
     "ColumnStats",
     "CommitConflict",
@@ -55,6 +60,7 @@ __all__ = [
     "Dataset",
     "DatasetNotFound",
     "DatasetStats",
+    "DuckDBParquetHandler",
     "EditStats",
     "EngineUnavailable",
     "FileGroup",
@@ -62,6 +68,7 @@ __all__ = [
     "GroupPlan",
     "IncompatibleTypes",
     "InvalidArgument",
+    "LocalStorageOptions",
     "LockTimeout",
     "MaintenanceStats",
     "MergeStats",
@@ -72,6 +79,7 @@ __all__ = [
     "Recovery",
     "RowGroupInfo",
     "SparkParquetHandler",
+    "StorageOptions",
     "UnreadableFile",
     "WriteStats",
     "collect_dataset_stats",

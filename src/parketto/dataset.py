@@ -39,6 +39,7 @@ from parketto.stats import EditStats, MaintenanceStats, WriteStats
 from parketto.storage.footers import FileInfo
 from parketto.storage.hive import PartitionFilter
 from parketto.storage.opening import open_store
+from parketto.storage.options import GivenOptions
 from parketto.storage.snapshot import while_files_vanish
 
 if TYPE_CHECKING:
@@ -88,7 +89,7 @@ class Dataset:
         path: str | os.PathLike[str],
         engine: str | Engine | None = None,
         filesystem: AbstractFileSystem | None = None,
-        storage_options: Mapping[str, Any] | None = None,
+        storage_options: GivenOptions = None,
         *,
         journal: str | os.PathLike[str] | None = None,
         publish: Literal["auto", "rename"] = "auto",

@@ -29,6 +29,10 @@ class EngineUnavailable(ParkettoError, ImportError):
     """An engine cannot run here: its library, or something the library needs, is missing. Says what to install."""
 
 
+class AuthenticationFailed(ParkettoError, PermissionError):
+    """A storage service was not given credentials that it takes. Says what to pass."""
+
+
 class ColumnNotFound(InvalidArgument):
     """A named column is not in the dataset.
 

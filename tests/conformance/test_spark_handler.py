@@ -80,7 +80,7 @@ class TestInitialisation:
     def test_given_filesystem(self, spark: Any, local: Place) -> None:
         """Stands for remote storage: Spark itself knows nothing of this filesystem."""
         fs = DirFileSystem(local.root, fsspec.filesystem("file"))
-        handler = SparkParquetHandler(filesystem=fs)
+        handler = SparkParquetHandler(spark, filesystem=fs)
         handler.write_parquet_dataset(TABLE, "inside")
         handler.write_parquet(TABLE, "single/one.parquet")
         assert sorted(path.split("/")[0] for path in local.files()) == ["inside", "single"]
@@ -88,6 +88,7 @@ class TestInitialisation:
         assert by_id(handler.read_parquet("single/one.parquet", columns=["id"])) == [{"id": n} for n in range(10)]
         query = "SELECT max(id) AS top FROM t"
         assert handler.execute_sql(query, tables={"t": "inside"}).collect()[0].top == 9
+        handler.close()
 
     def test_storage_options_reach_the_filesystem(self, spark: Any, local: Place) -> None:
         local.write_files({"a.parquet": TABLE})

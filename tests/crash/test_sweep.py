@@ -143,28 +143,39 @@ def test_a_dry_run_sees_the_recovered_dataset(place: Place) -> None:
         outcome.check(place)
 
 
-def sweep_on_spark(local: Place, operation: str, share: float) -> int:
-    """The driver is killed at a seeded share of its steps; tasks cannot harm anybody, they only stage."""
+def sweep_on(engine: str, place: Place, operation: str, share: float) -> int:
+    """The process is killed at a seeded share of its steps. On Spark that is the driver: tasks only stage."""
     run = OPERATIONS[operation]
-    outcome = Outcome(local, run, "spark")
+    outcome = Outcome(place, run, engine)
     chance = random.Random(operation)
     points = [(at, when) for at in range(1, outcome.calls + 1) for when in ("before", "after")]
     chosen = chance.sample(points, max(2, int(len(points) * share)))
     for at, when in chosen:
-        make(local)
-        assert killed(local.dataset(engine="spark"), run, at, when), f"{operation} ends before call {at}"
-        local.dataset().recover()
-        outcome.check(local)
-        assert local.left_behind() == []
+        make(place)
+        assert killed(place.dataset(engine=engine), run, at, when), f"{operation} ends before call {at}"
+        place.dataset().recover()
+        outcome.check(place)
+        assert place.left_behind() == []
     return len(chosen)
 
 
 @pytest.mark.parametrize("operation", OPERATIONS)
 def test_driver_killed_on_spark(local: Place, operation: str, count_crash_points: Any) -> None:
-    count_crash_points(sweep_on_spark(local, operation, share=0.08))
+    count_crash_points(sweep_on("spark", local, operation, share=0.08))
 
 
 @pytest.mark.sweep
 @pytest.mark.parametrize("operation", OPERATIONS)
 def test_driver_killed_at_every_step_on_spark(local: Place, operation: str, count_crash_points: Any) -> None:
-    count_crash_points(sweep_on_spark(local, operation, share=1.0))
+    count_crash_points(sweep_on("spark", local, operation, share=1.0))
+
+
+@pytest.mark.parametrize("operation", OPERATIONS)
+def test_killed_on_duckdb(place: Place, operation: str, count_crash_points: Any) -> None:
+    count_crash_points(sweep_on("duckdb", place, operation, share=0.3))
+
+
+@pytest.mark.sweep
+@pytest.mark.parametrize("operation", OPERATIONS)
+def test_killed_at_every_call_on_duckdb(place: Place, operation: str, count_crash_points: Any) -> None:
+    count_crash_points(sweep_on("duckdb", place, operation, share=1.0))

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import posixpath
-from collections.abc import Mapping
 from typing import Any
 
 from fsspec import AbstractFileSystem
@@ -15,6 +14,7 @@ from parketto.engines.base import Engine
 from parketto.kernels.rows import FileRows, RowSource, arrow_rows, is_path
 from parketto.storage.hive import PartitionFilter
 from parketto.storage.opening import open_store
+from parketto.storage.options import GivenOptions
 from parketto.storage.snapshot import discover, read_snapshot
 
 
@@ -22,7 +22,7 @@ def given_rows(
     rows: Any,
     engine: Engine,
     filesystem: AbstractFileSystem | None = None,
-    storage_options: Mapping[str, Any] | None = None,
+    storage_options: GivenOptions = None,
 ) -> RowSource:
     """Whatever rows a caller has."""
     if (own := engine.adopt(rows)) is not None:
@@ -36,7 +36,7 @@ def path_rows(
     path: str | os.PathLike[str],
     engine: Engine,
     filesystem: AbstractFileSystem | None = None,
-    storage_options: Mapping[str, Any] | None = None,
+    storage_options: GivenOptions = None,
     partition_filter: PartitionFilter = None,
 ) -> tuple[FileRows, str]:
     """The rows of a Parquet file or of a dataset, and the folder that its partitions are below."""

@@ -13,13 +13,14 @@ from fsspec.implementations.memory import MemoryFileSystem
 
 from parketto.errors import InvalidArgument
 from parketto.storage.local import LocalStore
+from parketto.storage.options import AnyStorageOptions, GivenOptions
 from parketto.storage.store import MemoryStore, Store
 
 
 def open_store(
     path: str | os.PathLike[str],
     filesystem: AbstractFileSystem | None = None,
-    storage_options: Mapping[str, Any] | None = None,
+    storage_options: GivenOptions = None,
 ) -> tuple[Store, str]:
     """The store that a path lives in, and the path inside of it."""
     location = os.fspath(path)
@@ -30,10 +31,17 @@ def open_store(
             f"filesystem must be an fsspec filesystem, not {type(filesystem).__name__}; "
             "see fsspec.filesystem('file'), ('s3'), ('memory'), ..."
         )
+    plain: Mapping[str, Any] = {}
+    if not isinstance(storage_options, AnyStorageOptions):
+        plain = storage_options or {}
+    elif filesystem is None:
+        protocol, separator, _ = location.partition("://")
+        # A URL of another kind speaks for itself.
+        filesystem = storage_options.filesystem() if not separator or storage_options.serves(protocol) else None
     if filesystem is None:
         # Only URLs are taken apart: a local folder may have any name, `a::b` too.
         filesystem, stripped = (
-            url_to_fs(location, **(storage_options or {}))
+            url_to_fs(location, **plain)
             if "://" in location
             else (LocalFileSystem(), LocalFileSystem._strip_protocol(location))
         )

@@ -4,16 +4,14 @@ from __future__ import annotations
 
 import contextlib
 import tempfile
-from collections.abc import Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from collections.abc import Iterator, Sequence
 
 import pyarrow as pa
-from fsspec import AbstractFileSystem
 
 from parketto.engines.base import Context, GroupResult
 from parketto.engines.duckdb.merging import Merge
 from parketto.engines.duckdb.scanning import can_scan, numbered, view_files
-from parketto.engines.duckdb.session import Session, arrow_table, connect, cores, require_duckdb
+from parketto.engines.duckdb.session import Session, cores, require_duckdb
 from parketto.engines.duckdb.sorting import DealRows, SortGroup
 from parketto.engines.merging import merge_small
 from parketto.engines.threads import ThreadEngine
@@ -27,9 +25,6 @@ from parketto.kernels.work import Staging, Worker
 from parketto.kernels.write import Output, Written
 from parketto.plan.limits import MEGABYTE
 from parketto.plan.rewrite import RewritePlan
-
-if TYPE_CHECKING:
-    from duckdb import DuckDBPyConnection
 
 DEFAULT_MEMORY_MB = 1024
 # With less than this DuckDB cannot hold the blocks that two of its threads work on.
@@ -107,51 +102,3 @@ class DuckDBEngine(ThreadEngine):
         ):
             context.on_cancel.append(session.interrupt)
             yield session, worker
-
-
-class Queries:
-    """A connection for SQL, with a filesystem that queries can name files of.
-
-    Args:
-        filesystem: What is registered in DuckDB under the protocols of the filesystem.
-        memory_mb: How much memory DuckDB uses before it spills to disk.
-    """
-
-    def __init__(self, filesystem: AbstractFileSystem | None = None, memory_mb: int = DEFAULT_MEMORY_MB) -> None:
-        self._filesystem, self._memory = filesystem, memory_mb * MEGABYTE
-        self._scratch: tempfile.TemporaryDirectory[str] | None = None
-        self._connection: DuckDBPyConnection | None = None
-
-    @property
-    def connection(self) -> DuckDBPyConnection:
-        """The connection; it is opened with the first use."""
-        if self._connection is None:
-            self._scratch = tempfile.TemporaryDirectory(prefix="parketto-")
-            self._connection = connect(self._memory, cores(), self._scratch.name)
-            if self._filesystem is not None:
-                self._connection.register_filesystem(self._filesystem)
-        return self._connection
-
-    def close(self) -> None:
-        """Close the connection. Safe to call twice; the next use opens another."""
-        connection, self._connection = self._connection, None
-        if connection is not None:
-            connection.close()
-        if self._scratch is not None:
-            self._scratch.cleanup()
-            self._scratch = None
-
-    def run(
-        self, query: str, parameters: Sequence[Any] | Mapping[str, Any] | None, tables: Mapping[str, Any]
-    ) -> pa.Table:
-        """The result of a query; its tables are known for as long as it runs."""
-        connection = self.connection
-        try:
-            for name, rows in tables.items():
-                connection.register(name, rows)
-            bound = dict(parameters) if isinstance(parameters, Mapping) else list(parameters or ())
-            result: Any = connection.sql(query, params=bound) if bound else connection.sql(query)
-            return pa.table({}) if result is None else arrow_table(result)
-        finally:
-            for name in tables:
-                connection.unregister(name)

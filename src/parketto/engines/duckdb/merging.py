@@ -16,7 +16,15 @@ import pyarrow.types as pat
 
 from parketto.engines.base import Context, TaskEngine
 from parketto.engines.duckdb.feeding import feed_rows
-from parketto.engines.duckdb.scanning import FILE_NAME, FILE_ROW, can_open, is_exact, numbered, view_files
+from parketto.engines.duckdb.scanning import (
+    FILE_NAME,
+    FILE_ROW,
+    can_open,
+    is_exact,
+    local_paths,
+    numbered,
+    view_files,
+)
 from parketto.engines.duckdb.session import Session
 from parketto.kernels.carrier import carrier_type
 from parketto.kernels.joined import (
@@ -182,7 +190,7 @@ class Merge:
             "places",
             pa.table(
                 {
-                    "path": [store.local_path(file.path) for file in files],
+                    "path": local_paths(store, files),
                     "file": pa.array(positions, pa.int32()),
                     "here": pa.array([home_of(file, target) for file in files], pa.string()),
                 }

@@ -68,8 +68,14 @@ def is_exact(kind: pa.DataType) -> bool:
 
 def view_files(session: Session, name: str, store: Store, files: Sequence[FileInfo]) -> None:
     """Let queries read files by DuckDB's own scan, with the columns that say where a row is from."""
-    paths = [store.local_path(file.path) or file.path for file in files]
-    session.view_files(name, paths, hive_partitioning=False, filename=True, file_row_number=True)
+    session.view_files(
+        name, local_paths(store, files), hive_partitioning=False, filename=True, file_row_number=True
+    )
+
+
+def local_paths(store: Store, files: Sequence[FileInfo]) -> list[str]:
+    """The paths of files on the local disk."""
+    return [store.local_path(file.path) or file.path for file in files]
 
 
 def numbered(schema: pa.Schema, columns: Sequence[str]) -> str:

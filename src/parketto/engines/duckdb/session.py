@@ -33,10 +33,10 @@ def require_duckdb() -> Any:
     return duckdb
 
 
-def connect(memory: int, threads: int, scratch: str) -> DuckDBPyConnection:
+def connect(memory: int, threads: int, scratch: str, *, fetch_extensions: bool = False) -> DuckDBPyConnection:
     """A database in memory that uses no more than so many bytes of it, and else the scratch folder.
 
-    Only what is installed is used: nothing is fetched from anywhere.
+    Only a user's own queries may make DuckDB fetch extensions; operations need none.
     """
     connection: DuckDBPyConnection = require_duckdb().connect(
         ":memory:",
@@ -44,7 +44,7 @@ def connect(memory: int, threads: int, scratch: str) -> DuckDBPyConnection:
             "memory_limit": f"{max(1, memory // MEGABYTE)}MiB",
             "threads": threads,
             "temp_directory": scratch,
-            "autoinstall_known_extensions": False,
+            "autoinstall_known_extensions": fetch_extensions,
         },
     )
     return connection
@@ -132,7 +132,9 @@ class Session:
     def _watched(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         try:
             yield from batches
-        except Exception as error:
+        except GeneratorExit:
+            raise
+        except BaseException as error:
             self._failure = error
             raise
 

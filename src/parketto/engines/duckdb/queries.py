@@ -1,0 +1,93 @@
+"""A connection for a user's own SQL."""
+
+from __future__ import annotations
+
+import shutil
+import tempfile
+import weakref
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+import pyarrow as pa
+from fsspec import AbstractFileSystem
+
+from parketto.engines.duckdb.engine import DuckDBEngine
+from parketto.engines.duckdb.scanning import can_scan, local_paths
+from parketto.engines.duckdb.session import arrow_table, connect, cores, quoted_name
+from parketto.kernels.rows import ArrowRows, FileRows
+from parketto.plan.limits import MEGABYTE
+
+if TYPE_CHECKING:
+    from duckdb import DuckDBPyConnection
+
+
+class Queries:
+    """Runs queries, which can name files of a filesystem, and tables.
+
+    Args:
+        filesystem: What is registered in DuckDB under the filesystem's protocols.
+        memory_mb: How much memory DuckDB uses before it spills to disk.
+    """
+
+    def __init__(self, filesystem: AbstractFileSystem, memory_mb: int) -> None:
+        self._filesystem, self._memory = filesystem, memory_mb * MEGABYTE
+        self._clean: weakref.finalize[Any, Any] | None = None
+        self._connection: DuckDBPyConnection | None = None
+
+    @property
+    def connection(self) -> DuckDBPyConnection:
+        """The connection; it is opened with the first use."""
+        if self._connection is None:
+            scratch = tempfile.mkdtemp(prefix="parketto-")
+            # Those who never close the connection leave nothing behind either.
+            self._clean = weakref.finalize(self, shutil.rmtree, scratch, ignore_errors=True)
+            self._connection = connect(self._memory, cores(), scratch, fetch_extensions=True)
+            self._connection.register_filesystem(self._filesystem)
+        return self._connection
+
+    def close(self) -> None:
+        """Close the connection. Safe to call twice; the next use opens another."""
+        connection, self._connection = self._connection, None
+        if connection is not None:
+            connection.close()
+        if self._clean is not None:
+            self._clean()
+
+    def run(
+        self,
+        query: str,
+        parameters: Sequence[Any] | Mapping[str, Any] | None,
+        tables: Mapping[str, ArrowRows | FileRows],
+        engine: DuckDBEngine,
+    ) -> pa.Table:
+        """The result of a query; its tables are known for as long as it runs."""
+        connection = self.connection.cursor()
+        try:
+            for name, rows in tables.items():
+                if isinstance(rows, FileRows) and can_scan(rows):
+                    self._view(connection, name, rows)
+                else:
+                    connection.register(name, engine.read(rows) if isinstance(rows, FileRows) else _table(rows))
+            bound = dict(parameters) if isinstance(parameters, Mapping) else list(parameters or ())
+            result: Any = connection.sql(query, params=bound) if bound else connection.sql(query)
+            return pa.table({}) if result is None else arrow_table(result)
+        finally:
+            # What a cursor registers, and its temporary views, are gone with it.
+            connection.close()
+
+    @staticmethod
+    def _view(connection: DuckDBPyConnection, name: str, rows: FileRows) -> None:
+        """Files that DuckDB scans itself: only what the query needs of them is read."""
+        columns = ", ".join(quoted_name(column) for column in rows.schema.names)
+        paths = ", ".join(
+            f"'{path.replace(chr(39), chr(39) * 2)}'" for path in local_paths(rows.store, rows.files)
+        )
+        connection.execute(
+            f"CREATE TEMP VIEW {quoted_name(name)} AS SELECT {columns} FROM "
+            f"read_parquet([{paths}], hive_partitioning = false)"
+        )
+
+
+def _table(rows: ArrowRows) -> pa.Table:
+    """Rows that a query may use more than once."""
+    return pa.Table.from_batches(list(rows.batches), rows.schema)

@@ -1,0 +1,113 @@
+"""The handler of the Spark engine."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+from fsspec import AbstractFileSystem
+
+from parketto.handlers.base import ParquetHandler
+from parketto.storage.hive import PartitionFilter
+from parketto.storage.options import GivenOptions
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+
+class SparkParquetHandler(ParquetHandler):
+    """Reads, writes, queries and maintains Parquet on Spark.
+
+    Args:
+        spark: The session to use; by default the active one, or else one that is started with the first use and
+            stopped by `close`. A session that was there already stays open.
+        storage_options: Where the files are (`AwsStorageOptions`, `StorageOptions`, …), or plain options for the
+            filesystem that a path names.
+        filesystem: An fsspec filesystem, if paths alone do not say which.
+
+    Example:
+        >>> import tempfile, pyarrow as pa
+        >>> handler = SparkParquetHandler()  # as a context manager it closes itself
+        >>> path = tempfile.mkdtemp() + "/users"
+        >>> stats = handler.write_parquet_dataset(pa.table({"id": [1, 2], "name": ["Ada", "Bob"]}), path)
+        >>> handler.merge_parquet_dataset(pa.table({"id": [2], "name": ["Ben"]}), path, key_columns=["id"])
+        {'inserted': 0, 'updated': 1, 'deleted': 0, 'total': 2}
+        >>> handler.execute_sql("SELECT name FROM users WHERE id = ?", [2], tables={"users": path}).collect()
+        [Row(name='Ben')]
+    """
+
+    def __init__(
+        self,
+        spark: SparkSession | None = None,
+        storage_options: GivenOptions = None,
+        filesystem: AbstractFileSystem | None = None,
+    ) -> None:
+        from parketto.engines.spark.engine import SparkEngine
+
+        self._engine = SparkEngine(spark)
+        super().__init__(self._engine, storage_options, filesystem)
+
+    @property
+    def spark(self) -> SparkSession:
+        """The session that everything runs on."""
+        return self._engine.session
+
+    def close(self) -> None:
+        """Stop the session if this handler started it. Safe to call twice."""
+        self._engine.close()
+
+    def read_parquet(
+        self,
+        path: str | os.PathLike[str],
+        columns: Sequence[str] | None = None,
+        partition_filter: PartitionFilter = None,
+    ) -> DataFrame:
+        """A file, or all files of a dataset with the columns of its folders, as a Spark DataFrame.
+
+        Args:
+            path: A Parquet file or the directory of a dataset.
+            columns: Which columns to read; by default all.
+            partition_filter: Which partitions of a dataset to read.
+
+        Raises:
+            FileNotFoundError: There is nothing to read.
+            ValueError: A column is not there; the message lists those that are.
+
+        Example:
+            >>> import tempfile, pyarrow as pa
+            >>> handler, path = SparkParquetHandler(), tempfile.mkdtemp() + "/ticks"
+            >>> _ = handler.write_parquet_dataset(pa.table({"day": [1, 2], "n": [3, 4]}), path, partition_by="day")
+            >>> handler.read_parquet(path, columns=["n"]).orderBy("n").collect()
+            [Row(n=3), Row(n=4)]
+        """
+        return self._engine.frame(*self._rows(path, columns, partition_filter))
+
+    def execute_sql(
+        self,
+        query: str,
+        parameters: Sequence[Any] | Mapping[str, Any] | None = None,
+        tables: Mapping[str, Any] | None = None,
+    ) -> DataFrame:
+        """The result of a query as a Spark DataFrame.
+
+        Args:
+            query: Spark's SQL. Parquet can be named in it (``SELECT * FROM parquet.`/data/x.parquet` ``), or given
+                as `tables`.
+            parameters: Values for `?` (a list) or for `:name` (a mapping). They are bound, never pasted.
+            tables: Names that the query uses, each for a path or a Spark DataFrame. Over Spark Connect a name
+                means the same for all results that are still to be read: the last one that was given.
+
+        Raises:
+            pyspark.errors.PySparkException: Whatever Spark has to say about the query.
+
+        Example:
+            >>> handler = SparkParquetHandler()
+            >>> handler.execute_sql("SELECT :low + 1 AS n", {"low": 41}).collect()
+            [Row(n=42)]
+        """
+        frames = {
+            name: self.read_parquet(table) if isinstance(table, str | os.PathLike) else table
+            for name, table in (tables or {}).items()
+        }
+        return self._engine.query(query, parameters, frames)

@@ -1,0 +1,171 @@
+"""Where files are and how to get at them, as objects: each builds an fsspec filesystem and keeps its secrets."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, fields
+from typing import Any
+
+import fsspec
+from fsspec import AbstractFileSystem
+from fsspec.implementations.local import LocalFileSystem
+
+from parketto.errors import AuthenticationFailed, EngineUnavailable, InvalidArgument, quoted
+
+
+@dataclass(frozen=True, repr=False)
+class StorageOptions:
+    """The options of any filesystem that fsspec knows.
+
+    Args:
+        protocol: The filesystem's name in URLs: `gs`, `abfs`, `sftp`, `memory`, …
+        options: What fsspec takes for it. Values are never shown.
+
+    Example:
+        >>> options = StorageOptions("sftp", {"host": "files.example", "password": "hush"})
+        >>> options
+        StorageOptions(protocol='sftp', host=***, password=***)
+        >>> StorageOptions("memory").filesystem().protocol
+        'memory'
+    """
+
+    protocol: str
+    options: Mapping[str, Any] = field(default_factory=dict)
+
+    def filesystem(self) -> AbstractFileSystem:
+        """The filesystem.
+
+        Raises:
+            ValueError: fsspec knows no such protocol.
+            ImportError: The protocol needs a package that is not installed; fsspec says which.
+        """
+        if self.protocol not in fsspec.available_protocols():
+            raise InvalidArgument(
+                f"unknown protocol {self.protocol!r}; fsspec knows: {quoted(sorted(fsspec.available_protocols()))}"
+            )
+        return fsspec.filesystem(self.protocol, **self.options)
+
+    def serves(self, protocol: str) -> bool:
+        """Whether URLs of a protocol are on this filesystem."""
+        return protocol == self.protocol
+
+    def __repr__(self) -> str:
+        hidden = "".join(f", {name}=***" for name in self.options)
+        return f"{type(self).__name__}(protocol={self.protocol!r}{hidden})"
+
+
+@dataclass(frozen=True)
+class LocalStorageOptions:
+    """The disks of this machine.
+
+    Example:
+        >>> LocalStorageOptions().filesystem().protocol
+        ('file', 'local')
+    """
+
+    def filesystem(self) -> AbstractFileSystem:
+        """The filesystem."""
+        return LocalFileSystem()
+
+    def serves(self, protocol: str) -> bool:
+        """Whether URLs of a protocol are on this filesystem."""
+        return protocol in ("file", "local")
+
+
+@dataclass(frozen=True, repr=False)
+class AwsStorageOptions:
+    """S3, and what speaks its language. Needs the package s3fs: `pip install 'parketto[s3]'`.
+
+    What is not given is looked for where AWS's own tools look: environment, configuration files, the role of the
+    machine.
+
+    Args:
+        access_key_id: With `secret_access_key`, the credentials to use. Never shown.
+        secret_access_key: Never shown.
+        session_token: For temporary credentials. Never shown.
+        profile: A profile of the AWS configuration.
+        region: The region of the buckets.
+        endpoint_url: The address of another service than AWS (MinIO, Ceph, R2).
+        anonymous: Public buckets, without credentials.
+        extra: Further options of `s3fs.S3FileSystem`.
+
+    Example:
+        >>> AwsStorageOptions(access_key_id="AKIA", secret_access_key="hush", region="eu-central-1")
+        AwsStorageOptions(access_key_id=***, secret_access_key=***, region='eu-central-1')
+    """
+
+    access_key_id: str | None = None
+    secret_access_key: str | None = None
+    session_token: str | None = None
+    profile: str | None = None
+    region: str | None = None
+    endpoint_url: str | None = None
+    anonymous: bool = False
+    extra: Mapping[str, Any] = field(default_factory=dict)
+
+    def filesystem(self) -> AbstractFileSystem:
+        """The filesystem.
+
+        Raises:
+            AuthenticationFailed: There are no credentials, or only half of them.
+            EngineUnavailable: s3fs is not installed.
+        """
+        try:
+            import s3fs
+        except ImportError as error:
+            raise EngineUnavailable("S3 needs the package s3fs. Run: pip install 'parketto[s3]'") from error
+        self._check_credentials()
+        client = {"region_name": self.region} if self.region else {}
+        given = {
+            "key": self.access_key_id,
+            "secret": self.secret_access_key,
+            "token": self.session_token,
+            "profile": self.profile,
+            "endpoint_url": self.endpoint_url,
+            "anon": self.anonymous or None,
+            "client_kwargs": client or None,
+        }
+        return s3fs.S3FileSystem(
+            **{name: value for name, value in given.items() if value is not None}, **self.extra
+        )
+
+    def serves(self, protocol: str) -> bool:
+        """Whether URLs of a protocol are on this filesystem."""
+        return protocol in ("s3", "s3a")
+
+    def _check_credentials(self) -> None:
+        """Now, with a sentence that helps, rather than at the first request."""
+        if self.anonymous:
+            return
+        if (self.access_key_id is None) != (self.secret_access_key is None):
+            missing = "secret_access_key" if self.secret_access_key is None else "access_key_id"
+            raise AuthenticationFailed(f"authentication for S3 is incomplete: {missing} is missing")
+        if self.access_key_id is not None or "session" in self.extra:
+            return
+        from botocore.exceptions import BotoCoreError
+        from botocore.session import Session
+
+        try:
+            found = Session(profile=self.profile).get_credentials()
+        except BotoCoreError as error:
+            raise AuthenticationFailed(f"authentication for S3 failed: {error}") from error
+        if found is None:
+            raise AuthenticationFailed(
+                "authentication for S3 failed: no credentials were given or found. Pass access_key_id and "
+                "secret_access_key, or a profile; or set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY; for public "
+                "buckets pass anonymous=True"
+            )
+
+    def __repr__(self) -> str:
+        secrets = ("access_key_id", "secret_access_key", "session_token", "extra")
+        shown = [
+            f"{each.name}={'***' if each.name in secrets else repr(value)}"
+            for each in fields(self)
+            if (value := getattr(self, each.name))
+        ]
+        return f"{type(self).__name__}({', '.join(shown)})"
+
+
+AnyStorageOptions = StorageOptions | LocalStorageOptions | AwsStorageOptions
+#: What callers may give as storage options: one of the above, or plain options for the filesystem a path names.
+GivenOptions = AnyStorageOptions | Mapping[str, Any] | None
