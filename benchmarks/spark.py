@@ -26,15 +26,13 @@ from functools import partial
 import duckdb
 import numpy as np
 import pyarrow as pa
-import pyarrow.parquet as pq
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812 - the customary name
 
 from parketto import Dataset
+from trades import COLUMNS, PRODUCTS, make_data, make_source
 
-COLUMNS = ("id", "time", "product", "bucket", "price", "size", "side", "venue")
 SOURCE_ROWS = 1_000
-PRODUCTS = 20
 LARGE_FILES = 4
 
 
@@ -46,40 +44,6 @@ class Scenario:
     parketto: Callable[[Dataset], object]
     by_hand: Callable[[DataFrame, str], None]
     expected: str
-
-
-def make_rows(first: int, rows: int, rng: np.random.Generator) -> pa.Table:
-    """Trades with consecutive ids, as a collector writes them."""
-    ids = np.arange(first, first + rows)
-    return pa.table(
-        {
-            "id": ids,
-            "time": pa.array(1_700_000_000_000_000 + 500 * ids, pa.timestamp("us", "UTC")),
-            "product": np.array([f"P{number:02d}-USD" for number in range(PRODUCTS)])[
-                rng.integers(0, PRODUCTS, rows)
-            ],
-            "bucket": rng.integers(0, 100, rows).astype(np.int32),
-            "price": np.round(rng.normal(100, 5, rows), 4),
-            "size": rng.random(rows),
-            "side": rng.integers(0, 2, rows).astype(bool),
-            "venue": np.array(["north", "south", "east", "west"])[rng.integers(0, 4, rows)],
-        }
-    )
-
-
-def make_data(root: str, files: int, rows: int) -> None:
-    """The dataset: many small files in one directory, all seeded."""
-    os.makedirs(root)
-    rng = np.random.default_rng(7)
-    each = rows // files
-    for number in range(files):
-        pq.write_table(make_rows(number * each, each, rng), f"{root}/part-{number:05d}.parquet")
-
-
-def make_source(ids: np.ndarray) -> pa.Table:
-    """Corrections for the rows with these ids."""
-    rows = make_rows(0, len(ids), np.random.default_rng(11))
-    return rows.set_column(0, "id", pa.array(ids))
 
 
 def scenarios(spark: SparkSession, files: int, rows: int) -> list[Scenario]:

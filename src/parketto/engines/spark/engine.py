@@ -206,6 +206,8 @@ class SparkEngine(TaskEngine):
         """The result of an SQL query; its tables are known for as long as Spark takes to read it."""
         session = self.session
         for name, frame in tables.items():
+            if not re.fullmatch(r"\w+", name):
+                raise InvalidArgument(f"table name {name!r} must be one of letters, digits and underscores")
             if not _is_frame(frame):
                 raise InvalidArgument(
                     f"table {name!r} must be a path or a Spark DataFrame, not {type(frame).__name__}"
