@@ -37,8 +37,10 @@ format: $(READY)  ## let ruff format and fix
 	$(BIN)/ruff format .
 	$(BIN)/ruff check --fix .
 
-bench: $(READY)  ## measure memory of a 1,000-file compaction, and Spark against jobs written by hand
+bench: $(READY)  ## measure a compaction's memory, upserts with DuckDB, and Spark against jobs written by hand
 	$(BIN)/python benchmarks/compaction.py
+	$(BIN)/python benchmarks/upserts.py
+	$(BIN)/python benchmarks/upserts.py --large
 	$(BIN)/python benchmarks/spark.py
 
 docs: $(READY)  ## build the documentation into site/

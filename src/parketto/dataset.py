@@ -58,9 +58,10 @@ class Dataset:
     Args:
         path: The directory, local or a URL such as `s3://bucket/events`.
         engine: What carries the operations out: `"spark"` (the default, unless the environment variable
-            PARKETTO_ENGINE names another), `"pyarrow"`, or an engine that you have made yourself.
+            PARKETTO_ENGINE names another), `"duckdb"`, `"pyarrow"`, or an engine that you have made yourself.
         filesystem: An fsspec filesystem, if the path alone does not say which.
-        storage_options: Options for the filesystem that the path names.
+        storage_options: Where the files are (`AwsStorageOptions`, `StorageOptions`, …), or plain options for the
+            filesystem that the path names.
         journal: A folder to keep the journal and staged files in, on the same filesystem; by default beside
             the dataset, in `.<name>.parketto`, and only while an operation runs. All who work on a dataset must
             name the same folder: there they find each other.
@@ -69,8 +70,9 @@ class Dataset:
             to the directory itself (a bind mount of just this folder, an NFS client, a watcher), or writes into
             it under another name first: their rename can fail, loudly, in the instant of a swap.
         spark: The Spark session to work on; by default the active one, or one that is started when needed.
-        memory_mb: About how much memory may be used for data: by PyArrow in all, on Spark by each task.
-        threads: With PyArrow, how many files or groups of files are worked on at once.
+        memory_mb: About how much memory may be used for data: on Spark by each task, else in all. DuckDB spills
+            what does not fit.
+        threads: With DuckDB and PyArrow, how many threads there are: files or groups of files worked on at once.
 
     Example:
         >>> import pyarrow as pa

@@ -19,7 +19,7 @@ def test_readme_examples_run(
     monkeypatch.chdir(tmp_path)
     monkeypatch.delenv("PARKETTO_ENGINE")
     blocks = re.findall(r"```python\n(.*?)```", (ROOT / "README.md").read_text(), re.S)
-    assert len(blocks) == 4
+    assert len(blocks) == 5
     names: dict[str, object] = {}
     for block in blocks:
         exec(compile(block, "README.md", "exec"), names)
@@ -28,7 +28,8 @@ def test_readme_examples_run(
     assert "{'inserted': 1, 'updated': 1, 'deleted': 0, 'total': 10}" in said
     assert "[2, 5, 5, 7, 7, 10, 14, 18]" in said
     assert "[Row(n=510)]" in said
-    assert sorted(path.name for path in tmp_path.iterdir()) == ["events", "numbers", "ticks"]
+    assert "{'n': 2, 'top': 12.5}" in said
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["events", "numbers", "ticks", "trades"]
 
 
 def test_demo_runs() -> None:
@@ -37,6 +38,14 @@ def test_demo_runs() -> None:
     )
     assert done.returncode == 0, done.stderr
     assert "Everything checked" in done.stdout
+
+
+def test_merging_example_runs() -> None:
+    done = subprocess.run(
+        [sys.executable, ROOT / "examples" / "merging.py"], capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    assert "all checked" in done.stdout
 
 
 def test_make_help_lists_the_commands_of_the_readme() -> None:

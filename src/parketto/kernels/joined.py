@@ -120,6 +120,8 @@ class _Edits:
     def apply(self, start: int, batch: pa.RecordBatch, *, keep_missing: bool) -> pa.Table:
         """A batch of the file, whose first row has the number `start`, with its changes."""
         numbers, homes, rows = self._up_to(start + batch.num_rows)
+        if not len(numbers) and keep_missing:
+            return pa.Table.from_batches([batch])
         at = numbers - start
         self.matched += len(at)
         self.replaced += int(homes.sum())
