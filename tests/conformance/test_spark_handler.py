@@ -1009,6 +1009,7 @@ class TestSessions:
         """
         result = subprocess.run(
             [sys.executable, "-c", textwrap.dedent(script)],
+            env={name: value for name, value in os.environ.items() if name != "SPARK_REMOTE"},
             capture_output=True,
             text=True,
             timeout=120,

@@ -14,7 +14,7 @@ _TIMEOUT = 900.0
 
 def run_suite(variables: dict[str, str], *arguments: str) -> int:
     """Run tests on the Spark that the environment names; all must pass. Returns how many did."""
-    command = [sys.executable, "-m", "pytest", "-q", "-x", "-p", "no:cacheprovider", *arguments]
+    command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", *arguments]
     result = subprocess.run(
         command,
         cwd=TESTS.parent,
