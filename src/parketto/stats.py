@@ -42,6 +42,15 @@ class WriteStats(TypedDict):
     files_replaced: int
 
 
+class RestoreStats(TypedDict):
+    """What bringing a backup back did."""
+
+    files_restored: int
+    #: Files of the operation that was undone.
+    files_removed: int
+    rows_restored: int
+
+
 class EditStats(TypedDict):
     """What a delete or an update did, or, in a dry run, would do: the counts are true either way."""
 
@@ -57,6 +66,8 @@ class EditStats(TypedDict):
     rewritten_bytes: int
     partitions_affected: int
     dry_run: bool
+    #: Where the files that were retired are kept; None without a backup.
+    backup_path: str | None
 
 
 def maintenance_stats(

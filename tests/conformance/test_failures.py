@@ -215,7 +215,7 @@ def test_bad_arguments_come_before_any_read(tmp_path: Any, arguments: dict[str, 
 
 
 def test_unknown_engine_lists_the_engines() -> None:
-    with pytest.raises(ValueError, match="unknown engine 'hadoop'; available engines: 'pyarrow'"):
+    with pytest.raises(ValueError, match="unknown engine 'hadoop'; available engines: 'duckdb', 'pyarrow'"):
         Dataset("x", engine="hadoop")
 
 

@@ -14,6 +14,7 @@ from types import TracebackType
 from typing import NoReturn
 
 from parketto.commit.apply import Applier
+from parketto.commit.backup import Backup
 from parketto.commit.journal import Journal, Publication, Retirement
 from parketto.commit.recovery import list_settled, recover, recover_locked
 from parketto.commit.swap import Swap, build_twins
@@ -36,9 +37,13 @@ class Transaction:
     commit there is nothing, after an error all of it.
     """
 
-    def __init__(self, workspace: Workspace, operation: str, *, swap: bool = True) -> None:
+    def __init__(
+        self, workspace: Workspace, operation: str, *, swap: bool = True, backup: Backup | None = None
+    ) -> None:
         self._workspace, self._store, self.operation = workspace, workspace.store, operation
-        self._swapping = swap
+        self._swapping, self._backup = swap, backup
+        #: Where the files that a commit has retired are kept, if anywhere.
+        self.backup_path: str | None = None
         now = dt.datetime.now(dt.UTC).strftime("%Y%m%dT%H%M%S")
         self._id = f"{now}-{uuid.uuid4().hex[:12]}"
         self._directory = ""
@@ -106,6 +111,28 @@ class Transaction:
         when nobody else can add any, and raises a conflict if it must.
         """
         self._store.sync([*(file.path for file in publish), f"{self._directory}/new", self._directory])
+        if self._backup is None or not retire:
+            self._commit(publish, retire, naming, check_listing, None)
+            return
+        try:
+            # Before the lock: copying takes its time. Whether they are still the same files is looked at under it.
+            self._backup.preserve(self._store, self._workspace.root, retire)
+            self._commit(publish, retire, naming, check_listing, self._backup)
+        except CommitStateUnknown:
+            raise
+        except BaseException:
+            self._backup.discard()
+            raise
+        self.backup_path = self._backup.name
+
+    def _commit(
+        self,
+        publish: Sequence[StagedFile],
+        retire: Sequence[FileEntry],
+        naming: Naming | None,
+        check_listing: Callable[[list[FileEntry]], None] | None,
+        backup: Backup | None,
+    ) -> None:
         with self._workspace.locked() as lock:
             recover_locked(self._workspace)
             self.check_unchanged(retire)
@@ -122,6 +149,8 @@ class Transaction:
             except FileNotFoundError:
                 self.check_unchanged(retire)  # somebody has just taken a file away: say so
                 raise
+            if backup is not None:
+                backup.seal(self._store, self._workspace.root, publish)
             applier, applied = Applier(self._workspace, journal, first=True), False
             if not lock.is_held():
                 raise CommitConflict(

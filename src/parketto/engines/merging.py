@@ -5,10 +5,15 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
 from parketto.kernels.keys import may_share_key
 from parketto.kernels.merge import AddRows, MatchFile, RewriteMatches
-from parketto.kernels.merge_source import Prepared, PrepareSource
+from parketto.kernels.merge_source import FOLDER, Prepared, PrepareSource, SpooledSource
 from parketto.kernels.merge_target import MergeOutcome, MergeTarget
+from parketto.kernels.replacing import Rewritten
 from parketto.kernels.rows import ArrowRows, FileRows
 from parketto.kernels.work import AnyTask
 from parketto.kernels.write import Written
@@ -23,8 +28,12 @@ def merge_small(
 ) -> MergeOutcome:
     """Match the keys of every file, decide, and write what changes."""
     prepared = _prepare(engine, source, target, context)
-    decision = _decide(engine, prepared, target, context)
-    return _write(engine, prepared, decision, target, context)
+    decision, scanned = _decide(engine, prepared, target, context)
+    target.refuse_unfilled(decision.inserted)
+    if target.dry_run:
+        return _planned(prepared, decision, target, scanned, context)
+    outcome = _write(engine, prepared, decision, target, context)
+    return replace(outcome, scanned=scanned)
 
 
 def _prepare(engine: Engine, source: FileRows | ArrowRows, target: MergeTarget, context: Context) -> Prepared:
@@ -36,36 +45,68 @@ def _prepare(engine: Engine, source: FileRows | ArrowRows, target: MergeTarget, 
     return engine.run([task], replace(context, progress=None))[0]
 
 
-def _decide(engine: Engine, prepared: Prepared, target: MergeTarget, context: Context) -> MergeDecision:
+def _decide(
+    engine: Engine, prepared: Prepared, target: MergeTarget, context: Context
+) -> tuple[MergeDecision, int]:
     keys = target.rules.keys
     files = [file for file in target.files if may_share_key(file, keys, prepared.ranges)]
-    tasks = [MatchFile(file, prepared, keys, target.form) for file in files]
+    tasks = [MatchFile(file, prepared, keys, target.form, target.home_of(file)) for file in files]
     results = engine.run(tasks, replace(context, operation="match"))
     matches = [
         FileMatches(file, found.sources, found.at_home, found.num_rows)
         for file, found in zip(files, results, strict=True)
     ]
-    return decide(target.rules, target.files, matches, prepared.num_rows)
+    return decide(target.rules, target.change, target.files, matches, prepared.num_rows), len(files)
 
 
 def _write(
     engine: Engine, prepared: Prepared, decision: MergeDecision, target: MergeTarget, context: Context
 ) -> MergeOutcome:
-    rules = target.rules
+    keys = target.rules.keys
     tasks: list[AnyTask] = [
-        RewriteMatches(file, prepared, rules.keys, target.form, homes, rules.removes_missing, target.compression)
-        for file, homes in decision.rewrites
+        RewriteMatches(each.file, prepared, keys, each.homes, each.leaving, target.rewriting)
+        for each in decision.rewrites
     ]
     if len(decision.additions):
-        tasks.append(AddRows(prepared, decision.additions, target.additions, rules.keys))
-    results: list[Written] = engine.run(tasks, context)
-    rewritten = [file for file, _ in decision.rewrites]
+        tasks.append(AddRows(prepared, decision.additions, target.additions, keys))
+    results = engine.run(tasks, context)
+    files = [each.file for each in decision.rewrites]
+    rewritten: list[Rewritten] = results[: len(files)]
+    added: list[Written] = results[len(files) :]
+    kept = [(file, result.kept) for file, result in zip(files, rewritten, strict=True)]
     return MergeOutcome(
-        rewritten=tuple(zip(rewritten, results, strict=False)),
-        removed=decision.removals,
-        added=sum(results[len(rewritten) :], Written()),
+        rewritten=tuple((file, written) for file, written in kept if written.staged),
+        removed=(*decision.removals, *(file for file, written in kept if not written.staged)),
+        added=sum([*added, *(result.left for result in rewritten)], Written()),
         inserted=decision.inserted,
         updated=decision.updated,
         deleted=decision.deleted,
         ranges=prepared.ranges,
     )
+
+
+def _planned(
+    prepared: Prepared, decision: MergeDecision, target: MergeTarget, scanned: int, context: Context
+) -> MergeOutcome:
+    """What would be done."""
+    return MergeOutcome(
+        rewritten=tuple((each.file, Written()) for each in decision.rewrites),
+        removed=decision.removals,
+        added=Written(),
+        inserted=decision.inserted,
+        updated=decision.updated,
+        deleted=decision.deleted,
+        ranges=prepared.ranges,
+        scanned=scanned,
+        added_folders=_folders(prepared, decision, target, context),
+    )
+
+
+def _folders(
+    prepared: Prepared, decision: MergeDecision, target: MergeTarget, context: Context
+) -> tuple[str, ...]:
+    added = np.concatenate([decision.additions, *(each.leaving for each in decision.rewrites)])
+    if not len(added) or not target.form.partition_by:
+        return ("",) * min(1, len(added))
+    rows = SpooledSource(context.store, prepared, target.rules.keys).rows
+    return tuple(pc.unique(rows.column(FOLDER).take(pa.array(added))).to_pylist())

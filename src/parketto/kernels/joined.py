@@ -7,21 +7,19 @@ rewrites that file.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 
 import numpy as np
 import pyarrow as pa
 
-from parketto.kernels.carrier import carrier_schema, recast
 from parketto.kernels.merge import refuse_null_keys
 from parketto.kernels.merge_source import check_nulls
 from parketto.kernels.merge_target import MergeOutcome, MergeTarget
-from parketto.kernels.partitions import canonical_folder, folders
-from parketto.kernels.reader import LogicalReader
-from parketto.kernels.rewrite import file_writer
+from parketto.kernels.partitions import folders
+from parketto.kernels.replacing import Rewritten, RowEdits, rewrite_file
 from parketto.kernels.travel import travel_name, unpack
-from parketto.kernels.work import Worker
+from parketto.kernels.work import StagedFile, Worker
 from parketto.kernels.write import Written
 from parketto.storage.footers import FileInfo
 
@@ -41,7 +39,7 @@ class SourceColumns:
         self, _file: FileInfo | None, position: int, row: int, batch: pa.RecordBatch
     ) -> dict[str, pa.Array]:
         """Further columns for a batch, whose first row has the number `row` in the file at `position`."""
-        check_nulls(batch, self.target.schema, self.target.rules.keys)
+        check_nulls(batch, self.target.schema, self.target.rules.keys, self.target.source.names)
         partition_by = self.target.form.partition_by
         place = (position << 40) + row + np.arange(batch.num_rows)
         found = (
@@ -64,13 +62,8 @@ class TargetColumns:
         return {
             "file": pa.repeat(pa.scalar(position, pa.int32()), batch.num_rows),
             "row": pa.array(row + np.arange(batch.num_rows)),
-            "here": pa.repeat(pa.scalar(home_of(file, self.target), pa.string()), batch.num_rows),
+            "here": pa.repeat(pa.scalar(self.target.home_of(file), pa.string()), batch.num_rows),
         }
-
-
-def home_of(file: FileInfo, target: MergeTarget) -> str | None:
-    """The folder that rows of a file belong to; None where there are no partitions."""
-    return canonical_folder(file, target.form) if target.form.partition_by else None
 
 
 @dataclass(frozen=True)
@@ -78,7 +71,7 @@ class Edited:
     """What became of one file, by its position in the target."""
 
     position: int
-    written: Written
+    rewritten: Rewritten
     matched: int
     replaced: int
 
@@ -89,51 +82,34 @@ def edit_file(
     """Rewrite a file of the target.
 
     `pieces` tell what changes, in the order of rows: the number of the `row`, whether it is the `home` of a row of
-    the source (otherwise it goes), and that row's columns, travelling, of the schema `travelled`.
+    the source or its values leave with such a row (`leaving`), and that row's columns, travelling, of the schema
+    `travelled`. Rows that are neither go.
     """
-    file = target.files[position]
-    assert file.schema is not None, "files of a target come from a snapshot"
-    schema = carrier_schema(file.schema).remove_metadata()
-    reader = LogicalReader(worker.store, schema, worker.batch_bytes, target.form)
-    edits = _Edits(pieces, travelled, schema)
-    start = rows = 0
-    writer = file_writer(file, "merge", target.compression, worker)
-    for batch in worker.until_cancelled(reader.read(file)):
-        kept = edits.apply(start, batch, keep_missing=not target.rules.removes_missing)
-        start += batch.num_rows
-        rows += kept.num_rows
-        for part in kept.to_batches():
-            writer.write(recast(part, schema))
-    if rows:
-        writer.finish()
-    return Edited(position, Written(tuple(writer.staged), rows), edits.matched, edits.replaced)
+    edits = _Edits(pieces, travelled)
+    rewritten = rewrite_file(target.files[position], target.rewriting, edits.of, worker)
+    return Edited(position, rewritten, edits.matched, edits.replaced)
 
 
 class _Edits:
     """What changes in one file, taken in as its rows go by."""
 
-    def __init__(self, pieces: Iterator[pa.RecordBatch], travelled: pa.Schema, schema: pa.Schema) -> None:
-        self._pieces, self._travelled, self._schema = pieces, travelled, schema
+    def __init__(self, pieces: Iterator[pa.RecordBatch], travelled: pa.Schema) -> None:
+        self._pieces, self._travelled = pieces, travelled
         self._waiting: pa.Table | None = None
         self.matched = self.replaced = 0
 
-    def apply(self, start: int, batch: pa.RecordBatch, *, keep_missing: bool) -> pa.Table:
-        """A batch of the file, whose first row has the number `start`, with its changes."""
-        numbers, homes, rows = self._up_to(start + batch.num_rows)
-        if not len(numbers) and keep_missing:
-            return pa.Table.from_batches([batch])
-        at = numbers - start
-        self.matched += len(at)
-        self.replaced += int(homes.sum())
-        take = np.arange(batch.num_rows)
-        take[at[homes]] = batch.num_rows + np.flatnonzero(homes)
-        keep = np.full(batch.num_rows, keep_missing)
-        keep[at] = homes
-        nullable = pa.schema(pa.field(item.name, item.type) for item in self._schema)
-        table = pa.concat_tables([pa.Table.from_batches([batch]).cast(nullable), rows.cast(nullable)])
-        return table.take(pa.array(take[keep]))
+    def of(self, start: int, batch: pa.RecordBatch) -> RowEdits:
+        """The changes of a batch of the file, whose first row has the number `start`."""
+        ready = self._up_to(start + batch.num_rows)
+        if ready is None:
+            nothing = np.empty(0, np.bool_)
+            return RowEdits(np.empty(0, np.int64), nothing, nothing, self._travelled.empty_table())
+        homes, leaving = (ready.column(name).to_numpy() for name in ("home", "leaving"))
+        self.matched += ready.num_rows
+        self.replaced += int(homes.sum() + leaving.sum())
+        return RowEdits(ready.column("row").to_numpy() - start, homes, leaving, self._rows(ready))
 
-    def _up_to(self, stop: int) -> tuple[np.ndarray, np.ndarray, pa.Table]:
+    def _up_to(self, stop: int) -> pa.Table | None:
         parts = [] if self._waiting is None else [self._waiting]
         while not parts or parts[-1].column("row")[-1].as_py() < stop:
             piece = next(self._pieces, None)
@@ -142,19 +118,16 @@ class _Edits:
             if piece.num_rows:
                 parts.append(pa.Table.from_batches([piece]))
         if not parts:
-            empty = pa.schema(pa.field(item.name, item.type) for item in self._schema).empty_table()
-            return np.empty(0, np.int64), np.empty(0, np.bool_), empty
+            return None
         table = pa.concat_tables(parts)
-        numbers = table.column("row").to_numpy()
-        border = int(np.searchsorted(numbers, stop))
-        self._waiting = table.slice(border) if border < len(numbers) else None
-        ready = table.slice(0, border)
-        return numbers[:border], ready.column("home").to_numpy(), self._rows(ready)
+        border = int(np.searchsorted(table.column("row").to_numpy(), stop))
+        self._waiting = table.slice(border) if border < table.num_rows else None
+        return table.slice(0, border)
 
     def _rows(self, ready: pa.Table) -> pa.Table:
         payload = ready.select([travel_name(at) for at in range(len(self._travelled.names))])
         parts = [unpack(part, self._travelled) for part in payload.to_batches()]
-        return pa.Table.from_batches(parts, self._travelled).select(self._schema.names)
+        return pa.Table.from_batches(parts, self._travelled)
 
 
 def joined_outcome(
@@ -164,24 +137,64 @@ def joined_outcome(
     inserted: int,
     moved: int,
     ranges: Mapping[str, tuple[pa.Scalar, pa.Scalar]],
+    scanned: int,
 ) -> MergeOutcome:
     """What a merge did: `edited` are the files with matches; `inserted` and `moved` rows were added."""
     files = dict(enumerate(target.files))
     matched = sum(edit.matched for edit in edited.values())
     updated = sum(edit.replaced for edit in edited.values()) + moved
-    removed = [files[position] for position, edit in edited.items() if not edit.written.staged]
+    kept = {position: edit.rewritten.kept for position, edit in sorted(edited.items())}
+    removed = [files[position] for position, written in kept.items() if not written.staged]
     gone = 0
     if target.rules.removes_missing:
         removed += [file for position, file in files.items() if position not in edited and file.num_rows]
         gone = target.num_rows - matched
     return MergeOutcome(
-        rewritten=tuple(
-            (files[position], edit.written) for position, edit in sorted(edited.items()) if edit.written.staged
-        ),
+        rewritten=tuple((files[position], written) for position, written in kept.items() if written.staged),
         removed=tuple(removed),
-        added=added,
+        added=sum((edit.rewritten.left for edit in edited.values()), added),
         inserted=inserted,
         updated=updated,
         deleted=matched - updated + gone,
         ranges=ranges,
+        scanned=scanned,
     )
+
+
+def planned_outcome(
+    target: MergeTarget,
+    counts: Mapping[int, FileCounts],
+    inserted: int,
+    added_folders: Sequence[str],
+    ranges: Mapping[str, tuple[pa.Scalar, pa.Scalar]],
+    scanned: int,
+) -> MergeOutcome:
+    """What a merge would do, by what was counted for each file with matches; `moved` rows are counted there."""
+    edited = {
+        position: Edited(
+            position,
+            Rewritten(PLANNED if found.stay(target, target.files[position]) else Written()),
+            found.matched,
+            found.replaced,
+        )
+        for position, found in counts.items()
+    }
+    outcome = joined_outcome(target, edited, Written(), inserted, 0, ranges, scanned)
+    return replace(outcome, added_folders=tuple(added_folders))
+
+
+@dataclass(frozen=True)
+class FileCounts:
+    """How many rows of a file match, how many of these get new values, and how many of those stay in the file."""
+
+    matched: int
+    replaced: int
+    homes: int
+
+    def stay(self, target: MergeTarget, file: FileInfo) -> int:
+        """How many rows of the file stay."""
+        return self.homes + (0 if target.rules.removes_missing else file.num_rows - self.matched)
+
+
+#: Stands for a file that would be written.
+PLANNED = Written((StagedFile("", ""),), 0)

@@ -55,7 +55,7 @@ class PrepareSource:
     def run(self, worker: Worker) -> Prepared:
         """Hold the source in memory once; what comes after uses it from its spool."""
         rows = source_table(self.source.read(worker), self.target, self.form)
-        check_nulls(rows, self.target, self.rules.keys)
+        check_nulls(rows, self.target, self.rules.keys, self.source.schema.names)
         rows = distinct(rows, self.rules)
         rows = sort_by_key(rows, self.rules.keys[0])
         if self.form.partition_by:
@@ -121,9 +121,15 @@ def prepared_schema(target: pa.Schema, form: Form) -> pa.Schema:
 
 
 def as_target(batches: Iterable[pa.RecordBatch], schema: pa.Schema) -> Iterator[pa.RecordBatch]:
-    """Batches in the columns and types of a schema."""
+    """Batches in the columns and types of a schema; columns that they lack are NULL."""
     for batch in batches:
-        columns = [_as_type(batch.column(item.name), item.type) for item in schema]
+        given = set(batch.schema.names)
+        columns = [
+            _as_type(batch.column(item.name), item.type)
+            if item.name in given
+            else pa.nulls(batch.num_rows, item.type)
+            for item in schema
+        ]
         yield pa.RecordBatch.from_arrays(columns, schema=schema)
 
 
@@ -135,13 +141,15 @@ def _as_type(column: pa.Array, kind: pa.DataType) -> pa.Array:
     return column.cast(kind)
 
 
-def check_nulls(rows: pa.Table | pa.RecordBatch, target: pa.Schema, keys: Sequence[str]) -> None:
-    """No NULL in a key, nor in a column of the target that has none."""
+def check_nulls(
+    rows: pa.Table | pa.RecordBatch, target: pa.Schema, keys: Sequence[str], given: Sequence[str]
+) -> None:
+    """No NULL in a key, nor in a column of the target that has none, as far as the source has such a column."""
     for name in keys:
         if rows.column(name).null_count:
             raise null_keys(name, "source")
     for item in target:
-        if not item.nullable and rows.column(item.name).null_count:
+        if not item.nullable and item.name in given and rows.column(item.name).null_count:
             raise InvalidArgument(
                 f"the source has NULL values in {item.name!r}, which is declared not null in the target"
             )

@@ -10,13 +10,17 @@ import pyarrow as pa
 
 from parketto.errors import InvalidArgument
 from parketto.kernels.merge_source import prepared_schema
-from parketto.kernels.partitions import folder_names
+from parketto.kernels.partitions import canonical_folder, folder_names
+from parketto.kernels.replacing import Rewriting
 from parketto.kernels.rows import common_schema
 from parketto.kernels.write import Output, Written
 from parketto.kernels.writer import FileFormat
 from parketto.plan.form import Form, form_of
-from parketto.plan.merge import MergeRules, null_keys
+from parketto.plan.merge import Change, MergeRules, null_keys, unfilled
 from parketto.storage.footers import FileInfo
+
+#: A folder that no row belongs to.
+NOWHERE = "\0"
 
 
 @dataclass(frozen=True)
@@ -29,6 +33,9 @@ class MergeTarget:
     schema: pa.Schema
     rules: MergeRules
     compression: str
+    source: pa.Schema
+    #: Only say what would happen: no file of the dataset's is written.
+    dry_run: bool = False
 
     @classmethod
     def of(
@@ -37,7 +44,10 @@ class MergeTarget:
         files: Sequence[FileInfo],
         rules: MergeRules,
         compression: str,
+        source: pa.Schema,
         partition_by: tuple[str, ...],
+        *,
+        dry_run: bool = False,
     ) -> MergeTarget:
         """The files of a dataset, which must have the same columns and the same form."""
         form = form_of(files)
@@ -46,7 +56,42 @@ class MergeTarget:
                 f"the dataset is partitioned by {list(form.partition_by)}, not by {list(partition_by)}; leave "
                 "partition_by out, or repartition first"
             )
-        return cls(root, tuple(files), form, form.row_schema(common_schema(files)), rules, compression)
+        schema = form.row_schema(common_schema(files))
+        return cls(root, tuple(files), form, schema, rules, compression, source, dry_run)
+
+    @cached_property
+    def change(self) -> Change:
+        """What an update does to a row."""
+        return Change.of(self.rules, self.source, self.schema, self.form)
+
+    @cached_property
+    def rewriting(self) -> Rewriting:
+        """How files with matches are rewritten."""
+        change = self.change
+        leaves = change.updated is not None and change.moves != "never"
+        return Rewriting(
+            self.form,
+            self.compression,
+            change.updated,
+            not self.rules.removes_missing,
+            self.additions if leaves else None,
+        )
+
+    def refuse_unfilled(self, inserted: int) -> None:
+        """Rows that are new must have what may not be NULL."""
+        problem = unfilled(self.rules, self.source, self.schema)
+        if inserted and problem is not None:
+            raise problem
+
+    def home_of(self, file: FileInfo) -> str | None:
+        """The folder that rows of a file are at home in; None where rows do not move."""
+        match self.change.moves:
+            case "never":
+                return None
+            case "compare":
+                return canonical_folder(file, self.form)
+            case "always":
+                return NOWHERE
 
     @property
     def num_rows(self) -> int:
@@ -89,3 +134,7 @@ class MergeOutcome:
     deleted: int
     #: The lowest and the highest value of each key of the source.
     ranges: Mapping[str, tuple[pa.Scalar, pa.Scalar]]
+    #: How many files footers and paths could not rule out.
+    scanned: int = 0
+    #: The folders of rows that would be added; "" where there are no partitions.
+    added_folders: tuple[str, ...] = ()

@@ -49,6 +49,10 @@ class Staging:
         attempt = f".{self.attempt}" if self.attempt else ""
         return StagedFile(f"{self.directory}/new/{name}{attempt}.staged", f"{directory}/{name}")
 
+    def restored_file(self, number: int, directory: str, name: str) -> StagedFile:
+        """Where to put a file that returns to its place under its own name."""
+        return StagedFile(f"{self.directory}/new/{number}.staged", f"{directory}/{name}")
+
     def spool_path(self, name: str) -> str:
         """Where to keep rows that several tasks read; it is gone when the operation ends."""
         return f"{self.directory}/spool/{name}"

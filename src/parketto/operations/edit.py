@@ -19,7 +19,7 @@ from parketto.kernels.rows import common_schema
 from parketto.kernels.work import Staging
 from parketto.kernels.write import Output, Written
 from parketto.operations.edits import leave_schema
-from parketto.operations.place import Place, entries
+from parketto.operations.place import Backups, Place, entries
 from parketto.plan.expressions import Assignment, Predicate, assignments, predicate
 from parketto.plan.form import Form, form_of
 from parketto.plan.pruning import may_match
@@ -46,6 +46,7 @@ def edit(
     *,
     dry_run: bool,
     progress: ProgressCallback | None,
+    backups: Backups | None = None,
 ) -> EditStats:
     """Discover → plan → execute → verify → commit → report."""
     place.check_exists(partition_filter)
@@ -55,7 +56,7 @@ def edit(
         plan = _plan(place.root, files, request, dry_run=True)
         results = place.engine.run(plan, Context(place.store, Staging(""), request.operation, progress))
         return _stats(request, files, plan, _touching(plan, results), dry_run=True)
-    with place.transaction(request.operation) as transaction:
+    with place.transaction(request.operation, backups) as transaction:
         files = place.snapshot_in(transaction, partition_filter, stats_columns=None).files
         plan = _plan(place.root, files, request, dry_run=False)
         with transaction.conflicts_over(entries([task.file for task in plan])):
@@ -63,7 +64,7 @@ def edit(
         edits = _touching(plan, results)
         if edits:
             _publish(place, transaction, files, edits)
-        return _stats(request, files, plan, edits, dry_run=False)
+        return _stats(request, files, plan, edits, dry_run=False, backup_path=transaction.backup_path)
 
 
 def _touching(plan: Sequence[EditFile], results: Sequence[Edited]) -> list[tuple[EditFile, Edited]]:
@@ -157,6 +158,7 @@ def _stats(
     edits: Sequence[tuple[EditFile, Edited]],
     *,
     dry_run: bool,
+    backup_path: str | None = None,
 ) -> EditStats:
     matched = sum(result.matched for _, result in edits)
     before = sum(file.num_rows for file in files)
@@ -173,4 +175,5 @@ def _stats(
         rewritten_bytes=sum(task.file.size_bytes for task, _ in edits if task not in removed),
         partitions_affected=len({task.file.directory for task, _ in edits}),
         dry_run=dry_run,
+        backup_path=backup_path,
     )

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import posixpath
+from dataclasses import dataclass
+
 from parketto.commit.transaction import Transaction
 from parketto.commit.verify import verify_edits, verify_written
 from parketto.engines.base import Context, ProgressCallback
@@ -10,11 +13,26 @@ from parketto.kernels.keys import may_share_key
 from parketto.kernels.merge_target import MergeOutcome, MergeTarget
 from parketto.kernels.rows import RowSource
 from parketto.operations.edits import leave_schema
-from parketto.operations.place import Place, entries
+from parketto.operations.place import Backups, Place, entries
 from parketto.plan.form import Form
 from parketto.plan.merge import MergeRules, MergeStats, check_schemas, check_source
 from parketto.storage.snapshot import read_snapshot, refuse_foreign
 from parketto.storage.store import FileEntry
+
+
+@dataclass(frozen=True)
+class MergeReport:
+    """What a merge did, or would do, to rows and files."""
+
+    stats: MergeStats
+    rows_before: int = 0
+    files_scanned: int = 0
+    files_rewritten: int = 0
+    files_added: int = 0
+    files_removed: int = 0
+    partitions_affected: int = 0
+    rewritten_bytes: int = 0
+    backup_path: str | None = None
 
 
 def merge(
@@ -24,26 +42,64 @@ def merge(
     compression: str,
     partition_by: tuple[str, ...],
     progress: ProgressCallback | None = None,
-) -> MergeStats:
+    *,
+    dry_run: bool = False,
+    backups: Backups | None = None,
+) -> MergeReport:
     """Discover → match → decide → rewrite → verify → commit → report."""
     check_source(rules, source.schema)
     refuse_foreign(place.store, place.root)
-    with place.transaction("merge") as transaction:
+    with place.transaction("merge", backups) as transaction:
         try:
             # Bounds of partition columns tell what a folder is called today, whatever its name is.
             files = place.snapshot_in(transaction, stats_columns=None).files
         except DatasetNotFound:
             if not rules.inserts:
-                return MergeStats(inserted=0, updated=0, deleted=0, total=0)
-            target = MergeTarget(place.root, (), Form(partition_by), source.schema, rules, compression)
+                return MergeReport(MergeStats(inserted=0, updated=0, deleted=0, total=0))
+            target = MergeTarget(
+                place.root, (), Form(partition_by), source.schema, rules, compression, source.schema, dry_run
+            )
         else:
-            target = MergeTarget.of(place.root, files, rules, compression, partition_by)
+            target = MergeTarget.of(
+                place.root, files, rules, compression, source.schema, partition_by, dry_run=dry_run
+            )
             check_schemas(rules, source.schema, target.schema, target.form)
             target.refuse_null_keys()
         context = place.context(transaction, progress)
         with transaction.conflicts_over(entries(target.files)):
             outcome = place.engine.merge(source, target, context)
-        return _publish(place, transaction, target, outcome, context)
+        if not dry_run:
+            _publish(place, transaction, target, outcome, context)
+        return _report(target, outcome, transaction.backup_path)
+
+
+def _total(target: MergeTarget, outcome: MergeOutcome) -> int:
+    return target.num_rows + outcome.inserted - outcome.deleted
+
+
+def _report(target: MergeTarget, outcome: MergeOutcome, backup_path: str | None) -> MergeReport:
+    touched = [*(file for file, _ in outcome.rewritten), *outcome.removed]
+    folders = {file.directory for file in touched}
+    names = target.additions.folders
+    added = {posixpath.dirname(file.destination) for file in outcome.added.staged} | {
+        f"{target.root}/{names.get(folder, folder)}".rstrip("/") for folder in outcome.added_folders
+    }
+    return MergeReport(
+        MergeStats(
+            inserted=outcome.inserted,
+            updated=outcome.updated,
+            deleted=outcome.deleted,
+            total=_total(target, outcome),
+        ),
+        rows_before=target.num_rows,
+        files_scanned=outcome.scanned,
+        files_rewritten=len(outcome.rewritten),
+        files_added=len(outcome.added_folders) or len(outcome.added.staged),
+        files_removed=len(outcome.removed),
+        partitions_affected=len(folders | added),
+        rewritten_bytes=sum(file.size_bytes for file in touched),
+        backup_path=backup_path,
+    )
 
 
 def _refuse_added(place: Place, target: MergeTarget, outcome: MergeOutcome, listed: list[FileEntry]) -> None:
@@ -62,8 +118,8 @@ def _refuse_added(place: Place, target: MergeTarget, outcome: MergeOutcome, list
 
 def _publish(
     place: Place, transaction: Transaction, target: MergeTarget, outcome: MergeOutcome, context: Context
-) -> MergeStats:
-    total = target.num_rows + outcome.inserted - outcome.deleted
+) -> None:
+    total = _total(target, outcome)
     rewritten = [file for file, _ in outcome.rewritten]
     retired = [*rewritten, *outcome.removed]
     after = target.num_rows - sum(file.num_rows for file in retired) + outcome.added.num_rows
@@ -81,4 +137,3 @@ def _publish(
         transaction.commit(
             staged, entries(retired), check_listing=lambda listed: _refuse_added(place, target, outcome, listed)
         )
-    return MergeStats(inserted=outcome.inserted, updated=outcome.updated, deleted=outcome.deleted, total=total)

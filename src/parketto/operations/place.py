@@ -5,17 +5,34 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 
+from parketto.commit.backup import Backup
 from parketto.commit.recovery import list_settled
 from parketto.commit.transaction import Transaction
 from parketto.commit.workspace import Workspace
 from parketto.engines.base import Context, Engine, ProgressCallback
-from parketto.errors import DatasetNotFound
+from parketto.errors import DatasetNotFound, InvalidArgument
 from parketto.kernels.footers import footer_tasks
 from parketto.kernels.work import Staging
 from parketto.storage.footers import FileInfo
 from parketto.storage.hive import PartitionFilter, directory_matcher
 from parketto.storage.snapshot import Snapshot, read_snapshot, refuse_missing, while_files_vanish
 from parketto.storage.store import FileEntry, Store
+
+
+@dataclass(frozen=True)
+class Backups:
+    """A folder for backups, on any filesystem."""
+
+    store: Store
+    directory: str
+    #: Whether backups are to be known by their URLs.
+    as_url: bool = False
+
+    def check_outside(self, store: Store, root: str) -> None:
+        """Copies inside of the dataset would be data again."""
+        inside = f"{self.directory}/".startswith(f"{root}/")
+        if inside and type(store) is type(self.store) and store.fs == self.store.fs:
+            raise InvalidArgument(f"backups in {self.directory!r} would be inside of the dataset {root!r}")
 
 
 @dataclass(frozen=True)
@@ -34,10 +51,13 @@ class Place:
         """The files as they are now, for reading."""
         return self._discover(lambda: list_settled(self.workspace, partition_filter), stats_columns)
 
-    def transaction(self, operation: str) -> Transaction:
-        """An operation that will change something."""
+    def transaction(self, operation: str, backups: Backups | None = None) -> Transaction:
+        """An operation that will change something; what it retires can be kept."""
         self.engine.check_store(self.store)
-        return Transaction(self.workspace, operation, swap=self.swap)
+        backup = None
+        if backups is not None:
+            backup = Backup(backups.store, backups.directory, operation, as_url=backups.as_url)
+        return Transaction(self.workspace, operation, swap=self.swap, backup=backup)
 
     def snapshot_in(
         self,

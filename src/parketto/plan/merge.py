@@ -49,6 +49,10 @@ class MergeRules:
     strategy: str
     keys: tuple[str, ...]
     order_by: tuple[str, ...] = ()
+    #: The columns that an update may change; None: all.
+    update_columns: tuple[str, ...] | None = None
+    #: Whether the source may lack columns: then they stay as they are, and are NULL in rows that are new.
+    partial: bool = False
 
     @classmethod
     def of(
@@ -56,6 +60,9 @@ class MergeRules:
         strategy: str,
         key_columns: str | Sequence[str],
         dedup_order_by: str | Sequence[str] | None = None,
+        update_columns: str | Sequence[str] | None = None,
+        *,
+        partial: bool = False,
     ) -> MergeRules:
         """Check what can be checked without any data.
 
@@ -68,11 +75,21 @@ class MergeRules:
         if strategy not in STRATEGIES:
             raise InvalidArgument(f"unknown strategy {strategy!r}; valid strategies: {quoted(STRATEGIES)}")
         keys = check_names("key_columns", _listed(key_columns))
-        if dedup_order_by is None:
-            return cls(strategy, keys)
-        if strategy != "deduplicate":
-            raise InvalidArgument(f"dedup_order_by belongs to the strategy 'deduplicate', not to {strategy!r}")
-        return cls(strategy, keys, check_names("dedup_order_by", _listed(dedup_order_by)))
+        order_by: tuple[str, ...] = ()
+        if dedup_order_by is not None:
+            if strategy != "deduplicate":
+                raise InvalidArgument(f"dedup_order_by belongs to the strategy 'deduplicate', not to {strategy!r}")
+            order_by = check_names("dedup_order_by", _listed(dedup_order_by))
+        if update_columns is None:
+            return cls(strategy, keys, order_by, partial=partial)
+        columns = check_names("update_columns", _listed(update_columns))
+        if strategy == "insert":
+            raise InvalidArgument(
+                "update_columns makes no sense with the strategy 'insert', which updates nothing"
+            )
+        if both := [name for name in columns if name in keys]:
+            raise InvalidArgument(f"{quoted(both)} cannot be updated: rows are found by their keys")
+        return cls(strategy, keys, order_by, columns, partial)
 
     @property
     def inserts(self) -> bool:
@@ -105,6 +122,8 @@ def check_source(rules: MergeRules, source: pa.Schema) -> None:
         if missing := [name for name in columns if name not in source.names]:
             raise ColumnNotFound(missing, source.names, f"{argument} of the source")
         check_orderable(columns, source)
+    if missing := [name for name in rules.update_columns or () if name not in source.names]:
+        raise ColumnNotFound(missing, source.names, "update_columns of the source")
 
 
 def check_schemas(rules: MergeRules, source: pa.Schema, target: pa.Schema, form: Form) -> None:
@@ -118,6 +137,10 @@ def check_schemas(rules: MergeRules, source: pa.Schema, target: pa.Schema, form:
         raise ColumnNotFound(missing, target.names, "key_columns of the target")
     only_source = [name for name in source.names if name not in target.names]
     only_target = [name for name in target.names if name not in source.names]
+    if rules.partial and not only_source:
+        only_target = [name for name in form.partition_by if name not in source.names]
+        if only_target:
+            raise ColumnNotFound(only_target, source.names, "partition columns of the dataset in the source")
     if only_source or only_target:
         raise InvalidArgument(
             f"schema mismatch: only the source has {quoted(only_source)}, only the target has "
@@ -126,7 +149,8 @@ def check_schemas(rules: MergeRules, source: pa.Schema, target: pa.Schema, form:
     wrong = [
         f"{name!r} is {source.field(name).type} in the source and {target.field(name).type} in the target"
         for name in target.names
-        if not (
+        if name in source.names
+        and not (
             path_text_type(source.field(name).type)
             if name in form.path_only
             else same_kind(source.field(name).type, target.field(name).type)
@@ -171,6 +195,40 @@ def _kind(kind: pa.DataType) -> pa.DataType:
     return kind
 
 
+@dataclass(frozen=True)
+class Change:
+    """What an update does to a row that is there."""
+
+    #: The columns that get the source's values; None: all of them.
+    updated: frozenset[str] | None = None
+    #: Whether a row's partition can change: it cannot; where source and target differ; or only the row tells.
+    moves: Literal["never", "compare", "always"] = "never"
+
+    @classmethod
+    def of(cls, rules: MergeRules, source: pa.Schema, target: pa.Schema, form: Form) -> Change:
+        """What the rules mean for a source and a target."""
+        given = source.names if rules.update_columns is None else rules.update_columns
+        updated = frozenset(name for name in given if name not in rules.keys)
+        everything = all(name in updated or name in rules.keys for name in target.names)
+        told = [name in updated for name in form.partition_by if name not in rules.keys]
+        moves: Literal["never", "compare", "always"] = "never"
+        if any(told):
+            moves = "compare" if all(told) else "always"
+        elif everything and form.partition_by:
+            moves = "compare"  # by keys alone: then folders are equal, whatever they are called
+        return cls(None if everything else updated, moves)
+
+
+def unfilled(rules: MergeRules, source: pa.Schema, target: pa.Schema) -> InvalidArgument | None:
+    """Why rows cannot be added that lack columns, if they cannot."""
+    missing = [item.name for item in target if item.name not in source.names and not item.nullable]
+    if not rules.partial or not missing:
+        return None
+    return InvalidArgument(
+        f"the source has new rows without {quoted(missing)}, declared not null in the target; nothing was changed"
+    )
+
+
 def null_keys(column: str, where: str) -> InvalidArgument:
     """The error about NULLs in a key column."""
     return InvalidArgument(
@@ -204,11 +262,20 @@ class FileMatches:
 
 
 @dataclass(frozen=True)
+class FileRewrite:
+    """A file that is rewritten; source rows that take their places in it, or leave with the rest of a row."""
+
+    file: FileInfo
+    homes: Indices
+    leaving: Indices
+
+
+@dataclass(frozen=True)
 class MergeDecision:
     """What becomes of every file and every source row."""
 
-    #: Files that are rewritten, each with the source rows that take their places in it.
-    rewrites: tuple[tuple[FileInfo, Indices], ...]
+    #: Files that are rewritten.
+    rewrites: tuple[FileRewrite, ...]
     #: Files that go without a successor: all of their rows do.
     removals: tuple[FileInfo, ...]
     #: Source rows that are written to new files.
@@ -219,7 +286,11 @@ class MergeDecision:
 
 
 def decide(
-    rules: MergeRules, files: Sequence[FileInfo], matches: Sequence[FileMatches], source_rows: int
+    rules: MergeRules,
+    change: Change,
+    files: Sequence[FileInfo],
+    matches: Sequence[FileMatches],
+    source_rows: int,
 ) -> MergeDecision:
     """Decide which source row goes where. `files` are all of the target, `matches` in the order of their paths."""
     everything = [np.concatenate([found.sources for found in matches])] if matches else []
@@ -227,21 +298,29 @@ def decide(
     missing = np.setdiff1d(np.arange(source_rows), matched, assume_unique=True)
     if not rules.updates:
         return MergeDecision((), (), missing, len(missing), 0, 0)
-    homes = _homes(matches)
+    homes = _firsts([found.sources[found.at_home] for found in matches])
     settled = np.concatenate(homes) if homes else np.empty(0, np.int64)
     moved = np.setdiff1d(matched, settled, assume_unique=True)
-    touched = [(found, home) for found, home in zip(matches, homes, strict=True) if found.num_rows]
-    duplicates = sum(found.num_rows for found, _ in touched) - len(matched)
+    nobody = np.empty(0, np.int64)
+    leaving = [nobody for _ in matches]
+    if change.updated is not None and len(moved):
+        # Columns that stay as they are go along, so the row leaves from where it is first found.
+        leaving = _firsts([found.sources[np.isin(found.sources, moved)] for found in matches])
+        moved = nobody
+    touched = [each for each in zip(matches, homes, leaving, strict=True) if each[0].num_rows]
+    duplicates = sum(found.num_rows for found, _, _ in touched) - len(matched)
     gone = 0
-    removals = [found.file for found, home in touched if _emptied(rules, found, home)]
+    removals = [found.file for found, home, left in touched if not len(left) and _emptied(rules, found, home)]
     if rules.removes_missing:
-        gone = sum(file.num_rows for file in files) - sum(found.num_rows for found, _ in touched)
-        hit = {found.file.path for found, _ in touched}
+        gone = sum(file.num_rows for file in files) - sum(found.num_rows for found, _, _ in touched)
+        hit = {found.file.path for found, _, _ in touched}
         removals += [file for file in files if file.path not in hit and file.num_rows]
     removed = {file.path for file in removals}
     inserted = missing if rules.inserts else missing[:0]
     return MergeDecision(
-        rewrites=tuple((found.file, home) for found, home in touched if found.file.path not in removed),
+        rewrites=tuple(
+            FileRewrite(found.file, home, left) for found, home, left in touched if found.file.path not in removed
+        ),
         removals=tuple(removals),
         additions=np.concatenate([inserted, moved]),
         inserted=len(inserted),
@@ -255,15 +334,15 @@ def _emptied(rules: MergeRules, found: FileMatches, home: Indices) -> bool:
     return not len(home) and (rules.removes_missing or found.num_rows == found.file.num_rows)
 
 
-def _homes(matches: Sequence[FileMatches]) -> list[Indices]:
-    """For each file, the source rows that take their places in it: of several files, the first one's."""
-    if not matches:
+def _firsts(sources: Sequence[Indices]) -> list[Indices]:
+    """For each file those of its source rows that no file before it has."""
+    if not sources:
         return []
-    sources = np.concatenate([found.sources[found.at_home] for found in matches])
-    files = np.repeat(np.arange(len(matches)), [int(found.at_home.sum()) for found in matches])
+    everything = np.concatenate(sources)
+    files = np.repeat(np.arange(len(sources)), [len(each) for each in sources])
     # `unique` gives the first position of each: files come in order.
-    settled, first = np.unique(sources, return_index=True)
+    settled, first = np.unique(everything, return_index=True)
     owner = files[first]
     order = np.argsort(owner, kind="stable")
-    borders = np.searchsorted(owner[order], np.arange(len(matches) + 1))
+    borders = np.searchsorted(owner[order], np.arange(len(sources) + 1))
     return [settled[order[start:stop]] for start, stop in pairwise(borders)]

@@ -31,11 +31,12 @@ from parketto.kernels.joined import (
     SOURCE_FIELDS,
     TARGET_FIELDS,
     Edited,
+    FileCounts,
     SourceColumns,
     TargetColumns,
     edit_file,
-    home_of,
     joined_outcome,
+    planned_outcome,
 )
 from parketto.kernels.keys import SortedKeys, matchable, may_share_key
 from parketto.kernels.merge_source import prepared_schema
@@ -74,10 +75,14 @@ class Merge:
         """Take the source in, match, rewrite the files with matches, and write what is new."""
         self._take_in(source, worker)
         ranges = self._ranges
-        self._match(worker)
+        scanned = self._match(worker)
+        inserted, moved, folders = self._additions()
+        self._target.refuse_unfilled(inserted)
+        if self._target.dry_run:
+            return planned_outcome(self._target, self._counts(), inserted, folders, ranges, scanned)
         edited = self._rewrite() if self._target.rules.updates else {}
-        added, inserted, moved = self._add(worker)
-        return joined_outcome(self._target, edited, added, inserted, moved, ranges)
+        added = self._add(worker) if inserted + moved else Written()
+        return joined_outcome(self._target, edited, added, inserted, moved, ranges, scanned)
 
     def _take_in(self, source: ArrowRows | FileRows, worker: Worker) -> None:
         """The table `source`: checked, and every key once."""
@@ -132,8 +137,8 @@ class Merge:
                 found[name] = (low, high)
         return found
 
-    def _match(self, worker: Worker) -> None:
-        """The table `matches`: rows of the target that have a key of the source."""
+    def _match(self, worker: Worker) -> int:
+        """The table `matches`: rows of the target with a key of the source. Returns how many files were read."""
         session, files = self._session, self._candidates()
         session.run("CREATE TABLE found (seq BIGINT, file INTEGER, row BIGINT, at_home BOOLEAN)")
         scanned = [position for position in files if self._can_scan(self._target.files[position])]
@@ -148,6 +153,7 @@ class Merge:
             "(PARTITION BY seq ORDER BY at_home DESC, file, row) AS place FROM found)"
         )
         session.run("DROP TABLE found")
+        return len(files)
 
     def _candidates(self) -> list[int]:
         """The positions of files that may have a key of the source, as their footers tell."""
@@ -192,7 +198,7 @@ class Merge:
                 {
                     "path": local_paths(store, files),
                     "file": pa.array(positions, pa.int32()),
-                    "here": pa.array([home_of(file, target) for file in files], pa.string()),
+                    "here": pa.array([target.home_of(file) for file in files], pa.string()),
                 }
             ),
         )
@@ -222,7 +228,7 @@ class Merge:
         )
 
     def _at_home(self, folder: str, here: str) -> str:
-        return f"{folder} = {here}" if self._target.form.partition_by else "true"
+        return "true" if self._target.change.moves == "never" else f"{folder} = {here}"
 
     def _same_keys(self, one: str, other: str) -> str:
         return " AND ".join(f"{one}.{key} = {other}.{key}" for key in self._keys)
@@ -231,10 +237,12 @@ class Merge:
         """Rewrite the files with matches, several at once."""
         session = self._session
         values = ", ".join(f"source.{name}" for name in self._columns)
+        # Where only some columns change, what a moved row keeps goes along from its file.
+        leaving = "false" if self._target.change.updated is None else "matches.moved"
         session.run(
-            f"CREATE TABLE edits AS SELECT matches.file, matches.row, matches.home, {values} FROM matches "
-            "LEFT JOIN source ON source.seq = CASE WHEN matches.home THEN matches.seq END "
-            "ORDER BY matches.file, matches.row"
+            f"CREATE TABLE edits AS SELECT matches.file, matches.row, matches.home, {leaving} AS leaving, "
+            f"{values} FROM matches LEFT JOIN source ON source.seq = "
+            f"CASE WHEN matches.home OR {leaving} THEN matches.seq END ORDER BY matches.file, matches.row"
         )
         found = session.all_rows("SELECT DISTINCT file FROM edits ORDER BY file").column("file").to_pylist()
         tasks: list[AnyTask] = [
@@ -242,23 +250,40 @@ class Merge:
         ]
         return {edited.position: edited for edited in self._engine.run(tasks, self._context)}
 
-    def _add(self, worker: Worker) -> tuple[Written, int, int]:
-        """Write the rows that are new, and those whose partition changed."""
-        rules, session = self._target.rules, self._session
-        new = "source.seq NOT IN (SELECT seq FROM matches)" if rules.inserts else "false"
-        moved = "source.seq IN (SELECT seq FROM matches WHERE moved)" if rules.updates else "false"
-        counts = session.all_rows(
-            f"SELECT count(*) FILTER (WHERE {new}) AS new, count(*) FILTER (WHERE {moved}) AS moved FROM source"
+    def _counts(self) -> dict[int, FileCounts]:
+        """What would happen to each file with matches."""
+        if not self._target.rules.updates:
+            return {}
+        found = self._session.all_rows(
+            "SELECT file, count(*) AS matched, count(*) FILTER (WHERE home OR moved) AS replaced, "
+            "count(*) FILTER (WHERE home) AS homes FROM matches GROUP BY file"
         )
-        inserted, gone = (int(counts.column(name)[0].as_py()) for name in ("new", "moved"))
-        if not inserted + gone:
-            return Written(), 0, 0
+        return {row.pop("file"): FileCounts(**row) for row in found.to_pylist()}
+
+    def _additions(self) -> tuple[int, int, list[str]]:
+        """How many rows are new, how many move by being added anew, and the folders that all of them go to."""
+        new, moved = self._new_and_moved(leaving=True)
+        counts = self._session.all_rows(
+            f"SELECT count(*) FILTER (WHERE {new}) AS new, count(*) FILTER (WHERE {moved}) AS moved, "
+            f"array_agg(DISTINCT coalesce(folder, '')) FILTER (WHERE {new} OR {moved}) AS folders FROM source"
+        ).to_pylist()[0]
+        limited = self._target.change.updated is not None
+        return counts["new"], 0 if limited else counts["moved"], counts["folders"] or []
+
+    def _new_and_moved(self, *, leaving: bool) -> tuple[str, str]:
+        rules = self._target.rules
+        new = "source.seq NOT IN (SELECT seq FROM matches)" if rules.inserts else "false"
+        moves = rules.updates and (leaving or self._target.change.updated is None)
+        return new, "source.seq IN (SELECT seq FROM matches WHERE moved)" if moves else "false"
+
+    def _add(self, worker: Worker) -> Written:
+        """Write the rows that are new, and those whose partition changed."""
+        new, moved = self._new_and_moved(leaving=False)
         order = "folder, seq" if self._target.form.partition_by else "seq"
         query = f"SELECT {self._payload} FROM source WHERE {new} OR {moved} ORDER BY {order}"
-        rows = (unpack(batch, self._schema) for batch in session.rows(query))
+        rows = (unpack(batch, self._schema) for batch in self._session.rows(query))
         output = replace(self._target.additions, row_schema=self._schema)
-        written = write_rows(rows, output, worker, at_least_one=False, in_partition_order=True)
-        return written, inserted, gone
+        return write_rows(rows, output, worker, at_least_one=False, in_partition_order=True)
 
 
 @dataclass(frozen=True)
@@ -278,7 +303,7 @@ class _EditFile:
 
     def run(self, worker: Worker) -> Edited:
         """Read what changes by a connection of this thread's own."""
-        query = f"SELECT row, home, {self.payload} FROM edits WHERE file = {self.position} ORDER BY row"
+        query = f"SELECT row, home, leaving, {self.payload} FROM edits WHERE file = {self.position} ORDER BY row"
         changes: Iterator[pa.RecordBatch] = self.session.cursor().rows(query)
         return edit_file(self.position, changes, self.target, self.schema, worker)
 

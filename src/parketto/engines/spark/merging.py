@@ -22,10 +22,12 @@ from parketto.kernels.joined import (
     SOURCE_FIELDS,
     TARGET_FIELDS,
     Edited,
+    FileCounts,
     SourceColumns,
     TargetColumns,
     edit_file,
     joined_outcome,
+    planned_outcome,
 )
 from parketto.kernels.keys import may_share_key
 from parketto.kernels.merge_source import prepared_schema
@@ -58,7 +60,9 @@ class LargeMerge:
         self._source = source
         self._keys = [travel_name(self._schema.get_field_index(name)) for name in target.rules.keys]
         self._payload = [travel_name(at) for at in range(len(self._schema.names))]
-        self._partitioned = bool(target.form.partition_by)
+        self._compares = target.change.moves != "never"
+        self._limited = target.change.updated is not None
+        self._scanned = 0
         found = {name: self._source_bounds(name) for name in target.rules.keys}
         self._ranges = {name: pair for name, pair in found.items() if pair is not None}
 
@@ -67,11 +71,14 @@ class LargeMerge:
         source = self._distinct(self._source_frame())
         joined = self._joined(source).persist()
         try:
+            if self._target.dry_run:
+                return self._planned(joined)
             edited = self._rewrite(joined) if self._target.rules.updates else {}
             added, (inserted, moved) = self._add(joined)
         finally:
             joined.unpersist()
-        return joined_outcome(self._target, edited, added, inserted, moved, self._ranges)
+        self._target.refuse_unfilled(inserted)
+        return joined_outcome(self._target, edited, added, inserted, moved, self._ranges, self._scanned)
 
     def _source_frame(self) -> DataFrame:
         source = self._source
@@ -117,7 +124,7 @@ class LargeMerge:
             source.alias("s")
             .join(target.alias("t"), pairs, "left")
             .select("s.*", "t.file", "t.row", "t.here")
-            .withColumn("at_home", F.col("here") == F.col("folder") if self._partitioned else F.lit(True))
+            .withColumn("at_home", F.col("here") == F.col("folder") if self._compares else F.lit(True))
         )
         first = Window.partitionBy(*self._keys).orderBy(F.col("at_home").desc_nulls_last(), "file", "row")
         return joined.withColumn("place", F.row_number().over(first))
@@ -125,6 +132,7 @@ class LargeMerge:
     def _target_keys(self) -> DataFrame | None:
         target = self._target
         files = [file for file in target.files if may_share_key(file, target.rules.keys, self._ranges)]
+        self._scanned = len(files)
         if not files:
             return None
         texts = replace(target.form, path_only={name: pa.string() for name in target.form.path_only})
@@ -152,9 +160,11 @@ class LargeMerge:
     def _rewrite(self, joined: DataFrame) -> dict[int, Edited]:
         from pyspark.sql import functions as F  # noqa: N812
 
-        home = (F.col("place") == 1) & F.col("at_home")
+        first = F.col("place") == 1
+        home, leaving = first & F.col("at_home"), first & ~F.col("at_home") & F.lit(self._limited)
+        values = (F.when(home | leaving, F.col(name)).alias(name) for name in self._payload)
         edits = joined.where("file is not null").select(
-            "file", "row", home.alias("home"), *(F.when(home, F.col(name)).alias(name) for name in self._payload)
+            "file", "row", home.alias("home"), leaving.alias("leaving"), *values
         )
         parts = max(1, min(len(self._target.files), sum(f.size_bytes for f in self._target.files) // _EDIT_BYTES))
         dealt = edits.repartition(int(parts), "file").sortWithinPartitions("file", "row")
@@ -163,13 +173,39 @@ class LargeMerge:
         results: list[Edited] = [unship(row["result"]) for row in found]
         return {edited.position: edited for edited in results}
 
+    def _planned(self, joined: DataFrame) -> MergeOutcome:
+        """Only count what would happen."""
+        from pyspark.sql import functions as F  # noqa: N812
+
+        rules = self._target.rules
+        first, found = F.col("place") == 1, F.col("file").isNotNull()
+        home = (first & F.col("at_home")).cast("long")
+        counts: dict[int, FileCounts] = {}
+        if rules.updates:
+            by_file = joined.where(found).groupBy("file")
+            rows = by_file.agg(
+                F.count("*").alias("n"), F.sum(first.cast("long")).alias("f"), F.sum(home).alias("h")
+            )
+            for row in collect(self._spark, rows, "parketto merge: count"):
+                counts[row["file"]] = FileCounts(row["n"], row["f"], row["h"])
+        new = ~found & F.lit(rules.inserts)
+        moved = found & first & ~F.col("at_home") & F.lit(rules.updates)
+        folder = F.coalesce("folder", F.lit(""))
+        total = collect(
+            self._spark,
+            joined.agg(F.count_if(new).alias("new"), F.collect_set(F.when(new | moved, folder)).alias("folders")),
+            "parketto merge: count",
+        )[0]
+        self._target.refuse_unfilled(total["new"])
+        return planned_outcome(self._target, counts, total["new"], total["folders"], self._ranges, self._scanned)
+
     def _add(self, joined: DataFrame) -> tuple[Written, list[int]]:
         from pyspark.sql import functions as F  # noqa: N812
 
         rules = self._target.rules
         new = F.col("file").isNull()
         moved = F.col("file").isNotNull() & (F.col("place") == 1) & ~F.col("at_home")
-        wanted = (new & F.lit(rules.inserts)) | (moved & F.lit(rules.updates))
+        wanted = (new & F.lit(rules.inserts)) | (moved & F.lit(rules.updates and not self._limited))
         rows = joined.where(wanted).select(*self._payload, new.alias("new"), moved.alias("moved"))
         output = replace(self._target.additions, row_schema=self._schema)
         writer = WriteRows(self._context.store, self._context.staging, self._memory, output, flags=2)

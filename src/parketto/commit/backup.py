@@ -1,0 +1,161 @@
+"""Backups: the files that an operation retires, kept elsewhere with all that is needed to bring them back.
+
+<backups>/20251126T101500-delete-5f0c…/
+manifest.json     written last: a folder without one is not a backup
+files/…           the retired files, with their paths inside of the dataset
+"""
+
+from __future__ import annotations
+
+import datetime as dt
+import hashlib
+import json
+import posixpath
+import shutil
+import uuid
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from parketto.errors import CommitConflict, InvalidArgument, UnreadableFile
+from parketto.kernels.work import StagedFile
+from parketto.storage.snapshot import relative
+from parketto.storage.store import FileEntry, Store
+
+_FORMAT = "parketto backup, version 1"
+_MANIFEST = "manifest.json"
+_FILES = "files"
+# A Parquet file ends with its footer: whoever writes it anew changes these bytes.
+_TAIL_BYTES = 4096
+_COPY_BYTES = 8 * 1024 * 1024
+
+
+@dataclass(frozen=True)
+class KnownFile:
+    """A file by its path inside of the dataset, and what tells it from a later one of the same name."""
+
+    path: str
+    size_bytes: int
+    tail: str
+
+    @classmethod
+    def of(cls, store: Store, entry: FileEntry, path: str) -> KnownFile:
+        """A file as it is now."""
+        tail = store.read_range(entry.path, max(0, entry.size_bytes - _TAIL_BYTES), entry.size_bytes)
+        return cls(path, entry.size_bytes, hashlib.sha256(tail).hexdigest())
+
+
+@dataclass(frozen=True)
+class Manifest:
+    """What an operation took out of a dataset, and what it put there instead."""
+
+    operation: str
+    created: str
+    dataset: str
+    retired: tuple[KnownFile, ...]
+    published: tuple[KnownFile, ...]
+
+    def to_bytes(self) -> bytes:
+        """As it is stored."""
+        return json.dumps({"format": _FORMAT, **asdict(self)}, indent=1, ensure_ascii=False).encode()
+
+    @classmethod
+    def from_bytes(cls, content: bytes, path: str) -> Manifest:
+        """Raises UnreadableFile if it is none."""
+        try:
+            found: dict[str, Any] = json.loads(content)
+            if found.pop("format") != _FORMAT:
+                raise UnreadableFile(path, "it is no manifest of a backup that this version knows")
+            retired, published = (
+                tuple(KnownFile(**each) for each in found.pop(name)) for name in ("retired", "published")
+            )
+            return cls(**found, retired=retired, published=published)
+        except (ValueError, KeyError, TypeError, AttributeError) as error:
+            raise UnreadableFile(path, f"it is no manifest of a backup: {error}") from error
+
+
+class Backup:
+    """One backup that is being made: first the copies, then, when all names are known, the manifest.
+
+    Args:
+        store: Where backups are kept; not necessarily where the dataset is.
+        directory: The folder of all backups.
+        operation: What is about to happen.
+        as_url: Whether the backup is to be known by its URL, because it is on a filesystem of its own.
+    """
+
+    def __init__(self, store: Store, directory: str, operation: str, *, as_url: bool = False) -> None:
+        self._store, self._operation, self._as_url = store, operation, as_url
+        self._now = dt.datetime.now(dt.UTC)
+        self.path = f"{directory}/{self._now.strftime('%Y%m%dT%H%M%S')}-{operation}-{uuid.uuid4().hex[:8]}"
+        self._retired: tuple[KnownFile, ...] = ()
+
+    @property
+    def name(self) -> str:
+        """What callers know it by."""
+        return str(self._store.fs.unstrip_protocol(self.path)) if self._as_url else self.path
+
+    def preserve(self, dataset: Store, root: str, retired: Sequence[FileEntry]) -> None:
+        """Copy the files that are about to be retired."""
+        known = []
+        for entry in retired:
+            path = relative(entry.path, root)
+            known.append(KnownFile.of(dataset, entry, path))
+            transfer(dataset, entry.path, self._store, f"{self.path}/{_FILES}/{path}")
+        self._retired = tuple(known)
+        folders = {posixpath.dirname(f"{self.path}/{_FILES}/{each.path}") for each in known}
+        copies = [f"{self.path}/{_FILES}/{each.path}" for each in known]
+        self._store.sync([*copies, *sorted(folders), self.path])
+
+    def seal(self, dataset: Store, root: str, publish: Sequence[StagedFile]) -> None:
+        """Say what will be in their place. From now on it is a backup."""
+        staged = dataset.stat_many([file.path for file in publish])
+        published = tuple(
+            KnownFile.of(dataset, staged[file.path], relative(file.destination, root)) for file in publish
+        )
+        manifest = Manifest(self._operation, self._now.isoformat(), root, self._retired, published)
+        self._store.make_dirs(self.path)
+        self._store.write(f"{self.path}/{_MANIFEST}", manifest.to_bytes())
+        self._store.sync([self.path])
+
+    def discard(self) -> None:
+        """The operation did not happen, so there is nothing to bring back."""
+        self._store.remove_tree(self.path)
+
+
+def read_manifest(store: Store, path: str) -> Manifest:
+    """The manifest of a backup."""
+    location = f"{path}/{_MANIFEST}"
+    try:
+        return Manifest.from_bytes(store.read(location), location)
+    except FileNotFoundError as error:
+        raise InvalidArgument(f"{path!r} is no backup: it has no {_MANIFEST}") from error
+
+
+def kept_file(path: str, file: KnownFile) -> str:
+    """Where a backup has a file."""
+    return f"{path}/{_FILES}/{file.path}"
+
+
+def check_known(store: Store, root: str, files: Sequence[KnownFile]) -> list[FileEntry]:
+    """The files as they are now; CommitConflict if one of them is gone, or another one by now."""
+    found = store.stat_many([f"{root}/{file.path}" for file in files])
+    for file in files:
+        entry = found.get(f"{root}/{file.path}")
+        if entry is None or KnownFile.of(store, entry, file.path) != file:
+            how = "is gone" if entry is None else "has changed"
+            raise CommitConflict(
+                f"{file.path!r}, which the operation had written, {how}. Bringing the backup back would undo what "
+                "was done since; restore later backups first. Nothing was changed"
+            )
+    return [found[f"{root}/{file.path}"] for file in files]
+
+
+def transfer(source: Store, path: str, target: Store, destination: str) -> None:
+    """Copy a file, also to another filesystem."""
+    target.make_dirs(posixpath.dirname(destination))
+    if source is target or (type(source) is type(target) and source.fs == target.fs):
+        source.copy(path, destination)
+        return
+    with source.open_input(path) as reader, target.open_output(destination) as writer:
+        shutil.copyfileobj(reader, writer, _COPY_BYTES)

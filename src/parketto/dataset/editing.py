@@ -1,0 +1,232 @@
+"""Changing the rows of a dataset: merging, deleting, updating, and taking that back."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import pyarrow.compute as pc
+
+from parketto.dataset.base import BaseDataset
+from parketto.engines.base import ProgressCallback
+from parketto.operations.edit import EditRequest, edit
+from parketto.operations.merge import MergeReport, merge
+from parketto.operations.restore import restore
+from parketto.plan.limits import check_codec
+from parketto.plan.merge import MergeRules, MergeStats, Strategy
+from parketto.plan.rewrite import check_partition_columns
+from parketto.stats import EditStats, RestoreStats
+from parketto.storage.hive import PartitionFilter
+from parketto.storage.opening import open_store
+
+
+class EditableDataset(BaseDataset):
+    """The operations that change rows."""
+
+    def merge(
+        self,
+        source: Any,
+        key_columns: str | Sequence[str],
+        strategy: Strategy = "upsert",
+        *,
+        dedup_order_by: str | Sequence[str] | None = None,
+        compression: str = "snappy",
+        partition_by: str | Sequence[str] | None = None,
+        update_columns: str | Sequence[str] | None = None,
+        partial: bool = False,
+        dry_run: bool = False,
+        backup: str | os.PathLike[str] | None = None,
+        progress: ProgressCallback | None = None,
+    ) -> MergeStats:
+        """Bring the rows of a source into the dataset by their keys. Only files with a matching key are rewritten.
+
+        Afterwards every source key that was in the dataset stands exactly once, with the source's values (NULLs
+        included); further rows with that key are removed and counted as deleted. A key whose partition changed
+        moves there. `total == previous + inserted - deleted`.
+
+        Args:
+            source: A PyArrow table or reader, a pandas or Polars frame, a path, or a Spark DataFrame.
+            key_columns: The columns that identify a row.
+            strategy: `"upsert"` updates and inserts; `"insert"` only adds new keys; `"update"` only changes known
+                ones; `"full_merge"` makes the dataset equal to the source (other rows are deleted);
+                `"deduplicate"` is an upsert whose source may have a key several times: the last row counts.
+            dedup_order_by: For `"deduplicate"`: the row with the highest values of these columns counts instead.
+            compression: The codec of all files that are written.
+            partition_by: For a dataset that does not exist yet: the columns that make its folders.
+            update_columns: The columns that change where a key is there already; by default all.
+            partial: Whether the source may lack columns: where a key is there they stay, in new rows they are
+                NULL.
+            dry_run: Only count: nothing is written or removed.
+            backup: A folder to keep the retired files in, from which `restore` brings them back; a path on the
+                same filesystem, or a URL.
+            progress: Called with a `Progress` whenever a piece of the work is done.
+
+        Raises:
+            ValueError: An argument, a missing or additional column, NULL or duplicate keys; nothing was changed.
+            TypeError: A column has another type than in the dataset; nothing was changed.
+            CommitConflict: Somebody else changed the files meanwhile; nothing of this was published.
+
+        Example:
+            >>> import pyarrow as pa
+            >>> from parketto import Dataset
+            >>> users = Dataset("memory://users-example", engine="pyarrow")
+            >>> _ = users.write(pa.table({"id": [1, 2], "name": ["Ada", "Bob"]}))
+            >>> users.merge(pa.table({"id": [2, 3], "name": ["Ben", "Cy"]}), key_columns=["id"])
+            {'inserted': 1, 'updated': 1, 'deleted': 0, 'total': 3}
+            >>> users.merge(pa.table({"id": [3], "name": ["Cyd"]}), ["id"], strategy="full_merge")
+            {'inserted': 0, 'updated': 1, 'deleted': 2, 'total': 1}
+        """
+        rules = MergeRules.of(strategy, key_columns, dedup_order_by, update_columns, partial=partial)
+        return self._merge(source, rules, compression, partition_by, progress, dry_run, backup).stats
+
+    def _merge(
+        self,
+        source: Any,
+        rules: MergeRules,
+        compression: str,
+        partition_by: str | Sequence[str] | None,
+        progress: ProgressCallback | None,
+        dry_run: bool,
+        backup: str | os.PathLike[str] | None,
+    ) -> MergeReport:
+        """The same, with all that is known afterwards."""
+        codec = check_codec(compression) or "none"
+        rows = self._rows(source)
+        partitions = check_partition_columns(partition_by, rows.schema)
+        return merge(
+            self._place,
+            rows,
+            rules,
+            codec,
+            partitions,
+            progress,
+            dry_run=dry_run,
+            backups=self._backups(backup),
+        )
+
+    def delete(
+        self,
+        where: str | pc.Expression,
+        partition_filter: PartitionFilter = None,
+        compression: str | None = None,
+        dry_run: bool = False,
+        *,
+        backup: str | os.PathLike[str] | None = None,
+        progress: ProgressCallback | None = None,
+    ) -> EditStats:
+        """Remove the rows for which a condition is true. Files without such a row are not touched.
+
+        Args:
+            where: An SQL condition (`"price > 100 AND side = 'ask'"`) or a PyArrow expression. A row for which it
+                is NULL stays.
+            partition_filter: Which partitions to work on; the others are not looked at.
+            compression: The codec of rewritten files; by default each keeps its own.
+            dry_run: Only count: nothing is written or removed.
+            backup: A folder to keep the retired files in, from which `restore` brings them back; a path on the
+                same filesystem, or a URL.
+            progress: Called with a `Progress` whenever a file is done.
+
+        Raises:
+            ValueError: The condition makes no sense, or names an unknown column; nothing was touched.
+            FileNotFoundError: There is no dataset, or the filter excludes all of its files.
+            CommitConflict: Somebody else changed the files meanwhile; nothing of this was published.
+
+        Example:
+            >>> import pyarrow as pa
+            >>> from parketto import Dataset
+            >>> prices = Dataset("memory://delete-example", engine="pyarrow")
+            >>> _ = prices.write(pa.table({"price": [1.0, 250.0, None]}))
+            >>> prices.delete("price > 100")["rows_matched"]
+            1
+            >>> prices.read().column("price").to_pylist()
+            [1.0, None]
+        """
+        request = EditRequest("delete", where, None, check_codec(compression))
+        return self._edit(request, partition_filter, progress, dry_run, backup)
+
+    def update(
+        self,
+        where: str | pc.Expression,
+        values: Mapping[str, Any],
+        partition_filter: PartitionFilter = None,
+        compression: str | None = None,
+        dry_run: bool = False,
+        *,
+        backup: str | os.PathLike[str] | None = None,
+        progress: ProgressCallback | None = None,
+    ) -> EditStats:
+        """Change the rows for which a condition is true. Files without such a row are not touched.
+
+        Args:
+            where: An SQL condition or a PyArrow expression. A row for which it is NULL is not changed.
+            values: New values by column: plain values, `parketto.sql("price * 2")`, or PyArrow expressions. All
+                of them see the row as it was. A row whose partition column changes moves to its new partition.
+            partition_filter: Which partitions to work on; the others are not looked at.
+            compression: The codec of rewritten files; by default each keeps its own.
+            dry_run: Only count: nothing is written or removed.
+            backup: A folder to keep the retired files in, from which `restore` brings them back; a path on the
+                same filesystem, or a URL.
+            progress: Called with a `Progress` whenever a file is done.
+
+        Raises:
+            ValueError: Something makes no sense, names an unknown column or does not fit its type.
+            FileNotFoundError: There is no dataset, or the filter excludes all of its files.
+            CommitConflict: Somebody else changed the files meanwhile; nothing of this was published.
+
+        Example:
+            >>> import pyarrow as pa
+            >>> from parketto import Dataset, sql
+            >>> quotes = Dataset("memory://update-example", engine="pyarrow")
+            >>> _ = quotes.write(pa.table({"bid": [1.0, 3.0], "ask": [2.0, 2.5]}))
+            >>> quotes.update("bid > ask", {"bid": sql("ask"), "ask": sql("bid")})["rows_matched"]
+            1
+            >>> quotes.read().to_pylist()
+            [{'bid': 1.0, 'ask': 2.0}, {'bid': 2.5, 'ask': 3.0}]
+        """
+        request = EditRequest("update", where, values, check_codec(compression))
+        return self._edit(request, partition_filter, progress, dry_run, backup)
+
+    def _edit(
+        self,
+        request: EditRequest,
+        partition_filter: PartitionFilter,
+        progress: ProgressCallback | None,
+        dry_run: bool,
+        backup: str | os.PathLike[str] | None,
+    ) -> EditStats:
+        return edit(
+            self._place,
+            request,
+            partition_filter,
+            dry_run=dry_run,
+            progress=progress,
+            backups=self._backups(backup),
+        )
+
+    def restore(self, backup: str | os.PathLike[str]) -> RestoreStats:
+        """Bring back what an operation has retired, and take out what it had put in its place, in one step.
+
+        Args:
+            backup: The backup, as `backup_path` in the statistics of the operation names it.
+
+        Raises:
+            ValueError: There is no backup at that path.
+            CommitConflict: Files of the operation have changed since, or the backup is restored already; nothing
+                was changed.
+
+        Example:
+            >>> import pyarrow as pa
+            >>> from parketto import Dataset
+            >>> prices = Dataset("memory://restore-example", engine="pyarrow")
+            >>> _ = prices.write(pa.table({"price": [1.0, 250.0]}))
+            >>> stats = prices.delete("price > 100", backup="memory://restore-backups")
+            >>> prices.restore(stats["backup_path"])["rows_restored"]
+            2
+            >>> prices.read().column("price").to_pylist()
+            [1.0, 250.0]
+        """
+        text = os.fspath(backup)
+        filesystem = None if "://" in text else self._store.fs
+        store, location = open_store(text, filesystem, self._storage_options)
+        return restore(self._place, store, location)

@@ -1,0 +1,41 @@
+"""Bringing a backup back: what an operation published goes, what it retired returns, in one step."""
+
+from __future__ import annotations
+
+import posixpath
+
+from parketto.commit.backup import check_known, kept_file, read_manifest, transfer
+from parketto.errors import CommitConflict, InvalidArgument
+from parketto.operations.place import Place
+from parketto.stats import RestoreStats
+from parketto.storage.snapshot import read_snapshot
+from parketto.storage.store import Store
+
+
+def restore(place: Place, backups: Store, path: str) -> RestoreStats:
+    """Discover → stage copies → verify → commit → report."""
+    manifest = read_manifest(backups, path)
+    with place.transaction("restore") as transaction:
+        retired = check_known(place.store, place.root, manifest.published)
+        if not manifest.retired and not retired:
+            raise InvalidArgument(f"the backup {path!r} has nothing to bring back")
+        taken = place.store.stat_many([f"{place.root}/{file.path}" for file in manifest.retired])
+        if taken:
+            raise CommitConflict(
+                f"{sorted(taken)[0]!r} is there again already, so the backup {path!r} was restored before, or its "
+                "operation never happened. Nothing was changed"
+            )
+        staged = []
+        for number, file in enumerate(manifest.retired):
+            directory, name = posixpath.split(f"{place.root}/{file.path}")
+            copy = transaction.staging.restored_file(number, directory, name)
+            transfer(backups, kept_file(path, file), place.store, copy.path)
+            staged.append(copy)
+        entries = place.store.stat_many([file.path for file in staged])
+        found = read_snapshot(place.store, place.root, [entries[file.path] for file in staged]).files
+        transaction.commit(staged, retired)
+    return RestoreStats(
+        files_restored=len(staged),
+        files_removed=len(retired),
+        rows_restored=sum(file.num_rows for file in found),
+    )
