@@ -42,14 +42,23 @@ class ColumnNotFound(InvalidArgument):
     parketto.errors.ColumnNotFound: columns not found: 'usr'; available columns: 'user', 'day'
     """
 
-    def __init__(self, missing: Iterable[str], available: Iterable[str], what: str = "columns") -> None:
+    def __init__(
+        self, missing: Iterable[str], available: Iterable[str], what: str = "columns", where: str = ""
+    ) -> None:
         self.missing = list(missing)
         self.available = list(available)
-        super().__init__(f"{what} not found: {quoted(self.missing)}; available columns: {quoted(self.available)}")
+        place = f" {where}" if where else ""
+        super().__init__(
+            f"{what} not found{place}: {quoted(self.missing)}; available columns: {quoted(self.available)}"
+        )
 
 
 class IncompatibleTypes(ParkettoError, TypeError):
     """Values of one type were given where another is needed; raised before anything is changed."""
+
+
+class TransformFailed(ParkettoError, ValueError):
+    """A function that a caller gave for the rows failed, or what it returned does not fit. Nothing was changed."""
 
 
 class DatasetNotFound(ParkettoError, FileNotFoundError):
