@@ -50,6 +50,10 @@ class Place:
         """The files as they are now, for reading."""
         return self._discover(lambda: list_settled(self.workspace, partition_filter), stats_columns)
 
+    def listed(self) -> list[FileEntry]:
+        """The data files as they are now; none is an error."""
+        return list_settled(self.workspace)
+
     def transaction(self, operation: str, backups: Backups | None = None) -> Transaction:
         """An operation that will change something; what it retires can be kept."""
         self.engine.check_store(self.store)

@@ -188,15 +188,17 @@ def check_orderable_files(files: Iterable[FileInfo], columns: tuple[str, ...]) -
             check_orderable(columns, file.schema)
 
 
-def check_partition_columns(columns: str | Sequence[str] | None, schema: pa.Schema) -> tuple[str, ...]:
+def check_partition_columns(
+    columns: str | Sequence[str] | None, schema: pa.Schema, argument: str = "partition_by"
+) -> tuple[str, ...]:
     """The columns that new files are partitioned by: they exist, and their values can name a folder."""
     if columns is None:
         return ()
-    names = (columns,) if isinstance(columns, str) else check_names("partition_by", columns)
-    check_columns_exist(names, schema, "partition_by columns")
+    names = (columns,) if isinstance(columns, str) else check_names(argument, columns)
+    check_columns_exist(names, schema, f"{argument} columns")
     check_orderable(names, schema)
     if len(names) == len(schema.names):
-        raise InvalidArgument("partition_by names every column: nothing would be left to query")
+        raise InvalidArgument(f"{argument} names every column: nothing would be left to query")
     return names
 
 
