@@ -14,7 +14,7 @@ from parketto.kernels.counting import count_tasks
 from parketto.kernels.merge_target import MergeOutcome, MergeTarget
 from parketto.kernels.rewrite import RewriteGroup
 from parketto.kernels.rows import FileRows, FrameRows, RowSource
-from parketto.kernels.work import AnyTask, StagedFile, Staging, Task, Worker
+from parketto.kernels.work import Piece, StagedFile, Staging, Task, Worker
 from parketto.kernels.write import Output, Written, write_rows
 from parketto.plan.rewrite import FileGroup, RewritePlan
 from parketto.storage.store import Store
@@ -54,20 +54,20 @@ class Context:
         for end in self.on_cancel:
             end()
 
-    def reporter(self, tasks: Sequence[AnyTask]) -> Callable[[AnyTask], None]:
-        """A function to call, from any thread, when a task is done."""
-        total_bytes = sum(task.size_bytes for task in tasks)
+    def reporter(self, pieces: Sequence[Piece]) -> Callable[[Piece], None]:
+        """A function to call, from any thread, when a piece of work (a task, a file) is done."""
+        total_bytes = sum(piece.size_bytes for piece in pieces)
         lock = threading.Lock()
         done = done_bytes = 0
 
-        def report(task: AnyTask) -> None:
+        def report(piece: Piece) -> None:
             nonlocal done, done_bytes
             if self.progress is None:
                 return
             with lock:
                 done += 1
-                done_bytes += task.size_bytes
-                self.progress(Progress(self.operation, done, len(tasks), done_bytes, total_bytes))
+                done_bytes += piece.size_bytes
+                self.progress(Progress(self.operation, done, len(pieces), done_bytes, total_bytes))
 
         return report
 
@@ -160,6 +160,8 @@ class TaskEngine:
         if isinstance(source, FrameRows):
             raise InvalidArgument(f"the {self.name} engine cannot read a {type(source.frame).__name__}")
         with self.worker(context) as worker:
+            if isinstance(source, FileRows):
+                worker.file_read = context.reporter(source.files)
             return write_rows(source.read(worker), output, worker)
 
     def count_partitions(self, source: RowSource, columns: tuple[str, ...], context: Context) -> Counter[str]:

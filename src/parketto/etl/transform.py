@@ -90,9 +90,8 @@ def applied(function: TransformFunction, rows: pa.Table) -> Any:
     """The frame that the function makes of the rows."""
     import polars as pl
 
-    given = pl.from_arrow(rows)
     try:
-        result = function(given)
+        result = function(pl.from_arrow(rows))
         if isinstance(result, pl.LazyFrame):
             result = result.collect()
     except Exception as error:
@@ -136,10 +135,19 @@ def _result_schema(rows: FileRows, result: Any) -> pa.Schema:
     fields = []
     for item in result.head(0).to_arrow().schema:
         if before.schema.get(item.name) == result.schema[item.name]:
-            item = rows.schema.field(item.name)
+            original = rows.schema.field(item.name)
+            item = original if _can_become(item.type, original.type) else item
         fields.append(item.with_type(_storable(item.type)).with_nullable(True))
     kept = {key: value for key, value in (rows.schema.metadata or {}).items() if key != _PANDAS}
     return checked_columns(pa.schema(fields, metadata=kept or None))
+
+
+def _can_become(kind: pa.DataType, wanted: pa.DataType) -> bool:
+    try:
+        pa.array([], kind).cast(carrier_type(wanted))
+    except (pa.ArrowInvalid, pa.ArrowNotImplementedError):
+        return False
+    return True
 
 
 def _storable(kind: pa.DataType) -> pa.DataType:
@@ -165,11 +173,16 @@ def wants_spark_frame(function: TransformFunction) -> bool:
         function = function.func
     if not inspect.isroutine(function):
         function = getattr(function, "__call__", function)  # noqa: B004 - its annotations are wanted
-    try:
-        hints = list(typing.get_type_hints(function).values())
-    except Exception:  # noqa: BLE001 - names that only a type checker knows
-        hints = list(getattr(function, "__annotations__", {}).values())
-    return any(_is_spark_frame(hint) for hint in hints)
+    known = getattr(inspect.unwrap(function), "__globals__", {})
+    return any(_is_spark_frame(_resolved(hint, known)) for hint in inspect.get_annotations(function).values())
+
+
+def _resolved(hint: object, known: dict[str, Any]) -> object:
+    """What a text stands for; the text itself if only a type checker knows that."""
+    if isinstance(hint, str):
+        with contextlib.suppress(Exception):
+            return eval(hint, known)  # noqa: S307 - the function's own annotation, as `typing` reads it
+    return hint
 
 
 def _is_spark_frame(hint: object) -> bool:

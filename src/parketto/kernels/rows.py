@@ -80,6 +80,8 @@ class FileRows:
         read = self.reader(worker, use_threads=worker.use_threads)
         for file in self.files:
             yield from read(file)
+            if worker.file_read is not None:
+                worker.file_read(file)
 
     def reader(self, worker: Worker, *, use_threads: bool) -> Callable[[FileInfo], Iterator[pa.RecordBatch]]:
         """A function that gives the rows of a file in carrier types; it learns from each how wide rows are."""

@@ -160,12 +160,13 @@ def refuse_filled(target: Place, wanted: Migration) -> None:
 def _discover(source: Place, target: Place, wanted: Migration) -> FileRows:
     source.engine.check_store(source.store)
     source.check_exists()
-    files = FileRows.of(source.store, source.snapshot(stats_columns=wanted.partition_by).files)
+    found = source.snapshot(stats_columns=wanted.partition_by).files
     if source.store.same_files(target.store):
-        for directory in sorted({file.directory for file in files.files}):
+        for directory in sorted({file.directory for file in found}):
             # A link inside of the source may lead into the target.
             if is_inside(source.store.normalize(directory), target.root):
                 raise InvalidArgument(f"{directory!r} of the source is inside of the target {target.root!r}")
+    files = FileRows.of(source.store, found)
     logger.info("%s: %d files, %d rows", source.root, len(files.files), files.num_rows)
     return files
 
