@@ -33,6 +33,7 @@ from parketto import (
     TransformFailed,
 )
 from parketto.engines.base import Engine
+from parketto.storage.local import LocalStore
 
 KEYS = {
     "files_read",
@@ -264,6 +265,24 @@ class TestRepartition:
         )
         assert rows_of(target_of(place), place) == counted(table.to_pylist())
 
+    @pytest.mark.parametrize("name", ["pyarrow", "duckdb"])
+    def test_few_files_are_open_at_once(self, local: Place, name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+        local.write_files({"a.parquet": pa.table({"key": [n % 300 for n in range(3000)], "n": range(3000)})})
+        repartitioner = mover(local, ["key"], name)
+        opened: list[Any] = []
+        most, original = 0, LocalStore.open_output
+
+        def watching(self: LocalStore, path: str) -> Any:
+            nonlocal most
+            opened.append(original(self, path))
+            most = max(most, sum(not file.closed for file in opened))
+            return opened[-1]
+
+        monkeypatch.setattr(LocalStore, "open_output", watching)
+        repartitioner.repartition()
+        assert len(opened) == 300
+        assert most <= 8
+
     def test_without_rows(self, place: Place, engine: Engine) -> None:
         empty = ticks().slice(0, 0)
         place.write_files({"a.parquet": empty})
@@ -307,6 +326,13 @@ class TestEstimate:
         assert (estimate["num_partitions"], estimate["total_rows"]) == (3, 242)
         with pytest.raises(AssertionError, match="data was read"):
             mover(memory, ["hour"], "pyarrow").estimate_size()
+
+    def test_bounds_say_nothing_about_nulls(self, place: Place, engine: Engine) -> None:
+        """Of 5 and NULL both bounds are 5, and there are two partitions."""
+        place.write_files({"a.parquet": pa.table({"k": [5, None, 5], "n": [1, 2, 3]})})
+        repartitioner = mover(place, ["k"], engine)
+        assert repartitioner.estimate_size()["num_partitions"] == 2
+        assert repartitioner.repartition()["partitions_created"] == 2
 
     def test_only_the_partition_columns_are_read(self, memory: Place, monkeypatch: pytest.MonkeyPatch) -> None:
         by_date(memory)

@@ -6,24 +6,31 @@ Functions that no other process can import, because they are from the user's scr
 
 from __future__ import annotations
 
+import functools
 import io
 import pickle
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
 import pyarrow as pa
-from pyspark import cloudpickle
 
 from parketto.errors import InvalidArgument
 
 Batches = Iterable[pa.RecordBatch]
 
 
-class _Pickler(cloudpickle.CloudPickler):
-    def reducer_override(self, obj: Any) -> Any:
-        if isinstance(obj, pa.Schema):
-            return _schema, (obj.serialize().to_pybytes(),)
-        return super().reducer_override(obj)  # type: ignore[no-untyped-call]
+@functools.cache
+def _pickler() -> Any:
+    # Not before something travels: without Spark an engine must still be able to say what is missing.
+    from pyspark import cloudpickle
+
+    class Pickler(cloudpickle.CloudPickler):
+        def reducer_override(self, obj: Any) -> Any:
+            if isinstance(obj, pa.Schema):
+                return _schema, (obj.serialize().to_pybytes(),)
+            return super().reducer_override(obj)  # type: ignore[no-untyped-call]
+
+    return Pickler
 
 
 def _schema(content: bytes) -> pa.Schema:
@@ -34,7 +41,7 @@ def ship(thing: Any) -> bytes:
     """Anything of ours as bytes, exactly as it is."""
     sink = io.BytesIO()
     try:
-        _Pickler(sink, pickle.HIGHEST_PROTOCOL).dump(thing)  # type: ignore[no-untyped-call]
+        _pickler()(sink, pickle.HIGHEST_PROTOCOL).dump(thing)
     except (pickle.PicklingError, TypeError, AttributeError) as error:
         raise InvalidArgument(
             "the filesystem, a function or another argument cannot be sent to Spark's tasks, because it cannot be "
