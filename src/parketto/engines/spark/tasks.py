@@ -65,6 +65,7 @@ class Bundle:
                     return
 
 
+_MISSING_MODULE = re.compile(r"No module named '([A-Za-z0-9_]+)")
 _ERROR = re.compile(r"parketto-error:([A-Za-z0-9+/=]+):")
 
 
@@ -170,10 +171,10 @@ def collect(spark: SparkSession, frame: DataFrame, what: str, progress: StagePro
         except Exception as error:
             if (typed := _typed(error)) is not None:
                 raise typed from None
-            if "No module named 'parketto" in str(error):
+            if (missing := _MISSING_MODULE.search(str(error))) is not None:
                 raise EngineUnavailable(
-                    "Spark's workers cannot import parketto: install it in their Python as well, or send it along "
-                    "with spark.submit.pyFiles or spark.archives"
+                    f"Spark's workers cannot import {missing[1]}: install it in their Python as well, or send it "
+                    "along with spark.submit.pyFiles or spark.archives"
                 ) from error
             raise
         except BaseException:
