@@ -82,16 +82,24 @@ class DuckDBEngine(ThreadEngine):
     def read(self, rows: FileRows) -> pa.Table:
         """The rows of files as a table, by DuckDB's own scan where that gives them exactly."""
         schema = carrier_schema(rows.schema).remove_metadata()
-        with tempfile.TemporaryDirectory(prefix="parketto-") as scratch:
-            if not can_scan(rows):
-                with Worker(rows.store, Staging(""), self._memory, use_threads=True) as worker:
-                    found = list(rows.read(worker))
-            else:
-                with Session(self._duckdb_memory, self._threads, scratch) as session:
-                    view_files(session, "scanned", rows.store, rows.files)
-                    query = f"SELECT {numbered(rows.schema, rows.schema.names)} FROM scanned"
-                    found = [unpack(batch, schema) for batch in session.rows(query)]
+        found = self._scanned(rows, schema) if can_scan(rows) else None
+        if found is None:
+            with Worker(rows.store, Staging(""), self._memory, use_threads=True) as worker:
+                found = list(rows.read(worker))
         return pa.Table.from_batches(found, schema).cast(rows.schema)
+
+    def _scanned(self, rows: FileRows, schema: pa.Schema) -> list[pa.RecordBatch] | None:
+        """What DuckDB reads; None where it gives up, so that Arrow may read it or say which file is damaged."""
+        with (
+            tempfile.TemporaryDirectory(prefix="parketto-") as scratch,
+            Session(self._duckdb_memory, self._threads, scratch) as session,
+        ):
+            try:
+                view_files(session, "scanned", rows.store, rows.files)
+                query = f"SELECT {numbered(rows.schema, rows.schema.names)} FROM scanned"
+                return [unpack(batch, schema) for batch in session.rows(query)]
+            except require_duckdb().Error:
+                return None
 
     @contextlib.contextmanager
     def _session(self, context: Context) -> Iterator[tuple[Session, Worker]]:

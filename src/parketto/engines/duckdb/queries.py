@@ -4,15 +4,17 @@ from __future__ import annotations
 
 import shutil
 import tempfile
+import threading
 import weakref
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
+import pyarrow.types as pat
 from fsspec import AbstractFileSystem
 
 from parketto.engines.duckdb.engine import DuckDBEngine
-from parketto.engines.duckdb.scanning import can_scan, local_paths
+from parketto.engines.duckdb.scanning import MAX_PRECISION, can_scan, local_paths
 from parketto.engines.duckdb.session import arrow_table, connect, cores, quoted_name
 from parketto.kernels.rows import ArrowRows, FileRows
 from parketto.plan.limits import MEGABYTE
@@ -33,17 +35,19 @@ class Queries:
         self._filesystem, self._memory = filesystem, memory_mb * MEGABYTE
         self._clean: weakref.finalize[Any, Any] | None = None
         self._connection: DuckDBPyConnection | None = None
+        self._lock = threading.Lock()
 
     @property
     def connection(self) -> DuckDBPyConnection:
         """The connection; it is opened with the first use."""
-        if self._connection is None:
-            scratch = tempfile.mkdtemp(prefix="parketto-")
-            # Those who never close the connection leave nothing behind either.
-            self._clean = weakref.finalize(self, shutil.rmtree, scratch, ignore_errors=True)
-            self._connection = connect(self._memory, cores(), scratch, fetch_extensions=True)
-            self._connection.register_filesystem(self._filesystem)
-        return self._connection
+        with self._lock:
+            if self._connection is None:
+                scratch = tempfile.mkdtemp(prefix="parketto-")
+                # Those who never close the connection leave nothing behind either.
+                self._clean = weakref.finalize(self, shutil.rmtree, scratch, ignore_errors=True)
+                self._connection = connect(self._memory, cores(), scratch, fetch_extensions=True)
+                self._connection.register_filesystem(self._filesystem)
+            return self._connection
 
     def close(self) -> None:
         """Close the connection. Safe to call twice; the next use opens another."""
@@ -67,7 +71,8 @@ class Queries:
                 if isinstance(rows, FileRows) and can_scan(rows):
                     self._view(connection, name, rows)
                 else:
-                    connection.register(name, engine.read(rows) if isinstance(rows, FileRows) else _table(rows))
+                    found = engine.read(rows) if isinstance(rows, FileRows) else _table(rows)
+                    connection.register(name, _queryable(found))
             bound = dict(parameters) if isinstance(parameters, Mapping) else list(parameters or ())
             result: Any = connection.sql(query, params=bound) if bound else connection.sql(query)
             return pa.table({}) if result is None else arrow_table(result)
@@ -91,3 +96,16 @@ class Queries:
 def _table(rows: ArrowRows) -> pa.Table:
     """Rows that a query may use more than once."""
     return pa.Table.from_batches(list(rows.batches), rows.schema)
+
+
+def _queryable(table: pa.Table) -> pa.Table:
+    """A table without the types that DuckDB does not take from Arrow, where it has others for their values."""
+    return table.cast(pa.schema([item.with_type(_queryable_type(item.type)) for item in table.schema]))
+
+
+def _queryable_type(kind: pa.DataType) -> pa.DataType:
+    if pat.is_float16(kind):
+        return pa.float32()
+    if pat.is_decimal256(kind) and kind.precision <= MAX_PRECISION:
+        return pa.decimal128(kind.precision, kind.scale)
+    return kind

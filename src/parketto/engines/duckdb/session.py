@@ -45,6 +45,8 @@ def connect(memory: int, threads: int, scratch: str, *, fetch_extensions: bool =
             "threads": threads,
             "temp_directory": scratch,
             "autoinstall_known_extensions": fetch_extensions,
+            # Tables are what was made known as tables, not whatever variables there are where a query is run.
+            "python_enable_replacements": False,
         },
     )
     return connection
