@@ -42,10 +42,14 @@ class ColumnNotFound(InvalidArgument):
     parketto.errors.ColumnNotFound: columns not found: 'usr'; available columns: 'user', 'day'
     """
 
-    def __init__(self, missing: Iterable[str], available: Iterable[str], what: str = "columns") -> None:
+    def __init__(
+        self, missing: Iterable[str], available: Iterable[str], what: str = "columns", where: str = ""
+    ) -> None:
         self.missing = list(missing)
         self.available = list(available)
-        super().__init__(f"{what} not found: {quoted(self.missing)}; available columns: {quoted(self.available)}")
+        super().__init__(
+            f"{what} not found{where}: {quoted(self.missing)}; available columns: {quoted(self.available)}"
+        )
 
 
 class IncompatibleTypes(ParkettoError, TypeError):

@@ -10,6 +10,7 @@ import pyarrow.compute as pc
 
 from parketto.dataset.base import BaseDataset
 from parketto.engines.base import ProgressCallback
+from parketto.kernels.rows import RowSource
 from parketto.operations.edit import EditRequest, edit
 from parketto.operations.merge import MergeReport, merge
 from parketto.operations.restore import restore
@@ -78,11 +79,11 @@ class EditableDataset(BaseDataset):
             {'inserted': 0, 'updated': 1, 'deleted': 2, 'total': 1}
         """
         rules = MergeRules.of(strategy, key_columns, dedup_order_by, update_columns, partial=partial)
-        return self._merge(source, rules, compression, partition_by, progress, dry_run, backup).stats
+        return self._merge(self._rows(source), rules, compression, partition_by, progress, dry_run, backup).stats
 
     def _merge(
         self,
-        source: Any,
+        rows: RowSource,
         rules: MergeRules,
         compression: str,
         partition_by: str | Sequence[str] | None,
@@ -92,7 +93,6 @@ class EditableDataset(BaseDataset):
     ) -> MergeReport:
         """The same, with all that is known afterwards."""
         codec = check_codec(compression) or "none"
-        rows = self._rows(source)
         partitions = check_partition_columns(partition_by, rows.schema)
         return merge(
             self._place,
@@ -226,7 +226,4 @@ class EditableDataset(BaseDataset):
             >>> prices.read().column("price").to_pylist()
             [1.0, 250.0]
         """
-        text = os.fspath(backup)
-        filesystem = None if "://" in text else self._store.fs
-        store, location = open_store(text, filesystem, self._storage_options)
-        return restore(self._place, store, location)
+        return restore(self._place, *open_store(backup, self._store.fs, self._storage_options))

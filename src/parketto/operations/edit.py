@@ -172,8 +172,15 @@ def _stats(
         files_scanned=len(plan),
         files_rewritten=len(edits) - len(removed),
         files_removed=len(removed),
+        files_written=_files_written(edits, removed, dry_run=dry_run),
         rewritten_bytes=sum(task.file.size_bytes for task, _ in edits if task not in removed),
         partitions_affected=len({task.file.directory for task, _ in edits}),
         dry_run=dry_run,
         backup_path=backup_path,
     )
+
+
+def _files_written(edits: Sequence[tuple[EditFile, Edited]], removed: Sequence[EditFile], *, dry_run: bool) -> int:
+    if dry_run:
+        return len(edits) - len(removed)
+    return sum(len(result.kept.staged) + len(result.moved.staged) for _, result in edits)

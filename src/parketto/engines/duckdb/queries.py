@@ -16,6 +16,7 @@ from fsspec import AbstractFileSystem
 from parketto.engines.duckdb.engine import DuckDBEngine
 from parketto.engines.duckdb.scanning import MAX_PRECISION, can_scan, local_paths
 from parketto.engines.duckdb.session import arrow_table, connect, cores, quoted_name
+from parketto.errors import InvalidArgument, quoted
 from parketto.kernels.rows import ArrowRows, FileRows
 from parketto.plan.limits import MEGABYTE
 
@@ -36,6 +37,8 @@ class Queries:
         self._clean: weakref.finalize[Any, Any] | None = None
         self._connection: DuckDBPyConnection | None = None
         self._lock = threading.Lock()
+        # A connection runs one query at a time.
+        self._running = threading.Lock()
 
     @property
     def connection(self) -> DuckDBPyConnection:
@@ -65,20 +68,40 @@ class Queries:
         engine: DuckDBEngine,
     ) -> pa.Table:
         """The result of a query; its tables are known for as long as it runs."""
-        connection = self.connection.cursor()
-        try:
-            for name, rows in tables.items():
-                if isinstance(rows, FileRows) and can_scan(rows):
-                    self._view(connection, name, rows)
-                else:
-                    found = engine.read(rows) if isinstance(rows, FileRows) else _table(rows)
-                    connection.register(name, _queryable(found))
-            bound = dict(parameters) if isinstance(parameters, Mapping) else list(parameters or ())
-            result: Any = connection.sql(query, params=bound) if bound else connection.sql(query)
-            return pa.table({}) if result is None else arrow_table(result)
-        finally:
-            # What a cursor registers, and its temporary views, are gone with it.
-            connection.close()
+        if isinstance(parameters, str | bytes):
+            raise InvalidArgument("parameters must be a sequence of values, or a mapping of names to values")
+        bound = dict(parameters) if isinstance(parameters, Mapping) else list(parameters or ())
+        connection = self.connection
+        with self._running:
+            self._refuse_known(connection, tables)
+            made: list[str] = []
+            try:
+                for name, rows in tables.items():
+                    if isinstance(rows, FileRows) and can_scan(rows):
+                        self._view(connection, name, rows)
+                    else:
+                        found = engine.read(rows) if isinstance(rows, FileRows) else _table(rows)
+                        connection.register(name, _queryable(found))
+                    made.append(name)
+                result: Any = connection.sql(query, params=bound) if bound else connection.sql(query)
+                return pa.table({}) if result is None else arrow_table(result)
+            finally:
+                for name in made:
+                    connection.execute(f"DROP VIEW IF EXISTS {quoted_name(name)}")
+                    connection.unregister(name)
+
+    @staticmethod
+    def _refuse_known(connection: DuckDBPyConnection, tables: Mapping[str, ArrowRows | FileRows]) -> None:
+        """What the user has made known under a name must not be lost."""
+        if not tables:
+            return
+        query = (
+            "SELECT view_name FROM duckdb_views() WHERE temporary AND NOT internal "
+            "UNION ALL SELECT table_name FROM duckdb_tables() WHERE temporary"
+        )
+        known = {name.lower() for (name,) in connection.execute(query).fetchall()}
+        if taken := sorted(name for name in tables if name.lower() in known):
+            raise InvalidArgument(f"the connection has temporary tables of that name already: {quoted(taken)}")
 
     @staticmethod
     def _view(connection: DuckDBPyConnection, name: str, rows: FileRows) -> None:
