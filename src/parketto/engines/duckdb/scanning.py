@@ -52,6 +52,8 @@ def can_open(store: Store, file: FileInfo) -> bool:
         and not _SPECIAL.intersection(file.path)
         and file.codec in _CODECS
         and not file.traits.int96_timestamps
+        # SQL has no columns without a name.
+        and all(names)
         # DuckDB does not tell upper from lower case, and adds two columns of its own.
         and len({FILE_NAME, FILE_ROW, *(name.lower() for name in names)}) == len(names) + 2
     )
