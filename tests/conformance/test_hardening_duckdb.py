@@ -96,7 +96,9 @@ def test_keys_that_arrow_finds_no_bounds_of(
     dataset.write(pa.table({"k": pa.array(values[:2], kind), "v": [1, 2]}))
     stats = dataset.merge(pa.table({"k": pa.array(values[1:], kind), "v": [20, 30]}), "k")
     assert stats == {"inserted": 1, "updated": 1, "deleted": 0, "total": 3}
-    assert dict(zip(*dataset.read().to_pydict().values(), strict=True)) == dict(zip(values, [1, 20, 30], strict=True))
+    assert dict(zip(*dataset.read().to_pydict().values(), strict=True)) == dict(
+        zip(values, [1, 20, 30], strict=True)
+    )
 
 
 def test_a_key_without_a_name(tmp_path: Path, here: str) -> None:
