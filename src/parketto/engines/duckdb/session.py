@@ -48,6 +48,8 @@ def connect(memory: int, threads: int, scratch: str, *, fetch_extensions: bool =
             "threads": threads,
             "temp_directory": scratch,
             "autoinstall_known_extensions": fetch_extensions,
+            # What must be in order is ordered by its query; keeping the order of all else takes memory.
+            "preserve_insertion_order": fetch_extensions,
             # Tables are what was made known as tables, not whatever variables there are where a query is run.
             "python_enable_replacements": False,
         },
