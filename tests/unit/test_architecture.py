@@ -17,6 +17,7 @@ FLOORS = [
     "layout",
     "plan",
     "stats",
+    "languages",
     "kernels",
     "engines",
     "commit",
@@ -64,6 +65,8 @@ def test_engine_libraries_stay_in_their_folders(path: Path) -> None:
     folder = path.relative_to(SOURCE).parts[:-1]
     for name in imports(path):
         library = name.split(".")[0]
+        if library == "polars" and path.relative_to(SOURCE).parts == ("languages", "polars.py"):
+            continue  # which calculates what was said in Polars
         if library in ENGINE_LIBRARIES:
             assert folder[:2] == ("engines", ENGINE_LIBRARIES[library]), f"{path} imports {library}"
 
