@@ -43,7 +43,8 @@ from parketto.storage.options import GivenOptions
 from parketto.storage.snapshot import while_files_vanish
 
 if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
+    import polars as pl
+    from pyspark.sql import Column, SparkSession
 
 WRITE_MODES = ("append", "overwrite")
 PUBLISH_MODES = ("auto", "rename")
@@ -322,7 +323,7 @@ class Dataset:
 
     def delete(
         self,
-        where: str | pc.Expression,
+        where: str | pc.Expression | pl.Expr | Column,
         partition_filter: PartitionFilter = None,
         compression: str | None = None,
         dry_run: bool = False,
@@ -332,8 +333,9 @@ class Dataset:
         """Remove the rows for which a condition is true. Files without such a row are not touched.
 
         Args:
-            where: An SQL condition (`"price > 100 AND side = 'ask'"`) or a PyArrow expression. A row for which it
-                is NULL stays.
+            where: A condition: SQL (`"price > 100 AND side = 'ask'"`), a PyArrow expression, a Polars expression
+                (`pl.col("price") > 100`) or a Spark Column (`F.col("price") > 100`). A row for which it is NULL
+                stays.
             partition_filter: Which partitions to work on; the others are not looked at.
             compression: The codec of rewritten files; by default each keeps its own.
             dry_run: Only count: nothing is written or removed.
@@ -351,13 +353,16 @@ class Dataset:
             1
             >>> prices.read().column("price").to_pylist()
             [1.0, None]
+            >>> import polars as pl
+            >>> prices.delete(pl.col("price").is_null())["rows_matched"]
+            1
         """
         request = EditRequest("delete", where, None, check_codec(compression))
         return edit(self._place, request, partition_filter, dry_run=dry_run, progress=progress)
 
     def update(
         self,
-        where: str | pc.Expression,
+        where: str | pc.Expression | pl.Expr | Column,
         values: Mapping[str, Any],
         partition_filter: PartitionFilter = None,
         compression: str | None = None,
@@ -368,9 +373,11 @@ class Dataset:
         """Change the rows for which a condition is true. Files without such a row are not touched.
 
         Args:
-            where: An SQL condition or a PyArrow expression. A row for which it is NULL is not changed.
-            values: New values by column: plain values, `parketto.sql("price * 2")`, or PyArrow expressions. All
-                of them see the row as it was. A row whose partition column changes moves to its new partition.
+            where: A condition: SQL, a PyArrow expression, a Polars expression or a Spark Column. A row for which
+                it is NULL is not changed.
+            values: New values by column: plain values, `parketto.sql("price * 2")`, or expressions of PyArrow,
+                Polars or Spark, mixed as you like. All of them see the row as it was. A row whose partition column
+                changes moves to its new partition.
             partition_filter: Which partitions to work on; the others are not looked at.
             compression: The codec of rewritten files; by default each keeps its own.
             dry_run: Only count: nothing is written or removed.

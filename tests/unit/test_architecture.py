@@ -72,6 +72,17 @@ def test_engine_libraries_stay_in_their_folders(path: Path) -> None:
 
 
 @pytest.mark.parametrize("path", MODULES, ids=lambda path: str(path.relative_to(SOURCE)))
+def test_spark_columns_are_walked_in_one_place(path: Path) -> None:
+    """What a Column holds is private to PySpark, and differs between classic Spark and Connect."""
+    if path.relative_to(SOURCE).parts == ("languages", "spark.py"):
+        assert not any(name.startswith("pyspark") for name in imports(path)), "who has no Spark needs no PySpark"
+        return
+    for node in ast.walk(ast.parse(path.read_text())):
+        assert not (isinstance(node, ast.Attribute) and node.attr in {"_jc", "_expr"})
+        assert not (isinstance(node, ast.Constant) and node.value in {"_jc", "_expr"})
+
+
+@pytest.mark.parametrize("path", MODULES, ids=lambda path: str(path.relative_to(SOURCE)))
 def test_modules_are_rooms_not_halls(path: Path) -> None:
     assert len(path.read_text().splitlines()) <= 450
 
