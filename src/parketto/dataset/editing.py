@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pyarrow.compute as pc
 
@@ -20,6 +20,10 @@ from parketto.plan.rewrite import check_partition_columns
 from parketto.stats import EditStats, RestoreStats
 from parketto.storage.hive import PartitionFilter
 from parketto.storage.opening import open_store
+
+if TYPE_CHECKING:
+    import polars as pl
+    from pyspark.sql import Column
 
 
 class EditableDataset(BaseDataset):
@@ -107,7 +111,7 @@ class EditableDataset(BaseDataset):
 
     def delete(
         self,
-        where: str | pc.Expression,
+        where: str | pc.Expression | pl.Expr | Column,
         partition_filter: PartitionFilter = None,
         compression: str | None = None,
         dry_run: bool = False,
@@ -118,8 +122,9 @@ class EditableDataset(BaseDataset):
         """Remove the rows for which a condition is true. Files without such a row are not touched.
 
         Args:
-            where: An SQL condition (`"price > 100 AND side = 'ask'"`) or a PyArrow expression. A row for which it
-                is NULL stays.
+            where: A condition: SQL (`"price > 100 AND side = 'ask'"`), a PyArrow expression, a Polars expression
+                (`pl.col("price") > 100`) or a Spark Column (`F.col("price") > 100`). A row for which it is NULL
+                stays.
             partition_filter: Which partitions to work on; the others are not looked at.
             compression: The codec of rewritten files; by default each keeps its own.
             dry_run: Only count: nothing is written or removed.
@@ -141,13 +146,16 @@ class EditableDataset(BaseDataset):
             1
             >>> prices.read().column("price").to_pylist()
             [1.0, None]
+            >>> import polars as pl
+            >>> prices.delete(pl.col("price").is_null())["rows_matched"]
+            1
         """
         request = EditRequest("delete", where, None, check_codec(compression))
         return self._edit(request, partition_filter, progress, dry_run, backup)
 
     def update(
         self,
-        where: str | pc.Expression,
+        where: str | pc.Expression | pl.Expr | Column,
         values: Mapping[str, Any],
         partition_filter: PartitionFilter = None,
         compression: str | None = None,
@@ -159,9 +167,11 @@ class EditableDataset(BaseDataset):
         """Change the rows for which a condition is true. Files without such a row are not touched.
 
         Args:
-            where: An SQL condition or a PyArrow expression. A row for which it is NULL is not changed.
-            values: New values by column: plain values, `parketto.sql("price * 2")`, or PyArrow expressions. All
-                of them see the row as it was. A row whose partition column changes moves to its new partition.
+            where: A condition: SQL, a PyArrow expression, a Polars expression or a Spark Column. A row for which
+                it is NULL is not changed.
+            values: New values by column: plain values, `parketto.sql("price * 2")`, or expressions of PyArrow,
+                Polars or Spark, mixed as you like. All of them see the row as it was. A row whose partition column
+                changes moves to its new partition.
             partition_filter: Which partitions to work on; the others are not looked at.
             compression: The codec of rewritten files; by default each keeps its own.
             dry_run: Only count: nothing is written or removed.

@@ -18,9 +18,10 @@ from parketto.kernels.rewrite import group_output
 from parketto.kernels.rows import common_schema
 from parketto.kernels.work import Staging
 from parketto.kernels.write import Output, Written
+from parketto.languages import assignments, predicate
 from parketto.operations.edits import leave_schema
 from parketto.operations.place import Backups, Place, entries
-from parketto.plan.expressions import Assignment, Predicate, assignments, predicate
+from parketto.plan.expressions import Assignment, Predicate
 from parketto.plan.form import Form, form_of
 from parketto.plan.pruning import may_match
 from parketto.plan.rewrite import FileGroup
