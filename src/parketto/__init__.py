@@ -23,6 +23,7 @@ from parketto.errors import (
     ParkettoError,
     UnreadableFile,
 )
+from parketto.etl import CRUDStats, ParquetCRUD
 from parketto.handlers import (
     DuckDBParquetHandler,
     SparkParquetHandler,
@@ -39,7 +40,7 @@ from parketto.planning import (
     plan_compaction_groups,
     plan_optimize_groups,
 )
-from parketto.stats import EditStats, MaintenanceStats, WriteStats
+from parketto.stats import EditStats, MaintenanceStats, RestoreStats, WriteStats
 from parketto.storage.footers import ColumnStats, FileInfo, RowGroupInfo
 from parketto.storage.options import AwsStorageOptions, LocalStorageOptions, StorageOptions
 
@@ -51,6 +52,7 @@ _logging.getLogger(__name__).addHandler(_logging.NullHandler())
 __all__ = [
     "AuthenticationFailed",
     "AwsStorageOptions",
+    "CRUDStats",
     "ColumnNotFound",
     "ColumnStats",
     "CommitConflict",
@@ -75,8 +77,10 @@ __all__ = [
     "NotADataset",
     "NotPlainParquet",
     "ParkettoError",
+    "ParquetCRUD",
     "Progress",
     "Recovery",
+    "RestoreStats",
     "RowGroupInfo",
     "SparkParquetHandler",
     "StorageOptions",

@@ -39,9 +39,15 @@ def market(rows: int = 6) -> pl.DataFrame:
                         "best_ask": [101.0 + 2 * number for number in numbers],
                         "mid_price": [100.5 + 1.5 * number for number in numbers],
                         "spread": [None if number % 3 == 0 else 1.0 for number in numbers],
-                        "spread_bps": [600.0 if number == 5 else None if number == 4 else 10.0 for number in numbers],
+                        "spread_bps": [
+                            600.0 if number == 5 else None if number == 4 else 10.0 for number in numbers
+                        ],
                     },
-                    schema_overrides={"side_normalized": pl.String, "spread": pl.Float64, "spread_bps": pl.Float64},
+                    schema_overrides={
+                        "side_normalized": pl.String,
+                        "spread": pl.Float64,
+                        "spread_bps": pl.Float64,
+                    },
                 )
             )
     return pl.concat(frames)
@@ -139,7 +145,11 @@ class TestUpdate:
 
     def test_expressions_see_the_row_as_it_was(self, quotes: Market) -> None:
         spread = pl.col("best_ask") - pl.col("best_bid")
-        changes = {"spread": spread, "spread_bps": spread / pl.col("mid_price") * 10000, "best_ask": pl.col("best_bid")}
+        changes = {
+            "spread": spread,
+            "spread_bps": spread / pl.col("mid_price") * 10000,
+            "best_ask": pl.col("best_bid"),
+        }
         stats = quotes.crud().update(pl.col("spread").is_null(), changes, {"date": "2025-11-26"})
         assert stats["rows_updated"] == 4
         hit = pl.col("spread").is_null() & (pl.col("date") == "2025-11-26")
@@ -151,8 +161,10 @@ class TestUpdate:
 
     def test_a_partition_column_moves_the_row(self, quotes: Market) -> None:
         hit = (pl.col("trade_id") == "2025-11-26-0") & (pl.col("product_id") == "BTC-USD")
+        told = quotes.crud().update(hit, {"date": "2025-11-27"}, dry_run=True)
         stats = quotes.crud().update(hit, {"date": "2025-11-27"})
-        assert (stats["rows_updated"], stats["partitions_affected"], stats["files_written"]) == (1, 1, 2)
+        assert told == {**stats, "backup_path": None}
+        assert (stats["rows_updated"], stats["partitions_affected"], stats["files_written"]) == (1, 2, 2)
         quotes.check(
             quotes.frame.with_columns(pl.when(hit).then(pl.lit("2025-11-27")).otherwise("date").alias("date"))
         )
@@ -179,7 +191,12 @@ class TestUpdate:
 
     @pytest.mark.parametrize(
         "condition",
-        [pl.col("spread") > pl.col("spread").mean(), pl.col("spread").rank().over("side") > 1, pl.col("nope") > 1, 7],
+        [
+            pl.col("spread") > pl.col("spread").mean(),
+            pl.col("spread").rank().over("side") > 1,
+            pl.col("nope") > 1,
+            7,
+        ],
         ids=["aggregate", "window", "unknown column", "no condition"],
     )
     def test_conditions_that_make_no_sense_are_refused(self, quotes: Market, condition: Any) -> None:
@@ -251,7 +268,7 @@ class TestUpsert:
             crud.upsert(self.NEW.with_columns(trade_id=pl.lit(None, pl.String)), KEYS, PARTITIONS)
         with pytest.raises(ColumnNotFound, match="key_columns of the source not found: 'id'"):
             crud.upsert(self.NEW, ["id"], PARTITIONS)
-        with pytest.raises(InvalidArgument, match="partitioned by 'product_id', 'date'|partitioned by \\['product_id'"):
+        with pytest.raises(InvalidArgument, match=r"partitioned by .*product_id.*, not by"):
             crud.upsert(self.NEW, KEYS, ["date"])
         with pytest.raises(ColumnNotFound, match="update_columns of the source not found: 'spread'"):
             crud.upsert(self.NEW, KEYS, PARTITIONS, update_cols=["spread"])

@@ -25,6 +25,7 @@ FLOORS = [
     "dataset",
     "planning",
     "handlers",
+    "etl",
 ]
 ENGINE_LIBRARIES = {"pyspark": "spark", "duckdb": "duckdb", "polars": "polars", "pandas": "pandas"}
 MODULES = sorted(SOURCE.rglob("*.py"))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import posixpath
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -173,15 +174,21 @@ def _stats(
         files_scanned=len(plan),
         files_rewritten=len(edits) - len(removed),
         files_removed=len(removed),
-        files_written=_files_written(edits, removed, dry_run=dry_run),
+        files_written=sum(_files_written(task, result, dry_run=dry_run) for task, result in edits),
         rewritten_bytes=sum(task.file.size_bytes for task, _ in edits if task not in removed),
-        partitions_affected=len({task.file.directory for task, _ in edits}),
+        partitions_affected=len(set[str]().union(*(_directories(task, result) for task, result in edits))),
         dry_run=dry_run,
         backup_path=backup_path,
     )
 
 
-def _files_written(edits: Sequence[tuple[EditFile, Edited]], removed: Sequence[EditFile], *, dry_run: bool) -> int:
-    if dry_run:
-        return len(edits) - len(removed)
-    return sum(len(result.kept.staged) + len(result.moved.staged) for _, result in edits)
+def _files_written(task: EditFile, result: Edited, *, dry_run: bool) -> int:
+    if not dry_run:
+        return len(result.kept.staged) + len(result.moved.staged)
+    leaves = task.changes is None or task.elsewhere is not None
+    return int(not leaves or result.matched < task.file.num_rows) + len(result.directories)
+
+
+def _directories(task: EditFile, result: Edited) -> set[str]:
+    moved = {posixpath.dirname(file.destination) for file in result.moved.staged}
+    return {task.file.directory} | moved | result.directories
