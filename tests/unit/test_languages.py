@@ -27,7 +27,7 @@ from parketto.errors import InvalidArgument
 from parketto.languages import assignments, predicate
 from parketto.languages.spark import spark_sql
 from parketto.languages.spark_sql import clock_zone, written
-from parketto.languages.spark_tree import Call, Name, Value
+from parketto.languages.spark_tree import Call, Convert, Name, Value
 from parketto.plan.expressions import updated
 from parketto.plan.pruning import may_match, partition_types
 
@@ -254,6 +254,7 @@ def test_no_file_with_a_row_that_polars_matches_is_pruned(contents, where):
         (pl.len() > 1, r"len\(\) is not known"),
         (col("id").sample(4) > 1, "is not known"),
         (col("s").str.to_date() > dt.date(2024, 1, 1), "is not known"),
+        (col("s").cast(pl.Categorical).cast(pl.UInt32) > 0, "is not known"),
         (col("id").map_elements(truthy, return_dtype=pl.Boolean), "Python functions are not available"),
         (pl.all(), "several columns"),
         (pl.col("id", "big") > 1, "several columns"),
@@ -573,6 +574,12 @@ NOON = wall(2024, 7, 1, 12)
         (Call("=", (Name(("utc",)), Value("2024-07-01 12:00:00Z"))), "2024-07-01 12:00:00+00:00"),
         (Call("=", (Name(("utc",)), Value(dt.date(2024, 1, 1)))), "2023-12-31 23:00:00+00:00"),
         (Call("=", (Name(("wall",)), Value("2024-07-01"))), "'2024-07-01'"),
+        (Call("coalesce", (Name(("utc",)), Value("2024-07-01 12:00:00"))), "2024-07-01 10:00:00+00:00"),
+        (
+            Call("<", (Call("coalesce", (Name(("utc",)),)), Value(dt.date(2024, 7, 1)))),
+            "2024-06-30 22:00:00+00:00",
+        ),
+        (Call("=", (Convert(Value("2024-07-01 12:00:00"), "timestamp", False), Name(("utc",)))), "10:00:00+00:00"),
     ],
     ids=str,
 )

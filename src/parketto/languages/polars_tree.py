@@ -26,7 +26,7 @@ _STEPS = frozenset(
             "Log",
             "Log1p",
         ),
-        *("Negate", "Radians", "Reinterpret", "Round", "RoundSF", "Sign", "ToPhysical", "Truncate", "AsStruct"),
+        *("Negate", "Radians", "Reinterpret", "Round", "RoundSF", "Sign", "Truncate", "AsStruct"),
         *("MaxHorizontal", "MeanHorizontal", "MinHorizontal", "SumHorizontal", "Replace", "ReplaceStrict"),
     }
 )
@@ -57,9 +57,9 @@ _SOME_OF = {
 _ALL_BUT = {
     "ArrayExpr": frozenset({"Explode", "Sample"}),
     "BinaryExpr": frozenset[str](),
-    "ListExpr": frozenset({"Sample"}),
+    "ListExpr": frozenset({"Sample", "ToStruct"}),
     "Pow": frozenset[str](),
-    "StringExpr": frozenset({"ConcatVertical", "ToDecimal"}),
+    "StringExpr": frozenset({"ConcatVertical", "JsonDecode", "ToDecimal"}),
     "StructExpr": frozenset[str](),
     "TemporalExpr": frozenset[str](),
     "Trigonometry": frozenset[str](),
@@ -141,8 +141,11 @@ def _is_row_wise(kind: str, body: Any) -> bool:
     if kind == "Literal":
         # A whole column of values is no value of a row.
         return tagged(body)[0] not in ("Series", "Range")
+    if kind == "Cast":
+        # The numbers behind such values depend on which of them came first.
+        return "Categorical" not in str(body["dtype"])
     if kind != "Function":
-        return kind in ("Column", "Alias", "KeepName", "RenameAlias", "Cast", "BinaryExpr", "Ternary")
+        return kind in ("Column", "Alias", "KeepName", "RenameAlias", "BinaryExpr", "Ternary")
     family, name, options = function_name(body["function"])
     if any(at < len(body["input"]) and not _is_constant(body["input"][at]) for at in _SETS.get(name, ())):
         return False

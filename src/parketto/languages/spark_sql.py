@@ -36,6 +36,8 @@ _TRIMS = {"trim": "BOTH", "ltrim": "LEADING", "rtrim": "TRAILING"}
 _CLOCK_PARTS = frozenset(
     {"year", "quarter", "month", "day", "dayofmonth", "hour", "minute", "second", "date_trunc"}
 )
+# What gives one of its arguments: a time stays a time.
+_CHOICES = frozenset({"coalesce", "nvl", "ifnull", "nullif", "greatest", "least"})
 _MANY = range(1, 1_000_000)
 # Spark's name: ours, and how many arguments mean the same in both.
 _FUNCTIONS: dict[str, tuple[str, Sequence[int]]] = {
@@ -153,7 +155,7 @@ class _Writer:
             joined = f" {name.upper()} ".join(self.write(part) for part in flattened(node, name))
             return f"({joined})"
         arguments = node.arguments
-        if name in _COMPARISONS or name == "in":
+        if name in _COMPARISONS or name == "in" or name in _CHOICES:
             arguments = self._compared(arguments)
         self._refuse_other_clocks(name, arguments)
         clock = self._clock(arguments) or clock
@@ -201,9 +203,20 @@ class _Writer:
 
     def _compared(self, arguments: tuple[Node, ...]) -> tuple[Node, ...]:
         """Texts and dates that meet a time with a zone are meant in the session's zone."""
-        if not any(isinstance(node, Name) and self._clock([node]) == "zoned" for node in arguments):
+        if not any(self._is_instant(node) for node in arguments):
             return arguments
         return tuple(self.in_zone(node) if isinstance(node, Value) else node for node in arguments)
+
+    def _is_instant(self, node: Node) -> bool:
+        match node:
+            case Name():
+                return self._clock([node]) == "zoned"
+            case Call(function, arguments):
+                return function.lower() in _CHOICES and any(map(self._is_instant, arguments))
+            case Case(branches, otherwise):
+                return any(map(self._is_instant, [*(value for _, value in branches), otherwise]))
+            case _:
+                return False
 
     def in_zone(self, node: Value) -> Value:
         """A text or a date that stands for a time, as an instant."""
