@@ -47,13 +47,18 @@ class ColumnNotFound(InvalidArgument):
     ) -> None:
         self.missing = list(missing)
         self.available = list(available)
+        place = f" {where}" if where else ""
         super().__init__(
-            f"{what} not found{where}: {quoted(self.missing)}; available columns: {quoted(self.available)}"
+            f"{what} not found{place}: {quoted(self.missing)}; available columns: {quoted(self.available)}"
         )
 
 
 class IncompatibleTypes(ParkettoError, TypeError):
     """Values of one type were given where another is needed; raised before anything is changed."""
+
+
+class TransformFailed(ParkettoError, ValueError):
+    """A function that a caller gave for the rows failed, or what it returned does not fit. Nothing was changed."""
 
 
 class DatasetNotFound(ParkettoError, FileNotFoundError):

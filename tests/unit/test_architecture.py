@@ -27,7 +27,13 @@ FLOORS = [
     "handlers",
     "etl",
 ]
-ENGINE_LIBRARIES = {"pyspark": "spark", "duckdb": "duckdb", "polars": "polars", "pandas": "pandas"}
+# Where each library may be imported. Polars is no engine: it is a language, and what transformations are written in.
+LIBRARY_HOMES = {
+    "pyspark": ["engines/spark/"],
+    "duckdb": ["engines/duckdb/"],
+    "polars": ["languages/polars.py", "etl/transform.py"],
+    "pandas": [],
+}
 MODULES = sorted(SOURCE.rglob("*.py"))
 
 
@@ -63,13 +69,11 @@ def test_imports_go_one_way(path: Path) -> None:
 
 @pytest.mark.parametrize("path", MODULES, ids=lambda path: str(path.relative_to(SOURCE)))
 def test_engine_libraries_stay_in_their_folders(path: Path) -> None:
-    folder = path.relative_to(SOURCE).parts[:-1]
+    place = path.relative_to(SOURCE).as_posix()
     for name in imports(path):
         library = name.split(".")[0]
-        if library == "polars" and path.relative_to(SOURCE).parts == ("languages", "polars.py"):
-            continue  # which calculates what was said in Polars
-        if library in ENGINE_LIBRARIES:
-            assert folder[:2] == ("engines", ENGINE_LIBRARIES[library]), f"{path} imports {library}"
+        if library in LIBRARY_HOMES:
+            assert any(map(place.startswith, LIBRARY_HOMES[library])), f"{path} imports {library}"
 
 
 @pytest.mark.parametrize("path", MODULES, ids=lambda path: str(path.relative_to(SOURCE)))

@@ -154,7 +154,7 @@ def check_known(store: Store, root: str, files: Sequence[KnownFile]) -> list[Fil
 def transfer(source: Store, path: str, target: Store, destination: str) -> None:
     """Copy a file, also to another filesystem."""
     target.make_dirs(posixpath.dirname(destination))
-    if source is target or (type(source) is type(target) and source.fs == target.fs):
+    if source.same_files(target):
         source.copy(path, destination)
         return
     with source.open_input(path) as reader, target.open_output(destination) as writer:

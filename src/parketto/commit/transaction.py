@@ -25,9 +25,18 @@ from parketto.plan.naming import Naming
 from parketto.storage.hive import PartitionFilter, is_data_path
 from parketto.storage.locks import Lock
 from parketto.storage.snapshot import relative
-from parketto.storage.store import FileEntry
+from parketto.storage.store import FileEntry, Store
 
 logger = logging.getLogger(__name__)
+
+
+def check_unchanged(store: Store, inputs: Sequence[FileEntry]) -> None:
+    """Raise CommitConflict if any input is not the file it was when it was listed."""
+    found = store.stat_many([entry.path for entry in inputs])
+    for entry in inputs:
+        current = found.get(entry.path)
+        if current is None or current.fingerprint != entry.fingerprint:
+            raise CommitConflict.over(entry.path, gone=current is None)
 
 
 class Transaction:
@@ -82,11 +91,7 @@ class Transaction:
 
     def check_unchanged(self, inputs: Sequence[FileEntry]) -> None:
         """Raise CommitConflict if any input is not the file it was when it was listed."""
-        found = self._store.stat_many([entry.path for entry in inputs])
-        for entry in inputs:
-            current = found.get(entry.path)
-            if current is None or current.fingerprint != entry.fingerprint:
-                raise CommitConflict.over(entry.path, gone=current is None)
+        check_unchanged(self._store, inputs)
 
     @contextlib.contextmanager
     def conflicts_over(self, inputs: Sequence[FileEntry]) -> Iterator[None]:

@@ -7,7 +7,7 @@ import posixpath
 from collections.abc import Sequence
 
 from parketto.engines.base import GroupResult
-from parketto.errors import CommitFailed
+from parketto.errors import CommitConflict, CommitFailed
 from parketto.kernels.work import StagedFile
 from parketto.kernels.write import Written
 from parketto.plan.rewrite import FileGroup
@@ -79,6 +79,27 @@ def verify_written(
         if info.schema is None or list(info.schema.names) != list(names):
             raise CommitFailed(f"the columns written differ from those given: {list(names)}. Nothing was changed")
     return infos
+
+
+def verify_copies(original: FileInfo, copies: Sequence[FileInfo]) -> None:
+    """Files that have rows of other files have their schema and metadata to the letter."""
+    for info in copies:
+        _check_same(FileGroup((original,)), info)
+
+
+def verify_published(store: Store, staged: Sequence[StagedFile], verified: Sequence[FileInfo]) -> None:
+    """The files are where they should be, with all of their bytes and rows."""
+    found = store.stat_many([file.destination for file in staged])
+    for file, info in zip(staged, verified, strict=True):
+        entry = found.get(file.destination)
+        if entry is None or entry.size_bytes != info.size_bytes:
+            raise CommitConflict(
+                f"{file.destination!r} was published and {'is gone' if entry is None else 'has changed'} since: "
+                "somebody else is working on the dataset"
+            )
+    rows = sum(info.num_rows for info in read_snapshot(store, "", found.values()).files)
+    if rows != sum(info.num_rows for info in verified):
+        raise CommitConflict(f"the files published have {rows} rows by now: somebody else has changed them")
 
 
 def verify_edits(store: Store, edits: Sequence[tuple[FileInfo, Written]]) -> list[FileInfo]:

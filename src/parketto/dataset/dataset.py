@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Sequence
 from typing import Any, Literal
 
@@ -10,10 +11,10 @@ from parketto.engines.base import ProgressCallback
 from parketto.errors import InvalidArgument, quoted
 from parketto.kernels.write import Output
 from parketto.kernels.writer import FileFormat
-from parketto.operations.maintain import maintain
+from parketto.operations.maintain import MaintenanceReport, maintain
 from parketto.operations.repartition import repartition
 from parketto.operations.write import write
-from parketto.plan.limits import Thresholds, check_codec, check_max_rows, check_order_columns
+from parketto.plan.limits import CompactionScope, Thresholds, check_codec, check_max_rows, check_order_columns
 from parketto.plan.naming import Naming, NamingScheme
 from parketto.plan.rewrite import (
     RewritePlan,
@@ -121,6 +122,8 @@ class Dataset(EditableDataset):
         compression: str | None = None,
         dry_run: bool = False,
         *,
+        min_file_count: int = 1,
+        max_file_size_mb: float | None = None,
         progress: ProgressCallback | None = None,
     ) -> MaintenanceStats:
         """Put small files together, and split files that have too many rows.
@@ -134,6 +137,8 @@ class Dataset(EditableDataset):
             partition_filter: Which partitions to work on; the others are not looked at.
             compression: The codec of rewritten files; by default each group keeps the one it has.
             dry_run: Only plan: nothing is written or removed.
+            min_file_count: Leave partitions alone that have fewer files.
+            max_file_size_mb: Leave files alone that are as large or larger; they do not count above either.
             progress: Called with a `Progress` whenever a group of files is done.
 
         Raises:
@@ -142,16 +147,30 @@ class Dataset(EditableDataset):
             CommitConflict: Somebody else changed the files meanwhile; nothing of this was published.
         """
         thresholds = Thresholds.of(target_mb_per_file, target_rows_per_file)
+        scope = CompactionScope.of(min_file_count, max_file_size_mb)
         codec = check_codec(compression)
+        return self._compact(thresholds, scope, codec, partition_filter, dry_run, None, progress).stats
+
+    def _compact(
+        self,
+        thresholds: Thresholds,
+        scope: CompactionScope,
+        compression: str | None,
+        partition_filter: PartitionFilter,
+        dry_run: bool,
+        backup: str | os.PathLike[str] | None,
+        progress: ProgressCallback | None,
+    ) -> MaintenanceReport:
         return maintain(
             self._place,
-            lambda files: plan_compaction(files, thresholds, codec),
+            lambda files: plan_compaction(files, thresholds, compression, scope),
             "compact",
             partition_filter,
             dry_run=dry_run,
             progress=progress,
             # Sizes come out differently than planned; what can still be put together then, is.
             until_settled=True,
+            backups=self._backups(backup),
         )
 
     def optimize(
@@ -199,7 +218,7 @@ class Dataset(EditableDataset):
             dry_run=dry_run,
             progress=progress,
             stats_columns=columns,
-        )
+        ).stats
 
     def repartition(
         self,

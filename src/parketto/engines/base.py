@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 import threading
+from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple, Protocol, TypeVar
 
 from parketto.engines.merging import merge_small
 from parketto.errors import InvalidArgument
+from parketto.kernels.counting import count_tasks
 from parketto.kernels.merge_target import MergeOutcome, MergeTarget
 from parketto.kernels.rewrite import RewriteGroup
-from parketto.kernels.rows import FrameRows, RowSource
-from parketto.kernels.work import AnyTask, StagedFile, Staging, Task, Worker
+from parketto.kernels.rows import FileRows, FrameRows, RowSource
+from parketto.kernels.work import Piece, StagedFile, Staging, Task, Worker
 from parketto.kernels.write import Output, Written, write_rows
 from parketto.plan.rewrite import FileGroup, RewritePlan
 from parketto.storage.store import Store
@@ -52,20 +54,20 @@ class Context:
         for end in self.on_cancel:
             end()
 
-    def reporter(self, tasks: Sequence[AnyTask]) -> Callable[[AnyTask], None]:
-        """A function to call, from any thread, when a task is done."""
-        total_bytes = sum(task.size_bytes for task in tasks)
+    def reporter(self, pieces: Sequence[Piece]) -> Callable[[Piece], None]:
+        """A function to call, from any thread, when a piece of work (a task, a file) is done."""
+        total_bytes = sum(piece.size_bytes for piece in pieces)
         lock = threading.Lock()
         done = done_bytes = 0
 
-        def report(task: AnyTask) -> None:
+        def report(piece: Piece) -> None:
             nonlocal done, done_bytes
             if self.progress is None:
                 return
             with lock:
                 done += 1
-                done_bytes += task.size_bytes
-                self.progress(Progress(self.operation, done, len(tasks), done_bytes, total_bytes))
+                done_bytes += piece.size_bytes
+                self.progress(Progress(self.operation, done, len(pieces), done_bytes, total_bytes))
 
         return report
 
@@ -120,6 +122,12 @@ class Engine(Protocol):
     def write(self, source: RowSource, output: Output, context: Context) -> Written:
         """Write rows as new files; at least one, even without rows."""
 
+    def count_partitions(self, source: RowSource, columns: tuple[str, ...], context: Context) -> Counter[str]:
+        """How many rows belong into the folder of each partition; nothing is written."""
+
+    def transformed(self, rows: FileRows, root: str, function: Callable[[Any], Any]) -> RowSource:
+        """What a function over the engine's own kind of frame makes of the rows of files below a folder."""
+
 
 class TaskEngine:
     """The part that engines share whose work is tasks with Arrow inside: they differ in where tasks run."""
@@ -152,7 +160,24 @@ class TaskEngine:
         if isinstance(source, FrameRows):
             raise InvalidArgument(f"the {self.name} engine cannot read a {type(source.frame).__name__}")
         with self.worker(context) as worker:
+            if isinstance(source, FileRows):
+                worker.file_read = context.reporter(source.files)
             return write_rows(source.read(worker), output, worker)
+
+    def count_partitions(self, source: RowSource, columns: tuple[str, ...], context: Context) -> Counter[str]:
+        """How many rows belong into the folder of each partition, from footers where these tell."""
+        if not isinstance(source, FileRows):
+            raise InvalidArgument(f"the {self.name} engine counts rows of files, not of a {type(source).__name__}")
+        counts, tasks = count_tasks(source, columns)
+        for found in self.run(tasks, context):
+            counts.update(found)
+        return counts
+
+    def transformed(self, rows: FileRows, root: str, function: Callable[[Any], Any]) -> RowSource:  # noqa: ARG002
+        """No frames of its own."""
+        raise InvalidArgument(
+            f"a function over Spark DataFrames needs the Spark engine; the {self.name} engine gives Polars frames"
+        )
 
     def merge(self, source: RowSource, target: MergeTarget, context: Context) -> MergeOutcome:
         """Write the new files of a merge; the source is held in memory."""

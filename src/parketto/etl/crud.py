@@ -208,7 +208,7 @@ class ParquetCRUD:
         given = [partition_cols] if isinstance(partition_cols, str) else partition_cols
         columns = check_names("partition_cols", given) if given else ()
         if missing := [name for name in columns if name not in source.schema.names]:
-            raise ColumnNotFound(missing, source.schema.names, "Partition columns", " in data")
+            raise ColumnNotFound(missing, source.schema.names, "Partition columns", "in data")
         rules = MergeRules.of("upsert", key_cols, update_columns=update_cols, partial=True)
         backup = self._backup(create_backup)
         report = dataset._merge(source, rules, self._codec, columns, self._progress, dry_run, backup)

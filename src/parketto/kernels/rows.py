@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import Any, Protocol
 
 import pyarrow as pa
 
@@ -30,14 +30,29 @@ class ArrowRows:
         return iter(self.batches)
 
 
+class Transform(Protocol):
+    """A function over rows that travels to the tasks with them."""
+
+    @property
+    def takes(self) -> pa.Schema:
+        """The columns that it is given."""
+
+    def __call__(self, batches: Iterator[pa.RecordBatch], limit_bytes: int) -> Iterator[pa.RecordBatch]:
+        """Other rows for the rows of one file, in carrier types, taken together up to about so many bytes."""
+
+
 @dataclass(frozen=True)
 class FileRows:
-    """The rows of Parquet files, with the partition columns that stand only in their paths."""
+    """The rows of Parquet files, with the partition columns that stand only in their paths.
+
+    With a `transform`, `schema` is that of the rows which come out of it; counts and sizes are those of the files.
+    """
 
     schema: pa.Schema
     store: Store
     files: tuple[FileInfo, ...]
     form: Form = field(default_factory=Form)
+    transform: Transform | None = None
 
     @classmethod
     def of(cls, store: Store, files: Sequence[FileInfo]) -> FileRows:
@@ -62,11 +77,20 @@ class FileRows:
 
     def read(self, worker: Worker) -> Iterator[pa.RecordBatch]:
         """All rows in carrier types, one file after the other."""
-        reader = LogicalReader(
-            self.store, self.schema, worker.batch_bytes, self.form, use_threads=worker.use_threads
-        )
+        read = self.reader(worker, use_threads=worker.use_threads)
         for file in self.files:
-            yield from reader.read(file)
+            yield from read(file)
+            if worker.file_read is not None:
+                worker.file_read(file)
+
+    def reader(self, worker: Worker, *, use_threads: bool) -> Callable[[FileInfo], Iterator[pa.RecordBatch]]:
+        """A function that gives the rows of a file in carrier types; it learns from each how wide rows are."""
+        wanted = self.schema if self.transform is None else self.transform.takes
+        reader = LogicalReader(self.store, wanted, worker.batch_bytes, self.form, use_threads=use_threads)
+        if self.transform is None:
+            return reader.read
+        transform = self.transform
+        return lambda file: transform(reader.read(file), worker.run_bytes)
 
 
 @dataclass(frozen=True)

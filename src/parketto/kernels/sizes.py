@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Iterator
+
 import numpy as np
 import pyarrow as pa
 import pyarrow.types as pat
@@ -25,6 +27,29 @@ def _column_bytes(column: pa.Array) -> int:
         return int(column.nbytes)
     values = max(1, len(column.dictionary))
     return int(column.indices.nbytes + column.dictionary.nbytes * min(1.0, len(column) / values))
+
+
+def runs(batches: Iterable[pa.RecordBatch], limit_bytes: int, limit_rows: int | None = None) -> Iterator[pa.Table]:
+    """Batches put together up to a size: about so many bytes, and at most so many rows.
+
+    >>> batches = pa.table({"n": range(10)}).to_batches(max_chunksize=4)
+    >>> [run.num_rows for run in runs(batches, 2**20, limit_rows=6)], [run.num_rows for run in runs(batches, 1)]
+    ([6, 4], [4, 4, 2])
+    """
+    waiting: list[pa.RecordBatch] = []
+    size = rows = 0
+    for whole in batches:
+        batch = whole
+        while batch.num_rows:
+            part = batch if limit_rows is None else batch.slice(0, limit_rows - rows)
+            batch = batch.slice(part.num_rows)
+            waiting.append(part)
+            size, rows = size + decoded_bytes(part), rows + part.num_rows
+            if size >= limit_bytes or rows == limit_rows:
+                yield pa.Table.from_batches(waiting)
+                waiting, size, rows = [], 0, 0
+    if waiting:
+        yield pa.Table.from_batches(waiting)
 
 
 class DictionaryLimits:

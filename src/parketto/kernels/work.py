@@ -68,6 +68,14 @@ class Cancelled(ParkettoError):
     """The operation was cancelled while an engine was at work; nothing was changed."""
 
 
+class Piece(Protocol):
+    """Something that is work: a task, or a file that is read."""
+
+    @property
+    def size_bytes(self) -> int:
+        """How much work it is, in bytes of input."""
+
+
 class Worker:
     """What one task at a time works with: the files, a place to stage new ones, and a share of memory.
 
@@ -94,6 +102,8 @@ class Worker:
         self.batch_bytes = memory // _BATCH_SHARE
         #: What tasks of one operation may keep for the next one, such as an index that several of them use.
         self.cache: dict[object, Any] = {}
+        #: Called with each file of which all rows were read.
+        self.file_read: Callable[[Piece], None] | None = None
         self._cancelled = cancelled
         self._scratch: tempfile.TemporaryDirectory[str] | None = None
 
@@ -131,12 +141,8 @@ class Worker:
 Result_co = TypeVar("Result_co", covariant=True)
 
 
-class Task(Protocol[Result_co]):
+class Task(Piece, Protocol[Result_co]):
     """Work on some files that needs no other task's result. It is picklable, and so is what it returns."""
-
-    @property
-    def size_bytes(self) -> int:
-        """How much work it is, in bytes of input."""
 
     def run(self, worker: Worker) -> Result_co:
         """Do it. It may be run again after a failure: what a failed run staged is never published."""

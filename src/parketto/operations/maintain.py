@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 
 from parketto.commit.transaction import Transaction
 from parketto.commit.verify import verify_groups
 from parketto.engines.base import GroupResult, ProgressCallback
 from parketto.kernels.work import StagedFile
-from parketto.operations.place import Place, entries
+from parketto.operations.place import Backups, Place, entries
 from parketto.plan.rewrite import RewritePlan
 from parketto.stats import MaintenanceStats, maintenance_stats
 from parketto.storage.footers import FileInfo
@@ -16,6 +17,15 @@ from parketto.storage.hive import PartitionFilter
 from parketto.storage.snapshot import Snapshot
 
 Planner = Callable[[Sequence[FileInfo]], RewritePlan]
+
+
+@dataclass(frozen=True)
+class MaintenanceReport:
+    """What was planned, what came of it, and where the files that were retired are kept, if anywhere."""
+
+    stats: MaintenanceStats
+    plan: RewritePlan
+    backup_path: str | None = None
 
 
 def maintain(
@@ -28,17 +38,20 @@ def maintain(
     progress: ProgressCallback | None,
     stats_columns: Sequence[str] = (),
     until_settled: bool = False,
-) -> MaintenanceStats:
+    backups: Backups | None = None,
+) -> MaintenanceReport:
     """Discover → plan → execute → verify → commit → report."""
     if dry_run:
-        return maintenance_stats(planner(place.snapshot(partition_filter, stats_columns).files), dry_run=True)
+        plan = planner(place.snapshot(partition_filter, stats_columns).files)
+        return MaintenanceReport(maintenance_stats(plan, dry_run=True), plan)
     place.check_exists(partition_filter)
-    with place.transaction(operation) as transaction:
+    with place.transaction(operation, backups) as transaction:
         snapshot = place.snapshot_in(transaction, partition_filter, stats_columns)
         plan = planner(snapshot.files)
         work = _Rewriting(place, transaction, snapshot, stats_columns, progress)
         after = work.run(plan, planner if until_settled else None)
-        return maintenance_stats(plan, after, dry_run=False)
+        stats = maintenance_stats(plan, after, dry_run=False)
+        return MaintenanceReport(stats, plan, transaction.backup_path)
 
 
 class _Rewriting:

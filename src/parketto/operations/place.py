@@ -15,7 +15,7 @@ from parketto.kernels.footers import footer_tasks
 from parketto.kernels.work import Staging
 from parketto.storage.footers import FileInfo
 from parketto.storage.hive import PartitionFilter, directory_matcher
-from parketto.storage.snapshot import Snapshot, read_snapshot, refuse_missing, while_files_vanish
+from parketto.storage.snapshot import Snapshot, is_inside, read_snapshot, refuse_missing, while_files_vanish
 from parketto.storage.store import FileEntry, Store
 
 
@@ -30,8 +30,7 @@ class Backups:
 
     def check_outside(self, store: Store, root: str) -> None:
         """Copies inside of the dataset would be data again."""
-        inside = f"{self.directory}/".startswith(f"{root}/")
-        if inside and type(store) is type(self.store) and store.fs == self.store.fs:
+        if self.store.same_files(store) and is_inside(self.directory, root):
             raise InvalidArgument(f"backups in {self.directory!r} would be inside of the dataset {root!r}")
 
 
@@ -50,6 +49,10 @@ class Place:
     ) -> Snapshot:
         """The files as they are now, for reading."""
         return self._discover(lambda: list_settled(self.workspace, partition_filter), stats_columns)
+
+    def listed(self) -> list[FileEntry]:
+        """The data files as they are now; none is an error."""
+        return list_settled(self.workspace)
 
     def transaction(self, operation: str, backups: Backups | None = None) -> Transaction:
         """An operation that will change something; what it retires can be kept."""

@@ -15,6 +15,7 @@ from parketto.plan.limits import DEFAULT_CODEC, Thresholds
 from parketto.plan.naming import Naming
 from parketto.plan.rewrite import FileGroup, check_partition_columns, prevailing_codec
 from parketto.stats import WriteStats
+from parketto.storage.footers import FileInfo
 
 
 def repartition(
@@ -31,22 +32,11 @@ def repartition(
         source = FileRows.of(place.store, files)
         columns = check_partition_columns(partition_by, source.schema)
         codec = compression or prevailing_codec(files) or DEFAULT_CODEC
-        first = FileGroup((files[0],))
-        # Columns of the path come into the files: then Arrow's description of the old schema is no longer true.
-        verbatim = None if source.form.path_only else first.metadata
-        output = Output(
-            place.root,
-            FileFormat(source.schema, codec, verbatim, first.traits, readable_as=source.schema),
-            source.schema,
-            columns,
-            roll_bytes=thresholds.target_bytes,
-        )
+        output = same_rows(place.root, source, columns, codec, thresholds)
         with transaction.conflicts_over(entries(files)):
             written = place.engine.write(source, output, place.context(transaction, progress))
         new = verify_written(place.store, written.staged, source.num_rows, source.schema.names)
-        for info in new:
-            if info.schema is None or not info.schema.equals(new[0].schema):
-                raise CommitFailed(f"the files written differ in their schema: {info.path!r}. Nothing was changed")
+        check_one_schema(new)
         transaction.commit(written.staged, entries(files), Naming.of(None, None))
     return WriteStats(
         rows_written=written.num_rows,
@@ -54,3 +44,19 @@ def repartition(
         bytes_written=sum(file.size_bytes for file in new),
         files_replaced=len(files),
     )
+
+
+def same_rows(root: str, source: FileRows, columns: tuple[str, ...], codec: str, thresholds: Thresholds) -> Output:
+    """Files with exactly the rows of other files: their types, nullability and metadata, in other folders."""
+    first = FileGroup((source.files[0],))
+    # Columns of the path come into the files: then Arrow's description of the old schema is no longer true.
+    verbatim = None if source.form.path_only else first.metadata
+    file_format = FileFormat(source.schema, codec, verbatim, first.traits, readable_as=source.schema)
+    return Output(root, file_format, source.schema, columns, roll_bytes=thresholds.target_bytes)
+
+
+def check_one_schema(files: Sequence[FileInfo]) -> None:
+    """What was written has the same columns everywhere."""
+    for file in files:
+        if file.schema is None or not file.schema.equals(files[0].schema):
+            raise CommitFailed(f"the files written differ in their schema: {file.path!r}. Nothing was changed")

@@ -60,6 +60,35 @@ class Thresholds:
         return max(1, -(-self.weight(size_bytes, num_rows) // self.capacity))
 
 
+@dataclass(frozen=True, slots=True)
+class CompactionScope:
+    """Which files a compaction may put together: by default all.
+
+    `min_file_count` is how many files a partition must have for it to be touched at all. With `max_file_bytes`
+    only smaller files count, and only these are put together.
+    """
+
+    min_file_count: int = 1
+    max_file_bytes: int | None = None
+
+    @classmethod
+    def of(cls, min_file_count: int, max_file_size_mb: float | None) -> CompactionScope:
+        """Check what a caller asks for.
+
+        >>> CompactionScope.of(5, 20)
+        CompactionScope(min_file_count=5, max_file_bytes=20971520)
+        """
+        least = _whole("min_file_count", min_file_count)
+        if least is None:
+            raise InvalidArgument("min_file_count must be a whole number greater than 0, got None")
+        megabytes = _positive("max_file_size_mb", max_file_size_mb)
+        return cls(least, None if megabytes is None else max(1, int(megabytes * MEGABYTE)))
+
+    def admits(self, size_bytes: int) -> bool:
+        """Whether a file of that size is small enough."""
+        return self.max_file_bytes is None or size_bytes < self.max_file_bytes
+
+
 def _positive(name: str, value: float | None) -> float | None:
     if value is None:
         return None

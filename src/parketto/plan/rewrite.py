@@ -12,7 +12,7 @@ import pyarrow as pa
 
 from parketto.errors import InvalidArgument
 from parketto.layout.order import check_orderable
-from parketto.plan.limits import DEFAULT_CODEC, Thresholds, check_columns_exist, check_names
+from parketto.plan.limits import DEFAULT_CODEC, CompactionScope, Thresholds, check_columns_exist, check_names
 from parketto.plan.packing import pack
 from parketto.storage.footers import FileInfo, PhysicalTraits, RowGroupInfo
 
@@ -118,11 +118,14 @@ class RewritePlan:
 
 
 def plan_compaction(
-    files: Sequence[FileInfo], thresholds: Thresholds, compression: str | None = None
+    files: Sequence[FileInfo],
+    thresholds: Thresholds,
+    compression: str | None = None,
+    scope: CompactionScope | None = None,
 ) -> RewritePlan:
     """Plan to put small files together and to split those with too many rows."""
     groups: list[FileGroup] = []
-    for cell in cells(files):
+    for cell in cells(in_scope(files, scope or CompactionScope())):
         for chosen in pack(cell, thresholds):
             outputs = chosen.outputs
             groups.append(
@@ -135,6 +138,18 @@ def plan_compaction(
                 )
             )
     return _plan("compact", files, groups, (), compression)
+
+
+def in_scope(files: Sequence[FileInfo], scope: CompactionScope) -> list[FileInfo]:
+    """The files that are small enough, of the partitions that have enough of them.
+
+    >>> files = [FileInfo(f"day={n % 3}/{n}.parquet", size_bytes=n, num_rows=1) for n in range(7)]
+    >>> [file.path for file in in_scope(files, CompactionScope(min_file_count=2, max_file_bytes=5))]
+    ['day=0/0.parquet', 'day=1/1.parquet', 'day=0/3.parquet', 'day=1/4.parquet']
+    """
+    small = [file for file in files if scope.admits(file.size_bytes)]
+    counts = Counter(file.directory for file in small)
+    return [file for file in small if counts[file.directory] >= scope.min_file_count]
 
 
 def plan_optimization(
@@ -173,15 +188,17 @@ def check_orderable_files(files: Iterable[FileInfo], columns: tuple[str, ...]) -
             check_orderable(columns, file.schema)
 
 
-def check_partition_columns(columns: str | Sequence[str] | None, schema: pa.Schema) -> tuple[str, ...]:
+def check_partition_columns(
+    columns: str | Sequence[str] | None, schema: pa.Schema, argument: str = "partition_by"
+) -> tuple[str, ...]:
     """The columns that new files are partitioned by: they exist, and their values can name a folder."""
     if columns is None:
         return ()
-    names = (columns,) if isinstance(columns, str) else check_names("partition_by", columns)
-    check_columns_exist(names, schema, "partition_by columns")
+    names = (columns,) if isinstance(columns, str) else check_names(argument, columns)
+    check_columns_exist(names, schema, f"{argument} columns")
     check_orderable(names, schema)
     if len(names) == len(schema.names):
-        raise InvalidArgument("partition_by names every column: nothing would be left to query")
+        raise InvalidArgument(f"{argument} names every column: nothing would be left to query")
     return names
 
 

@@ -43,6 +43,15 @@ def relative(path: str, root: str) -> str:
     return path[len(root) :].lstrip("/")
 
 
+def is_inside(path: str, folder: str) -> bool:
+    """Whether a path is a folder or below it.
+
+    >>> is_inside("/data/events/day=1", "/data/events"), is_inside("/data/events2", "/data/events")
+    (True, False)
+    """
+    return f"{path.rstrip('/')}/".startswith(f"{folder.rstrip('/')}/")
+
+
 def select_data_files(
     store: Store, root: str, found: Iterable[FileEntry], partition_filter: PartitionFilter = None
 ) -> list[FileEntry]:

@@ -70,6 +70,10 @@ class Store:
 
         return store_over, (self.fs,)
 
+    def same_files(self, other: Store) -> bool:
+        """Whether a path names the same file in the other store."""
+        return bool(self.fs == other.fs)
+
     def list_files(self, root: str) -> Iterator[FileEntry]:
         """Every file below the root, in one recursive listing."""
         for path, info in self.fs.find(root, detail=True).items():

@@ -8,7 +8,6 @@ import pyarrow as pa
 
 from parketto.engines.duckdb.session import Session
 from parketto.kernels.merge_source import as_target
-from parketto.kernels.reader import LogicalReader
 from parketto.kernels.rows import ArrowRows, FileRows
 from parketto.kernels.travel import Added, packed_with, travel_schema
 from parketto.kernels.work import Worker
@@ -53,7 +52,7 @@ def _packed(
         yield from packed_with(as_target(rows.read(worker), schema), travelling, None, 0, added)
         return
     # DuckDB has its threads busy with what comes out of here; one more for decoding is enough.
-    reader = LogicalReader(rows.store, rows.schema, worker.batch_bytes, rows.form, use_threads=True)
+    read = rows.reader(worker, use_threads=True)
     for position in range(len(rows.files)) if only is None else only:
         file = rows.files[position]
-        yield from packed_with(as_target(reader.read(file), schema), travelling, file, position, added)
+        yield from packed_with(as_target(read(file), schema), travelling, file, position, added)

@@ -19,7 +19,7 @@ from parketto.engines.spark.shipping import Shipped, ship, unship
 from parketto.engines.spark.tasks import StageProgress, collect, raising_typed, task_attempt
 from parketto.kernels.partitions import pieces_by_folder
 from parketto.kernels.rows import FileRows
-from parketto.kernels.sizes import decoded_bytes
+from parketto.kernels.sizes import runs
 from parketto.kernels.work import Staging, Worker
 from parketto.kernels.write import Output, Written, write_folder
 from parketto.storage.store import Store
@@ -69,25 +69,11 @@ class _Deal:
             for position in chain.from_iterable(batch.column(0).to_pylist() for batch in batches):
                 file = replace(self.rows, files=(self.rows.files[position],))
                 place = position << 40
-                for run in _runs(file.read(worker), worker.run_bytes):
+                for run in runs(file.read(worker), worker.run_bytes):
                     for folder, piece in pieces_by_folder(run, self.partition_by):
                         for packet in _packets(piece):
                             yield pa.record_batch({"folder": [folder], "place": [place], "packet": [packet]})
                             place += 1
-
-
-def _runs(batches: Iterator[pa.RecordBatch], limit: int) -> Iterator[pa.Table]:
-    """Batches put together up to a size: packets are the better the more rows of a partition are at hand."""
-    waiting: list[pa.RecordBatch] = []
-    size = 0
-    for batch in batches:
-        waiting.append(batch)
-        size += decoded_bytes(batch)
-        if size >= limit:
-            yield pa.Table.from_batches(waiting)
-            waiting, size = [], 0
-    if waiting:
-        yield pa.Table.from_batches(waiting)
 
 
 def _packets(piece: pa.Table) -> Iterator[bytes]:

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
@@ -17,6 +18,7 @@ from parketto.engines.spark.frames import (
     RESULT_SCHEMA,
     SpoolRows,
     WriteRows,
+    count_frame,
     read_frame,
     spool,
     write_frame,
@@ -26,7 +28,7 @@ from parketto.engines.spark.reading import read_files
 from parketto.engines.spark.session import active_session, get_session, is_connect, stop_session
 from parketto.engines.spark.shipping import Shipped
 from parketto.engines.spark.tasks import StageProgress, collect, parallelism, run_tasks
-from parketto.errors import InvalidArgument, quoted
+from parketto.errors import InvalidArgument, TransformFailed, quoted
 from parketto.kernels.merge_target import MergeOutcome, MergeTarget
 from parketto.kernels.rewrite import RewriteGroup, group_output
 from parketto.kernels.rows import ArrowRows, FileRows, FrameRows, RowSource, checked_columns
@@ -181,7 +183,16 @@ class SparkEngine(TaskEngine):
             return super().write(source, output, context)
         what = f"parketto {context.operation}"
         if isinstance(source, FileRows) and output.partition_by:
-            written = write_dealt(self.session, source, output, context.store, context.staging, self._memory, what)
+            written = write_dealt(
+                self.session,
+                source,
+                output,
+                context.store,
+                context.staging,
+                self._memory,
+                what,
+                _stage_progress(context),
+            )
         elif isinstance(source, FileRows):
             parts = [source] if output.single else _portions(source)
             tasks = [CopyRows(part, output) for part in parts]
@@ -192,6 +203,19 @@ class SparkEngine(TaskEngine):
             writer = WriteRows(context.store, context.staging, self._memory, output)
             written, _ = write_frame(self.session, frame, writer, what, _stage_progress(context))
         return written if written.staged else super().write(ArrowRows(source.schema, ()), output, context)
+
+    def count_partitions(self, source: RowSource, columns: tuple[str, ...], context: Context) -> Counter[str]:
+        """How many rows belong into the folder of each partition; those of a frame are counted in its tasks."""
+        if not isinstance(source, FrameRows):
+            return super().count_partitions(source, columns, context)
+        return count_frame(self.session, _travelling(source), source.schema, columns)
+
+    def transformed(self, rows: FileRows, root: str, function: Callable[[Any], Any]) -> RowSource:
+        """What a function over a Spark DataFrame makes of the rows of files."""
+        result = function(self.frame(rows, root))
+        if (found := self.adopt(result)) is None:
+            raise TransformFailed(f"the function must return a Spark DataFrame, not {type(result).__name__}")
+        return found
 
     def frame(self, rows: FileRows, root: str) -> DataFrame:
         """The rows of files as a Spark DataFrame."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import chain
@@ -14,6 +15,7 @@ from parketto.engines.spark.carriers import spark_schema
 from parketto.engines.spark.shipping import Shipped, ship, unship
 from parketto.engines.spark.tasks import StageProgress, collect, raising_typed, task_attempt
 from parketto.kernels.carrier import carrier_schema, recast
+from parketto.kernels.counting import count_folders
 from parketto.kernels.merge_source import as_target
 from parketto.kernels.reader import LogicalReader
 from parketto.kernels.rows import FileRows
@@ -152,6 +154,27 @@ def write_frame(
         sum(result.num_rows for result, _ in results),
     )
     return written, [sum(counts[at] for _, counts in results) for at in range(writer.flags)]
+
+
+@dataclass(frozen=True)
+class CountRows:
+    """Counts travelling rows by the folder of their partition."""
+
+    schema: pa.Schema
+
+    def __call__(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        """One count for each folder."""
+        with raising_typed():
+            counts = count_folders((unpack(batch, self.schema) for batch in batches), self.schema.names)
+        yield pa.record_batch({"result": [ship(counts)]})
+
+
+def count_frame(spark: SparkSession, frame: DataFrame, schema: pa.Schema, columns: Sequence[str]) -> Counter[str]:
+    """How many rows of a frame of travelling columns belong into the folder of each partition."""
+    wanted = frame.select(*(travel_name(schema.get_field_index(name)) for name in columns))
+    carried = carrier_schema(pa.schema([schema.field(name) for name in columns])).remove_metadata()
+    found = collect(spark, wanted.mapInArrow(Shipped(CountRows(carried)), RESULT_SCHEMA), "parketto: partitions")
+    return sum((unship(row["result"]) for row in found), Counter())
 
 
 @dataclass(frozen=True)

@@ -1,6 +1,7 @@
 """What travels to Spark's tasks and back, as bytes.
 
 PyArrow's own pickling of a schema forgets the names of list elements and map entries; its IPC format does not.
+Functions that no other process can import, because they are from the user's script, travel with their code.
 """
 
 from __future__ import annotations
@@ -11,15 +12,18 @@ from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
 import pyarrow as pa
+from pyspark import cloudpickle
+
+from parketto.errors import InvalidArgument
 
 Batches = Iterable[pa.RecordBatch]
 
 
-class _Pickler(pickle.Pickler):
+class _Pickler(cloudpickle.CloudPickler):
     def reducer_override(self, obj: Any) -> Any:
         if isinstance(obj, pa.Schema):
             return _schema, (obj.serialize().to_pybytes(),)
-        return NotImplemented
+        return super().reducer_override(obj)  # type: ignore[no-untyped-call]
 
 
 def _schema(content: bytes) -> pa.Schema:
@@ -29,7 +33,13 @@ def _schema(content: bytes) -> pa.Schema:
 def ship(thing: Any) -> bytes:
     """Anything of ours as bytes, exactly as it is."""
     sink = io.BytesIO()
-    _Pickler(sink, pickle.HIGHEST_PROTOCOL).dump(thing)
+    try:
+        _Pickler(sink, pickle.HIGHEST_PROTOCOL).dump(thing)  # type: ignore[no-untyped-call]
+    except (pickle.PicklingError, TypeError, AttributeError) as error:
+        raise InvalidArgument(
+            "the filesystem, a function or another argument cannot be sent to Spark's tasks, because it cannot be "
+            f"pickled: {error}"
+        ) from error
     return sink.getvalue()
 
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import base64
 import contextlib
 import heapq
-import pickle
 import re
 import uuid
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -18,7 +17,7 @@ import pyarrow as pa
 
 from parketto.engines.spark.session import is_connect
 from parketto.engines.spark.shipping import ship, unship
-from parketto.errors import EngineUnavailable, InvalidArgument, ParkettoError
+from parketto.errors import EngineUnavailable, ParkettoError
 from parketto.kernels.work import AnyTask, Staging, Task, Worker
 from parketto.storage.store import Store
 
@@ -117,12 +116,7 @@ def run_tasks(
 ) -> list[Result]:
     """Run tasks on Spark; results come in the order of the tasks."""
     bundles = _bundled(tasks, parallelism(spark))
-    try:
-        payloads = [ship(Bundle(store, staging, memory, tuple(bundle))) for bundle in bundles]
-    except (pickle.PicklingError, TypeError, AttributeError) as error:
-        raise InvalidArgument(
-            f"the filesystem or an argument cannot be sent to Spark's tasks, because it cannot be pickled: {error}"
-        ) from error
+    payloads = [ship(Bundle(store, staging, memory, tuple(bundle))) for bundle in bundles]
     table = pa.table({"id": pa.array(range(len(payloads)), pa.int32()), "payload": payloads})
     frame = spark.createDataFrame(table).repartitionById(len(payloads), "id")
     told = 0
