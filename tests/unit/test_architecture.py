@@ -27,7 +27,7 @@ FLOORS = [
     "handlers",
     "etl",
 ]
-# Where each library may be imported. Polars is no engine: it is a language, and what transformations are written in.
+# Where each library may be imported. Polars is no engine: it is a language, and what transformations speak.
 LIBRARY_HOMES = {
     "pyspark": ["engines/spark/"],
     "duckdb": ["engines/duckdb/"],
