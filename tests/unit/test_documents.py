@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 import subprocess
 import sys
@@ -45,6 +46,21 @@ def test_merging_example_runs() -> None:
         [sys.executable, ROOT / "examples" / "merging.py"], capture_output=True, text=True, check=False
     )
     assert done.returncode == 0, done.stderr
+    assert "all checked" in done.stdout
+
+
+def test_repartitioning_example_runs() -> None:
+    """As a user runs it: on Spark, with functions of the script that is run."""
+    environment = {name: value for name, value in os.environ.items() if name != "PARKETTO_ENGINE"}
+    done = subprocess.run(
+        [sys.executable, ROOT / "examples" / "repartitioning.py"],
+        capture_output=True,
+        text=True,
+        check=False,
+        env=environment,
+    )
+    assert done.returncode == 0, done.stderr
+    assert "refused: Row count mismatch after repartition" in done.stdout
     assert "all checked" in done.stdout
 
 

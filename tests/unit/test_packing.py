@@ -11,8 +11,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from parketto import FileInfo, InvalidArgument, plan_compaction_groups
-from parketto.plan.limits import MEGABYTE, Thresholds
+from parketto.plan.limits import MEGABYTE, CompactionScope, Thresholds
 from parketto.plan.packing import pack
+from parketto.plan.rewrite import plan_compaction
 
 Sizes = list[tuple[int, int]]
 
@@ -164,3 +165,62 @@ def test_rows_are_whole_numbers() -> None:
     assert plan_compaction_groups([], target_rows_per_file=1e6)["groups"] == []  # type: ignore[arg-type]
     with pytest.raises(InvalidArgument, match="whole number"):
         plan_compaction_groups([], target_rows_per_file=10.5)  # type: ignore[arg-type]
+
+
+class TestScope:
+    """Which partitions and files a compaction may touch: planned, without any file."""
+
+    @staticmethod
+    def planned(
+        sizes: dict[str, list[int]], scope: CompactionScope | None, target: int = 100
+    ) -> dict[str, list[int]]:
+        """The sizes in each directory after the plan, if bytes add up."""
+        found = [
+            FileInfo(f"{folder}/{number:03d}-{size}.parquet", size, size)
+            for folder, each in sizes.items()
+            for number, size in enumerate(each)
+        ]
+        plan = plan_compaction(found, Thresholds(target, None), scope=scope)
+        after: dict[str, list[int]] = {folder: [] for folder in sizes}
+        for file in plan.untouched:
+            after[file.directory].append(file.size_bytes)
+        for group in plan.groups:
+            after[group.directory].append(group.size_bytes)
+        assert sorted(plan.files, key=id) == sorted(found, key=id), "every file is accounted for"
+        return {folder: sorted(each) for folder, each in after.items()}
+
+    def test_by_default_all_files_count(self) -> None:
+        assert self.planned({"a": [10, 20], "b": [5]}, None) == {"a": [30], "b": [5]}
+
+    def test_partitions_with_too_few_files_are_left_alone(self) -> None:
+        sizes = {"a": [10] * 5, "b": [10] * 4}
+        assert self.planned(sizes, CompactionScope(5)) == {"a": [50], "b": [10] * 4}
+
+    def test_a_file_of_exactly_the_limit_is_too_large(self) -> None:
+        assert self.planned({"a": [19, 19, 20]}, CompactionScope(2, 20)) == {"a": [20, 38]}
+        assert self.planned({"a": [19, 19, 20]}, CompactionScope(3, 20)) == {"a": [19, 19, 20]}
+
+    def test_a_lonely_file_may_be_split_all_the_same(self) -> None:
+        plan = plan_compaction([FileInfo("a/x.parquet", 10, 1000)], Thresholds(None, 300))
+        assert [group.outputs for group in plan.groups] == [4]
+
+    @settings(max_examples=300)
+    @given(
+        st.lists(st.lists(amounts, max_size=9), min_size=1, max_size=3),
+        st.integers(1, 6),
+        st.one_of(st.none(), st.integers(1, 150)),
+    )
+    def test_limits_hold_and_a_second_plan_is_empty(
+        self, partitions: list[list[int]], least: int, limit: int | None
+    ) -> None:
+        scope = CompactionScope(least, limit)
+        sizes = {f"p{number}": sorted(each) for number, each in enumerate(partitions)}
+        after = self.planned(sizes, scope)
+        for folder, before in sizes.items():
+            small = [size for size in before if limit is None or size < limit]
+            if len(small) < least:
+                assert after[folder] == before
+            kept = Counter(size for size in before if limit is not None and size >= limit)
+            assert not kept - Counter(after[folder]), "files that are too large stay as they are"
+            assert sum(after[folder]) == sum(before)
+        assert self.planned(after, scope) == after
