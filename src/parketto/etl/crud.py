@@ -12,6 +12,7 @@ from fsspec import AbstractFileSystem
 from parketto.dataset import Dataset
 from parketto.engines.base import Engine, ProgressCallback
 from parketto.errors import ColumnNotFound
+from parketto.etl.progress import shown
 from parketto.plan.limits import check_codec, check_names
 from parketto.plan.merge import MergeRules
 from parketto.stats import EditStats, RestoreStats
@@ -51,7 +52,7 @@ class ParquetCRUD:
             `"pyarrow"`, or an engine of your own.
         filesystem: An fsspec filesystem, if the path alone does not say which.
         storage_options: Where the files are, or options for the filesystem that the path names.
-        progress: Called with a `Progress` whenever a piece of the work is done.
+        progress: Called with a `Progress` as work gets done; by default a bar, on a terminal with `rich`.
 
     Example:
         >>> import pyarrow as pa
@@ -113,14 +114,15 @@ class ParquetCRUD:
             >>> crud.delete(pl.col("spread") > 500)["rows_after"]
             2
         """
-        stats = self._dataset.delete(
-            filter_expr,
-            partition_filter,
-            self._codec,
-            dry_run,
-            backup=self._backup(create_backup),
-            progress=self._progress,
-        )
+        with shown(self._progress, "deleting") as progress:
+            stats = self._dataset.delete(
+                filter_expr,
+                partition_filter,
+                self._codec,
+                dry_run,
+                backup=self._backup(create_backup),
+                progress=progress,
+            )
         return self._edited("delete", stats, deleted=stats["rows_matched"])
 
     def update(
@@ -154,15 +156,16 @@ class ParquetCRUD:
             >>> crud.update(pl.col("spread").is_null(), {"spread": 10.0 - pl.col("bid")})["rows_updated"]
             1
         """
-        stats = self._dataset.update(
-            filter_expr,
-            update_expr,
-            partition_filter,
-            self._codec,
-            dry_run,
-            backup=self._backup(create_backup),
-            progress=self._progress,
-        )
+        with shown(self._progress, "updating") as progress:
+            stats = self._dataset.update(
+                filter_expr,
+                update_expr,
+                partition_filter,
+                self._codec,
+                dry_run,
+                backup=self._backup(create_backup),
+                progress=progress,
+            )
         return self._edited("update", stats, updated=stats["rows_matched"])
 
     def upsert(
@@ -211,7 +214,8 @@ class ParquetCRUD:
             raise ColumnNotFound(missing, source.schema.names, "Partition columns", "in data")
         rules = MergeRules.of("upsert", key_cols, update_columns=update_cols, partial=True)
         backup = self._backup(create_backup)
-        report = dataset._merge(source, rules, self._codec, columns, self._progress, dry_run, backup)
+        with shown(self._progress, "upserting") as progress:
+            report = dataset._merge(source, rules, self._codec, columns, progress, dry_run, backup)
         stats = CRUDStats(
             partitions_affected=report.partitions_affected,
             files_read=report.files_scanned,
