@@ -29,7 +29,7 @@ import pyarrow as pa
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812 - the customary name
 
-from parketto import Dataset
+from parketto import Dataset, sql
 from trades import COLUMNS, PRODUCTS, make_data, make_source
 
 SOURCE_ROWS = 1_000
@@ -76,6 +76,30 @@ def scenarios(spark: SparkSession, files: int, rows: int) -> list[Scenario]:
             lambda dataset: dataset.repartition(["product"]),
             lambda frame, out: frame.repartition("product").write.partitionBy("product").parquet(out),
             "SELECT * FROM data",
+        ),
+    ]
+
+
+def partition_scenarios() -> list[Scenario]:
+    """Requests about 1 % of the rows of one partition."""
+    rows = "bucket = 7 AND id % 100 = 3"
+    doubled = f"SELECT * REPLACE (CASE WHEN {rows} THEN price * 2 ELSE price END AS price) FROM data"
+    return [
+        Scenario(
+            "delete 1 % of one partition",
+            lambda dataset: dataset.delete(rows),
+            lambda frame, out: frame.where(f"NOT ({rows})").write.partitionBy("bucket").parquet(out),
+            f"SELECT * FROM data WHERE NOT ({rows})",
+        ),
+        Scenario(
+            "update 1 % of one partition",
+            lambda dataset: dataset.update(rows, {"price": sql("price * 2")}),
+            lambda frame, out: (
+                frame.withColumn("price", F.expr(f"CASE WHEN {rows} THEN price * 2 ELSE price END"))
+                .write.partitionBy("bucket")
+                .parquet(out)
+            ),
+            doubled,
         ),
     ]
 
@@ -198,6 +222,7 @@ def main() -> None:
     parser.add_argument("--files", type=int, default=200)
     parser.add_argument("--rows", type=int, default=5_000_000, help="rows of all files together")
     parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--partitioned", action="store_true", help="100 partitions; edits of one of them")
     parser.add_argument("--only", default="", help="scenarios whose name contains this")
     parser.add_argument("--json", action="store_true", help="print every measurement as JSON instead")
     parser.add_argument("--profile", metavar="FOLDER", help="write there a profile of the driver per scenario")
@@ -206,6 +231,8 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as folder:
         source = f"{folder}/source"
         make_data(source, arguments.files, arguments.rows)
+        if arguments.partitioned:
+            Dataset(source, engine="duckdb").repartition(["bucket"])
         start = time.perf_counter()
         spark = Dataset(source, engine="spark").engine.session
         size = sum(parquet_files(source).values())
@@ -214,9 +241,10 @@ def main() -> None:
             f"Spark {spark.version} started in {time.perf_counter() - start:.1f} s",
             file=sys.stderr,
         )
-        chosen = [
-            item for item in scenarios(spark, arguments.files, arguments.rows) if arguments.only in item.name
-        ]
+        offered = (
+            partition_scenarios() if arguments.partitioned else scenarios(spark, arguments.files, arguments.rows)
+        )
+        chosen = [item for item in offered if arguments.only in item.name]
         expected = {item.name: contents(source, item.expected) for item in chosen}
         contestants: dict[str, Callable[[Scenario, str], tuple[str, float]]] = {
             "parketto": partial(run_parketto, profiling=arguments.profile),

@@ -20,6 +20,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import numpy as np
+import polars as pl
 import pyarrow as pa
 import pyarrow.parquet as pq
 from rich.console import Console
@@ -27,7 +28,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeElapsed
 from rich.progress import Progress as ProgressBar
 from rich.table import Table
 
-from parketto import Dataset, Progress
+from parketto import Dataset, ParquetCRUD, Progress, Repartitioner
 from parketto.engines.spark.engine import SparkEngine
 
 if TYPE_CHECKING:
@@ -46,6 +47,8 @@ NEW_TICKS = 50
 FAULTY_PRODUCT = "ETH-USD"
 OUTLIERS_PER_DAY = 60
 OUTLIER_PRICE = 1_000_000.0
+CROSSED_PRODUCT = "SOL-USD"
+CROSSED_PER_DAY = 40
 Counted = Callable[[Progress], None]
 
 
@@ -78,11 +81,20 @@ def make_market_data(root: str) -> None:
                 bids = ticks.column("best_bid").to_numpy().copy()
                 bids[rng.choice(ROWS_PER_DAY // 2, OUTLIERS_PER_DAY, replace=False)] = OUTLIER_PRICE
                 ticks = ticks.set_column(2, "best_bid", pa.array(bids))
+            if name == CROSSED_PRODUCT:
+                ticks = _crossed(ticks, rng.choice(ROWS_PER_DAY, CROSSED_PER_DAY, replace=False))
             folder = Path(root) / f"product_id={name}" / f"date={date}"
             folder.mkdir(parents=True)
             for number in range(FILES_PER_PARTITION):
                 part = ticks.slice(number * ROWS_PER_FILE, ROWS_PER_FILE)
                 pq.write_table(part, folder / f"ticks-{number + 1:04d}.parquet")
+
+
+def _crossed(ticks: pa.Table, rows: np.ndarray) -> pa.Table:
+    """Ticks of which some have bid and ask in each other's place."""
+    bids, asks = (ticks.column(name).to_numpy().copy() for name in ("best_bid", "best_ask"))
+    bids[rows], asks[rows] = asks[rows], bids[rows]
+    return ticks.set_column(2, "best_bid", pa.array(bids)).set_column(3, "best_ask", pa.array(asks))
 
 
 def make_new_day() -> pa.Table:
@@ -255,6 +267,27 @@ def delete_outliers(tour: Tour) -> None:
     assert tour.rows == before - done["rows_matched"], "the outliers are gone, and nothing else"
 
 
+def fix_crossed(tour: Tour, backups: str) -> None:
+    """Correct bad rows by Polars expressions, with a backup that is tried out."""
+    tour.heading("Fix bad rows", "quotes whose bid is above their ask are turned round; Polars says which and how")
+    before = tour.rows
+    crossed = pl.col("best_bid") > pl.col("best_ask")
+    swapped = {"best_bid": pl.col("best_ask"), "best_ask": pl.col("best_bid")}
+    with tour.step("fix bad rows") as progress:
+        crud = ParquetCRUD(tour.dataset.path, "snappy", backups, engine=tour.dataset.engine, progress=progress)
+        done = crud.update(crossed, swapped, {"product_id": CROSSED_PRODUCT})
+        assert done["backup_path"] is not None, "a backup was asked for"
+        undone = crud.restore(done["backup_path"])
+        again = crud.update(crossed, swapped, {"product_id": CROSSED_PRODUCT})
+    console.print(
+        f"   {done['rows_updated']} rows in {done['files_deleted']} files; undone from the backup "
+        f"({undone['files_restored']} files came back), and done again"
+    )
+    assert done["rows_updated"] == again["rows_updated"] == CROSSED_PER_DAY * len(DAYS), "all of them"
+    assert crud.delete(crossed, dry_run=True)["rows_deleted"] == 0, "no quote is crossed any more"
+    assert tour.rows == before, "an update keeps every row"
+
+
 def crash(tour: Tour) -> None:
     """Kill a compaction, hard, at some moment of its work; a light engine in the child saves another Spark."""
     tour.heading("Crash", "a compaction in another process is killed with SIGKILL in the middle")
@@ -305,6 +338,26 @@ def cluster(tour: Tour) -> None:
     console.print("   done again: 0 files rewritten")
 
 
+def repartition(tour: Tour, target: str) -> None:
+    """The same rows in a new place, by the hour."""
+    tour.heading("Repartition", "by product and hour, into a new dataset; the hour is calculated on the way")
+    mover = Repartitioner(tour.dataset.path, target, ["product_id", "hour"], engine=tour.dataset.engine)
+    start = time.perf_counter()
+    done = mover.repartition(transform_fn=with_hour)
+    seconds = time.perf_counter() - start
+    console.print(
+        f"   {done['records_written']:,} rows in {done['partitions_created']} partitions and "
+        f"{done['files_written']} files, in {seconds:.1f} s; the old dataset is as it was"
+    )
+    assert done["records_written"] == done["records_read"] == tour.rows, "every row, once"
+    assert done["partitions_created"] == done["files_written"] == 24 * len(PRODUCTS), "a file for every hour"
+
+
+def with_hour(ticks: pl.DataFrame) -> pl.DataFrame:
+    """What Spark's tasks do to every batch of rows."""
+    return ticks.with_columns(pl.col("time").dt.hour().alias("hour"))
+
+
 def query(tour: Tour, spark: SparkSession) -> None:
     """Read the result with Spark alone."""
     tour.heading("Read", "it is plain Parquet: Spark SQL reads the directory as it is")
@@ -340,11 +393,14 @@ def main() -> None:
         ingest(tour, spark)
         correct(tour)
         delete_outliers(tour)
+        fix_crossed(tour, os.path.join(folder, "backups"))
         crash(tour)
         compact(tour)
         cluster(tour)
+        repartition(tour, os.path.join(folder, "ticks-by-hour"))
         query(tour, spark)
-        assert os.listdir(folder) == ["ticks"], "nothing is left beside the dataset"
+        beside = ["backups", "ticks", "ticks-by-hour"]
+        assert sorted(os.listdir(folder)) == beside, "nothing is left beside the datasets"
         assert sorted(os.listdir(root)) == [f"product_id={name}" for name in PRODUCTS], "nor inside of it"
         spark.stop()
         console.print()

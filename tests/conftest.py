@@ -98,7 +98,7 @@ def _memory_on_spark(item: pytest.Item) -> bool:
     chosen = getattr(getattr(item, "callspec", None), "params", {})
     engines = [chosen.get("engine", ""), chosen.get("merge_engine", "")]
     in_memory = chosen.get("place") == "memory" or "memory" in getattr(item, "fixturenames", ())
-    return in_memory and any(name.startswith("spark") for name in engines)
+    return in_memory and any(str(name).startswith("spark") for name in engines)
 
 
 @pytest.fixture

@@ -24,7 +24,15 @@ from parketto.errors import (
     TransformFailed,
     UnreadableFile,
 )
-from parketto.etl import CompactionStats, ParquetCompactor, Repartitioner, RepartitionStats, SizeEstimate
+from parketto.etl import (
+    CompactionStats,
+    CRUDStats,
+    ParquetCompactor,
+    ParquetCRUD,
+    Repartitioner,
+    RepartitionStats,
+    SizeEstimate,
+)
 from parketto.handlers import (
     DuckDBParquetHandler,
     SparkParquetHandler,
@@ -41,7 +49,7 @@ from parketto.planning import (
     plan_compaction_groups,
     plan_optimize_groups,
 )
-from parketto.stats import EditStats, MaintenanceStats, WriteStats
+from parketto.stats import EditStats, MaintenanceStats, RestoreStats, WriteStats
 from parketto.storage.footers import ColumnStats, FileInfo, RowGroupInfo
 from parketto.storage.options import AwsStorageOptions, LocalStorageOptions, StorageOptions
 
@@ -53,6 +61,7 @@ _logging.getLogger(__name__).addHandler(_logging.NullHandler())
 __all__ = [
     "AuthenticationFailed",
     "AwsStorageOptions",
+    "CRUDStats",
     "ColumnNotFound",
     "ColumnStats",
     "CommitConflict",
@@ -78,11 +87,13 @@ __all__ = [
     "NotADataset",
     "NotPlainParquet",
     "ParkettoError",
+    "ParquetCRUD",
     "ParquetCompactor",
     "Progress",
     "Recovery",
     "RepartitionStats",
     "Repartitioner",
+    "RestoreStats",
     "RowGroupInfo",
     "SizeEstimate",
     "SparkParquetHandler",

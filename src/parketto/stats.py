@@ -63,6 +63,8 @@ class EditStats(TypedDict):
     files_rewritten: int
     #: Files of which no row was left.
     files_removed: int
+    #: New files: the successors of rewritten ones, and those for rows that moved to another partition.
+    files_written: int
     rewritten_bytes: int
     partitions_affected: int
     dry_run: bool

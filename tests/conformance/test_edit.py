@@ -7,8 +7,9 @@ import os
 from collections import Counter
 from collections.abc import Callable
 from decimal import Decimal
-from typing import Any
+from typing import Any, ClassVar
 
+import polars as pl
 import pyarrow as pa
 import pyarrow.compute as pc
 import pytest
@@ -271,6 +272,119 @@ class TestPartitions:
             place.write_files({f"date={day}/f.parquet": pa.table({"n": [1, 2]})})
         assert place.dataset(engine=engine).delete("date < DATE '2025-11-25'")["rows_matched"] == 2
         assert {os.path.dirname(path) for path in place.files()} == {"date=2025-11-25"}
+
+
+def in_all_languages(sides: list[str]) -> dict[str, tuple[Any, dict[str, Any]]]:
+    """One condition and one change, said in each language: asks for early hours on the 25th with a known price."""
+    from pyspark.sql import functions
+
+    day, at = dt.date(2025, 11, 25), dt.datetime(2025, 11, 25, 6, tzinfo=dt.UTC)
+    arrow = (
+        (pc.field("day") == day)
+        & pc.is_in(pc.field("side"), pa.array(sides))
+        & (pc.field("at") < pa.scalar(at, pa.timestamp("ns", "UTC")))
+        & (pc.field("price") < 100.0)
+    )
+    polars = (
+        (pl.col("day") == day) & pl.col("side").is_in(sides) & (pl.col("at") < at) & ~(pl.col("price") >= 100.0)
+    )
+    spark = (
+        (functions.col("day") == day)
+        & functions.col("side").isin(sides)
+        & (functions.col("at") < functions.lit(at))
+        & ~(functions.col("price") >= 100.0)
+    )
+    listed = ", ".join("'" + side.replace("'", "''") + "'" for side in sides)
+    text = f"day = DATE '{day}' AND side IN ({listed}) AND at < '2025-11-25 06:00:00' AND NOT price >= 100.0"
+    return {
+        "sql": (text, {"price": sql("price * 2"), "side": sql("side || '?'")}),
+        "arrow": (
+            arrow,
+            {"price": pc.field("price") * 2, "side": pc.binary_join_element_wise(pc.field("side"), "?", "")},
+        ),
+        "polars": (polars, {"price": pl.col("price") * 2, "side": pl.col("side") + "?"}),
+        "spark": (
+            spark,
+            {
+                "price": functions.col("price") * 2,
+                "side": functions.concat(functions.col("side"), functions.lit("?")),
+            },
+        ),
+    }
+
+
+class TestLanguages:
+    """The same condition, and the same new values, in SQL, PyArrow, Polars and Spark."""
+
+    SIDES: ClassVar = ["ask", 'it\'s \\ "odd"']
+
+    def write(self, place: Place, *, inside: bool) -> None:
+        for day in (24, 25, 26):
+            for half in (0, 12):
+                hours = range(half, half + 12)
+                table = pa.table(
+                    {
+                        "day": [dt.date(2025, 11, day)] * 12,
+                        "side": pa.array(
+                            [[*self.SIDES, "bid", None][hour % 4] for hour in hours]
+                        ).dictionary_encode(),
+                        "at": pa.array(
+                            [dt.datetime(2025, 11, day, hour, tzinfo=dt.UTC) for hour in hours],
+                            pa.timestamp("ns", "UTC"),
+                        ),
+                        "price": [None if hour % 5 == 0 else hour * 10.0 for hour in hours],
+                    }
+                )
+                kept = table if inside else table.drop_columns(["day"])
+                place.write_files({f"day=2025-11-{day}/{half}.parquet": kept})
+
+    @pytest.mark.parametrize("inside", [True, False], ids=["inside", "path only"])
+    @pytest.mark.parametrize("operation", ["delete", "update"])
+    def test_say_the_same(self, local: Place, spark: Any, engine: Engine, operation: str, inside: bool) -> None:
+        found = {}
+        for language, (where, values) in in_all_languages(self.SIDES).items():
+            place = Place(f"{local.root}-{language}", local.fs)
+            self.write(place, inside=inside)
+            dataset = place.dataset(engine=engine)
+            stats = dataset.delete(where) if operation == "delete" else dataset.update(where, values)
+            rows = sorted(map(repr, dataset.read().to_pylist()))
+            found[language] = (stats, rows)
+        stats, rows = found["sql"]
+        assert (stats["rows_matched"], stats["files_scanned"], stats["files_rewritten"]) == (2, 1, 1)
+        assert len(rows) == (70 if operation == "delete" else 72)
+        for language, result in found.items():
+            assert result == found["sql"], language
+
+    def test_refused_before_anything_is_touched(self, market: Place, engine: Engine) -> None:
+        before = market.state()
+        dataset = market.dataset(engine=engine)
+        with pytest.raises(ValueError, match=r'col\("price"\)\.mean\(\) is not known to be calculated row by row'):
+            dataset.delete(pl.col("price") > pl.col("price").mean())
+        with pytest.raises(ColumnNotFound, match=r"'prise'.*available columns: 'id', 'price'"):
+            dataset.update("TRUE", {"price": pl.col("prise")})
+        with pytest.raises(
+            ValueError, match="SQL text, a PyArrow expression, a Polars expression or a Spark Column"
+        ):
+            dataset.delete(lambda row: True)
+        assert market.state() == before
+        assert market.left_behind() == []
+
+    def test_values_that_do_not_fit_stop_the_update(self, market: Place, engine: Engine) -> None:
+        before = market.state()
+        with pytest.raises(ValueError, match=r"-100.*does not fit into column 'id' of type uint64"):
+            market.dataset(engine=engine).update(pl.col("id") == 0, {"id": pl.col("id").cast(pl.Int64) - 100})
+        assert market.state() == before
+        assert market.left_behind() == []
+
+    def test_changed_partition_moves_the_row(self, local: Place, engine: Engine) -> None:
+        self.write(local, inside=False)
+        local.dataset(engine=engine).update(pl.col("side").is_null(), {"day": pl.col("day") + pl.duration(days=1)})
+        folders = Counter(
+            os.path.basename(os.path.dirname(path))
+            for path in oracle.data_files(local.root, local.fs)
+            for _ in range(oracle.read_file(path, local.fs).num_rows)
+        )
+        assert folders == {"day=2025-11-24": 18, "day=2025-11-25": 24, "day=2025-11-26": 24, "day=2025-11-27": 6}
 
 
 class TestRepartition:

@@ -20,19 +20,24 @@ MEASURE = """
 import json, sys
 import pyarrow.parquet
 from parketto import Dataset
-import parketto.engines.pyarrow.engine
+import duckdb, parketto.engines.pyarrow.engine
 def peak():  # not ru_maxrss: there a child begins with what its parent has used
     with open("/proc/self/status") as status:
         return next(int(line.split()[1]) // 1024 for line in status if line.startswith("VmHWM"))
-dataset = Dataset(sys.argv[1], memory_mb=int(sys.argv[3]))
+root, operation, memory_mb, engine = sys.argv[1:]
+dataset = Dataset(root, memory_mb=int(memory_mb), engine=engine)
+dataset.files()
 before = peak()
-stats = dataset.compact() if sys.argv[2] == "compact" else dataset.optimize(["n"])
-print(json.dumps({"before": before, "peak": peak(), "files": stats["after_file_count"]}))
+if operation == "merge":
+    dataset.merge(f"{root}-source", "n")
+else:
+    dataset.compact() if operation == "compact" else dataset.optimize(["n"])
+print(json.dumps({"before": before, "peak": peak(), "files": len(dataset.files())}))
 """
 
 
-def measure(root: str, operation: str, memory_mb: int) -> dict[str, int]:
-    command = [sys.executable, "-c", MEASURE, root, operation, str(memory_mb)]
+def measure(root: str, operation: str, memory_mb: int, engine: str = "pyarrow") -> dict[str, int]:
+    command = [sys.executable, "-c", MEASURE, root, operation, str(memory_mb), engine]
     result: dict[str, int] = json.loads(subprocess.run(command, check=True, capture_output=True).stdout)
     return result
 
@@ -65,3 +70,30 @@ def test_ten_times_the_files_take_no_more_memory(local: Place) -> None:
         found = measure(root, "compact", memory_mb=32)
         peaks.append(found["peak"] - found["before"])
     assert peaks[1] < peaks[0] + 48, peaks
+
+
+def test_duckdb_spills(local: Place) -> None:
+    """Five times as much data as memory: a merge of a fifth of the rows, then all of them in order."""
+    os.makedirs(local.root)
+    rng = np.random.default_rng(4)
+    texts = pa.array([f"{number:06d}" * 55 for number in range(500)])
+    rows = 100_000
+    keys = rng.permutation(2_400_000)
+
+    def write(path: str, numbers: np.ndarray, mark: int) -> int:
+        some = texts.take(pa.array(rng.integers(0, len(texts), len(numbers))))
+        table = pa.table({"n": numbers, "text": some, "mark": np.full(len(numbers), mark)})
+        pq.write_table(table, path)
+        return int(table.nbytes)
+
+    decoded = sum(write(f"{local.root}/{at}.parquet", keys[at * rows : (at + 1) * rows], 0) for at in range(20))
+    assert decoded > 5 * 128 * 2**20
+    os.makedirs(f"{local.root}-source")
+    write(f"{local.root}-source/a.parquet", keys[1_800_000:2_200_000], 1)
+    for operation in ("merge", "optimize"):
+        found = measure(local.root, operation, memory_mb=128, engine="duckdb")
+        assert found["peak"] - found["before"] < 448, found
+    assert found["files"] == 1
+    result = pq.read_table(local.root, columns=["n", "mark"]).to_pydict()
+    assert result["n"] == sorted(keys[:2_200_000].tolist())
+    assert sum(result["mark"]) == 400_000

@@ -20,7 +20,7 @@ def test_readme_examples_run(
     monkeypatch.chdir(tmp_path)
     monkeypatch.delenv("PARKETTO_ENGINE")
     blocks = re.findall(r"```python\n(.*?)```", (ROOT / "README.md").read_text(), re.S)
-    assert len(blocks) == 5
+    assert len(blocks) == 6
     names: dict[str, object] = {}
     for block in blocks:
         exec(compile(block, "README.md", "exec"), names)
@@ -30,7 +30,9 @@ def test_readme_examples_run(
     assert "[2, 5, 5, 7, 7, 10, 14, 18]" in said
     assert "[Row(n=510)]" in said
     assert "{'n': 2, 'top': 12.5}" in said
-    assert sorted(path.name for path in tmp_path.iterdir()) == ["events", "numbers", "ticks", "trades"]
+    assert "deleted 1, restored 1" in said
+    made = ["backups", "events", "numbers", "quotes", "quotes_by_side", "ticks", "trades"]
+    assert sorted(path.name for path in tmp_path.iterdir()) == made
 
 
 def test_demo_runs() -> None:
@@ -47,6 +49,15 @@ def test_merging_example_runs() -> None:
     )
     assert done.returncode == 0, done.stderr
     assert "all checked" in done.stdout
+
+
+def test_corrections_example_runs() -> None:
+    """With the engine of the tests: the same operations run on Spark elsewhere."""
+    done = subprocess.run(
+        [sys.executable, ROOT / "examples" / "corrections.py"], capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    assert "all checked: 3,993 rows" in done.stdout
 
 
 def test_repartitioning_example_runs() -> None:

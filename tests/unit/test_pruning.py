@@ -13,28 +13,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from helpers.conditions import conditions, tables
+from helpers.files import file_of
 from parketto.plan.expressions import predicate
 from parketto.plan.pruning import may_match, partition_types, row_groups_may_match
 from parketto.plan.values import plain, plain_type
-from parketto.storage.footers import ColumnStats, FileInfo, FooterReader, RowGroupInfo
-from parketto.storage.store import FileEntry
-
-
-class _Memory:
-    """As much of a store as reading a footer takes."""
-
-    def __init__(self, data: bytes) -> None:
-        self.data = data
-
-    def read_range(self, path: str, start: int, end: int) -> bytes:
-        return self.data[start:end]
-
-
-def file_of(table, partition=(), **options) -> FileInfo:
-    sink = io.BytesIO()
-    pq.write_table(table, sink, **options)
-    data = sink.getvalue()
-    return FooterReader(_Memory(data), None).read(FileEntry("t/a.parquet", len(data), ""), partition)
+from parketto.storage.footers import ColumnStats, FileInfo, RowGroupInfo
 
 
 def kept(where, *files, types=None):

@@ -93,9 +93,7 @@ class BaseDataset:
         """Where to keep what is retired: a folder on the dataset's filesystem, or a URL of any other."""
         if directory is None:
             return None
-        text = os.fspath(directory)
-        filesystem = None if "://" in text else self._store.fs
-        store, location = open_store(text, filesystem, self._storage_options)
-        backups = Backups(store, location, as_url="://" in text)
+        store, location = open_store(directory, self._store.fs, self._storage_options)
+        backups = Backups(store, location, as_url="://" in os.fspath(directory))
         backups.check_outside(self._store, self.path)
         return backups

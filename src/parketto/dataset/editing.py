@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pyarrow.compute as pc
 
 from parketto.dataset.base import BaseDataset
 from parketto.engines.base import ProgressCallback
+from parketto.kernels.rows import RowSource
 from parketto.operations.edit import EditRequest, edit
 from parketto.operations.merge import MergeReport, merge
 from parketto.operations.restore import restore
@@ -19,6 +20,10 @@ from parketto.plan.rewrite import check_partition_columns
 from parketto.stats import EditStats, RestoreStats
 from parketto.storage.hive import PartitionFilter
 from parketto.storage.opening import open_store
+
+if TYPE_CHECKING:
+    import polars as pl
+    from pyspark.sql import Column
 
 
 class EditableDataset(BaseDataset):
@@ -78,11 +83,11 @@ class EditableDataset(BaseDataset):
             {'inserted': 0, 'updated': 1, 'deleted': 2, 'total': 1}
         """
         rules = MergeRules.of(strategy, key_columns, dedup_order_by, update_columns, partial=partial)
-        return self._merge(source, rules, compression, partition_by, progress, dry_run, backup).stats
+        return self._merge(self._rows(source), rules, compression, partition_by, progress, dry_run, backup).stats
 
     def _merge(
         self,
-        source: Any,
+        rows: RowSource,
         rules: MergeRules,
         compression: str,
         partition_by: str | Sequence[str] | None,
@@ -92,7 +97,6 @@ class EditableDataset(BaseDataset):
     ) -> MergeReport:
         """The same, with all that is known afterwards."""
         codec = check_codec(compression) or "none"
-        rows = self._rows(source)
         partitions = check_partition_columns(partition_by, rows.schema)
         return merge(
             self._place,
@@ -107,7 +111,7 @@ class EditableDataset(BaseDataset):
 
     def delete(
         self,
-        where: str | pc.Expression,
+        where: str | pc.Expression | pl.Expr | Column,
         partition_filter: PartitionFilter = None,
         compression: str | None = None,
         dry_run: bool = False,
@@ -118,8 +122,9 @@ class EditableDataset(BaseDataset):
         """Remove the rows for which a condition is true. Files without such a row are not touched.
 
         Args:
-            where: An SQL condition (`"price > 100 AND side = 'ask'"`) or a PyArrow expression. A row for which it
-                is NULL stays.
+            where: A condition: SQL (`"price > 100 AND side = 'ask'"`), a PyArrow expression, a Polars expression
+                (`pl.col("price") > 100`) or a Spark Column (`F.col("price") > 100`). A row for which it is NULL
+                stays.
             partition_filter: Which partitions to work on; the others are not looked at.
             compression: The codec of rewritten files; by default each keeps its own.
             dry_run: Only count: nothing is written or removed.
@@ -141,13 +146,16 @@ class EditableDataset(BaseDataset):
             1
             >>> prices.read().column("price").to_pylist()
             [1.0, None]
+            >>> import polars as pl
+            >>> prices.delete(pl.col("price").is_null())["rows_matched"]
+            1
         """
         request = EditRequest("delete", where, None, check_codec(compression))
         return self._edit(request, partition_filter, progress, dry_run, backup)
 
     def update(
         self,
-        where: str | pc.Expression,
+        where: str | pc.Expression | pl.Expr | Column,
         values: Mapping[str, Any],
         partition_filter: PartitionFilter = None,
         compression: str | None = None,
@@ -159,9 +167,11 @@ class EditableDataset(BaseDataset):
         """Change the rows for which a condition is true. Files without such a row are not touched.
 
         Args:
-            where: An SQL condition or a PyArrow expression. A row for which it is NULL is not changed.
-            values: New values by column: plain values, `parketto.sql("price * 2")`, or PyArrow expressions. All
-                of them see the row as it was. A row whose partition column changes moves to its new partition.
+            where: A condition: SQL, a PyArrow expression, a Polars expression or a Spark Column. A row for which
+                it is NULL is not changed.
+            values: New values by column: plain values, `parketto.sql("price * 2")`, or expressions of PyArrow,
+                Polars or Spark, mixed as you like. All of them see the row as it was. A row whose partition column
+                changes moves to its new partition.
             partition_filter: Which partitions to work on; the others are not looked at.
             compression: The codec of rewritten files; by default each keeps its own.
             dry_run: Only count: nothing is written or removed.
@@ -226,7 +236,4 @@ class EditableDataset(BaseDataset):
             >>> prices.read().column("price").to_pylist()
             [1.0, 250.0]
         """
-        text = os.fspath(backup)
-        filesystem = None if "://" in text else self._store.fs
-        store, location = open_store(text, filesystem, self._storage_options)
-        return restore(self._place, store, location)
+        return restore(self._place, *open_store(backup, self._store.fs, self._storage_options))

@@ -94,6 +94,9 @@ class ParquetHandler:
             partition_by: Columns whose values become folders.
             progress: Called as work gets done.
 
+        Returns:
+            How many rows, files and bytes were written, and how many files were replaced.
+
         Raises:
             ValueError: A mode, codec or number that makes no sense.
             NotADirectoryError: The path is a file.
@@ -219,6 +222,10 @@ class ParquetHandler:
             dry_run: Only say what would be done.
             progress: Called as work gets done.
 
+        Returns:
+            How many files and bytes there were and are, how many were put together, and the codec; in a dry run
+            also the groups that are planned.
+
         Raises:
             FileNotFoundError: There is no dataset.
             ValueError: A threshold or codec that makes no sense.
@@ -258,6 +265,10 @@ class ParquetHandler:
             compression: Another codec for files that are rewritten; by default the one they have.
             dry_run: Only say what would be done.
             progress: Called as work gets done.
+
+        Returns:
+            How many files there were and are, how many were rewritten, along which columns, and the codec; in a
+            dry run also the groups that are planned.
 
         Raises:
             FileNotFoundError: There is no dataset.

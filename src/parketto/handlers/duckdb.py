@@ -84,6 +84,9 @@ class DuckDBParquetHandler(ParquetHandler):
             columns: Which columns to read; by default all.
             partition_filter: Which partitions of a dataset to read.
 
+        Returns:
+            The rows, in the order of the files.
+
         Raises:
             FileNotFoundError: There is nothing to read.
             ValueError: A column is not there; the message lists those that are.
@@ -113,6 +116,9 @@ class DuckDBParquetHandler(ParquetHandler):
             parameters: Values for `?` (a list) or for `$name` (a mapping). They are bound, never pasted.
             tables: Names that the query uses, each for a path, a PyArrow table or reader, or a pandas or Polars
                 frame.
+
+        Returns:
+            What the query gives, in the Arrow types that DuckDB has for it.
 
         Raises:
             duckdb.Error: Whatever DuckDB has to say about the query.

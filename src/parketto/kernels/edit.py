@@ -9,6 +9,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from parketto.kernels.carrier import carrier_schema, recast
+from parketto.kernels.partitions import folder_codes
 from parketto.kernels.reader import LogicalReader
 from parketto.kernels.rewrite import file_writer
 from parketto.kernels.work import Worker
@@ -25,6 +26,8 @@ class Edited:
     matched: int
     kept: Written = field(default_factory=Written)
     moved: Written = field(default_factory=Written)
+    #: In a dry run: the directories that rows would move to.
+    directories: frozenset[str] = frozenset()
 
 
 @dataclass(frozen=True)
@@ -55,7 +58,7 @@ class EditFile:
         """Look, and rewrite if there is a reason to."""
         matched = sum(pc.sum(mask).as_py() or 0 for _, mask in self._read(worker, self.condition.columns))
         if not matched or self.dry_run:
-            return Edited(matched)
+            return Edited(matched, directories=self._directories(worker) if matched else frozenset())
         if self.changes is None and matched == self.file.num_rows:
             return Edited(matched)
         if self.elsewhere is None:
@@ -64,6 +67,14 @@ class EditFile:
         if matched == self.file.num_rows:
             return Edited(matched, moved=moved)
         return Edited(matched, self._rewrite(worker, _without), moved)
+
+    def _directories(self, worker: Worker) -> frozenset[str]:
+        if self.elsewhere is None:
+            return frozenset()
+        output, found = self.elsewhere, set[str]()
+        for batch in self._matching(worker):
+            found.update(folder_codes(pa.Table.from_batches([batch]), output.partition_by)[1])
+        return frozenset(f"{output.directory}/{output.folders.get(name, name)}" for name in found)
 
     def _read(
         self, worker: Worker, columns: tuple[str, ...] | None = None

@@ -72,7 +72,7 @@ class PrepareSource:
             name: (found["min"], found["max"])
             for name, kind in kinds.items()
             if rows.num_rows and not pat.is_floating(kind) and not pat.is_fixed_size_binary(kind)
-            for found in [pc.min_max(rows.column(name))]
+            for found in [_min_max(rows.column(name))]
         }
 
 
@@ -185,3 +185,14 @@ def _ascending(rows: pa.Table, columns: Sequence[str]) -> Indices:
     table = pa.table(ranked)
     found = pc.sort_indices(table, sort_keys=[(name, "ascending") for name in table.column_names])
     return np.asarray(found.to_numpy(), dtype=np.int64)
+
+
+def _min_max(column: pa.ChunkedArray) -> dict[str, pa.Scalar]:
+    """The bounds of values without NULLs, of types too that Arrow can put in order but finds no bounds of."""
+    kind = column.type
+    if pat.is_decimal(kind) and kind.bit_width < 128:
+        column = column.cast(pa.decimal128(kind.precision, kind.scale))
+    elif pat.is_duration(kind):
+        column = column.cast(pa.int64())
+    found = pc.min_max(column)
+    return {end: found[end].cast(kind) for end in ("min", "max")}

@@ -77,6 +77,11 @@ class MergeTarget:
             self.additions if leaves else None,
         )
 
+    @property
+    def lacks_values(self) -> bool:
+        """Whether the source lacks a column that may not be NULL."""
+        return unfilled(self.rules, self.source, self.schema) is not None
+
     def refuse_unfilled(self, inserted: int) -> None:
         """Rows that are new must have what may not be NULL."""
         problem = unfilled(self.rules, self.source, self.schema)

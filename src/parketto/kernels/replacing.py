@@ -71,17 +71,21 @@ def rewrite_file(
     writer = file_writer(file, "merge", rewriting.compression, worker)
     names = [*schema.names, *(name for name in rewriting.form.path_only if name not in schema.names)]
     spool = _Spool(worker)
-    for batch in worker.until_cancelled(logical_rows(worker, file, names, rewriting.form)):
-        edits = edits_of(start, batch)
-        start += batch.num_rows
-        kept = _kept(batch.select(schema.names), edits, rewriting)
-        rows += kept.num_rows
-        for part in kept.to_batches():
-            writer.write(recast(part, schema))
-        if edits.leaving.any():
-            spool.add(_left(batch, edits, rewriting.updated))
-    if rows:
-        writer.finish()
+    try:
+        for batch in worker.until_cancelled(logical_rows(worker, file, names, rewriting.form)):
+            edits = edits_of(start, batch)
+            start += batch.num_rows
+            kept = _kept(batch.select(schema.names), edits, rewriting)
+            rows += kept.num_rows
+            for part in kept.to_batches():
+                writer.write(recast(part, schema))
+            if edits.leaving.any():
+                spool.add(_left(batch, edits, rewriting.updated))
+        if rows:
+            writer.finish()
+    except BaseException:
+        writer.abandon()
+        raise
     left = Written()
     if spool.rows:
         assert rewriting.elsewhere is not None, "rows leave for somewhere"

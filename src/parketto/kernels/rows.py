@@ -63,7 +63,7 @@ class FileRows:
 
     def selected(self, columns: Sequence[str]) -> FileRows:
         """The same files with fewer columns, in the order given."""
-        return replace(self, schema=pa.schema([self.schema.field(name) for name in columns]))
+        return replace(self, schema=pa.schema([self.schema.field(name) for name in columns], self.schema.metadata))
 
     @property
     def size_bytes(self) -> int:

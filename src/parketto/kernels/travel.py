@@ -92,7 +92,7 @@ def pack(batch: pa.RecordBatch, travelling: pa.Schema) -> pa.RecordBatch:
 
 def unpack(batch: pa.RecordBatch, schema: pa.Schema) -> pa.RecordBatch:
     """Rows as they were."""
-    columns = [_cast(column, kind) for column, kind in zip(batch.columns, schema.types, strict=True)]
+    columns = [_restored(column, kind) for column, kind in zip(batch.columns, schema.types, strict=True)]
     return pa.RecordBatch.from_arrays(columns, schema=schema)
 
 
@@ -122,3 +122,75 @@ def _cast(column: pa.Array, kind: pa.DataType) -> pa.Array:
     if pat.is_null(kind) or pat.is_null(column.type):
         return pa.nulls(len(column), kind)
     return column.cast(kind)
+
+
+def _restored(column: pa.Array, kind: pa.DataType) -> pa.Array:
+    """Values as they were.
+
+    Engines know no nested fields that are never NULL: where a whole struct is NULL, so are its fields. Arrow would
+    not cast these back, nor anything to its type without values, so such fields are put in place by hand.
+    """
+    loose = _loose(kind)
+    if loose == kind:
+        return _cast(column, kind)
+    # Copied together with nothing, an array has no offset: then its children are as long as they seem.
+    return _retyped(pa.concat_arrays([_cast(column, loose), pa.array([], loose)]), kind)
+
+
+def _loose(kind: pa.DataType) -> pa.DataType:
+    """A nested type with fields that may be NULL, and with none that can only be NULL."""
+    if isinstance(kind, pa.BaseExtensionType):
+        return kind
+    if pat.is_struct(kind):
+        return pa.struct([_loose_field(kind.field(at)) for at in range(kind.num_fields)])
+    if pat.is_map(kind):
+        return pa.map_(
+            kind.key_field.with_type(_loose(kind.key_type)), _loose_field(kind.item_field), kind.keys_sorted
+        )
+    if pat.is_fixed_size_list(kind):
+        return pa.list_(_loose_field(kind.value_field), kind.list_size)
+    if pat.is_list(kind):
+        return pa.list_(_loose_field(kind.value_field))
+    return pa.large_list(_loose_field(kind.value_field)) if pat.is_large_list(kind) else kind
+
+
+def _loose_field(field: pa.Field) -> pa.Field:
+    kind = pa.bool_() if pat.is_null(field.type) else _loose(field.type)
+    return field.with_type(kind).with_nullable(True)
+
+
+def _retyped(array: pa.Array, kind: pa.DataType, *, nullable: bool = True) -> pa.Array:
+    """An array without an offset in the type that its own is the loose one of: the same buffers, other fields."""
+    if pat.is_null(kind):
+        return pa.nulls(len(array))
+    if array.type == kind and (nullable or not array.null_count):
+        return array
+    own, children = _parts(array)
+    buffers = array.buffers()[:own]
+    fields = [kind.field(at) for at in range(len(children))]
+    return pa.Array.from_buffers(
+        kind,
+        len(array),
+        # What is below a NULL counts for nothing, and Arrow does not want it to be NULL itself.
+        buffers if nullable else [None, *buffers[1:]],
+        array.null_count if nullable else 0,
+        children=[
+            _retyped(child, field.type, nullable=field.nullable)
+            for child, field in zip(children, fields, strict=True)
+        ],
+    )
+
+
+def _parts(array: pa.Array) -> tuple[int, list[pa.Array]]:
+    """How many buffers are an array's own, and its children."""
+    kind = array.type
+    if pat.is_struct(kind):
+        return 1, [array.field(at) for at in range(kind.num_fields)]
+    if pat.is_map(kind):
+        entries = [kind.key_field, kind.item_field]
+        return 2, [pa.StructArray.from_arrays([array.keys, array.items], fields=entries)]
+    if pat.is_fixed_size_list(kind):
+        return 1, [array.values]
+    if pat.is_list(kind) or pat.is_large_list(kind):
+        return 2, [array.values]
+    return len(array.buffers()), []

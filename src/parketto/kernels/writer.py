@@ -93,8 +93,8 @@ class RollingWriter:
     ) -> None:
         if kind is None:
             self.finish()
-        elif self._sink is not None:
-            self._sink.close()
+        else:
+            self.abandon()
 
     def write(self, batch: pa.RecordBatch) -> None:
         """Take a batch in; full row groups and full files go out on the way."""
@@ -121,6 +121,13 @@ class RollingWriter:
         """Write what waits. Without any rows at all, one file with the schema is still made."""
         if self._waiting or self._writer is not None or not self.staged:
             self._close_file()
+
+    def abandon(self) -> None:
+        """Let go of a file that nobody will use."""
+        if self._writer is not None:
+            self._writer.is_open = False  # or it would write its footer when it is collected
+        if self._sink is not None:
+            self._sink.close()
 
     def _write_row_group(self) -> None:
         if not self._waiting:

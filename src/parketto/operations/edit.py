@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import posixpath
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -18,9 +19,10 @@ from parketto.kernels.rewrite import group_output
 from parketto.kernels.rows import common_schema
 from parketto.kernels.work import Staging
 from parketto.kernels.write import Output, Written
+from parketto.languages import assignments, predicate
 from parketto.operations.edits import leave_schema
 from parketto.operations.place import Backups, Place, entries
-from parketto.plan.expressions import Assignment, Predicate, assignments, predicate
+from parketto.plan.expressions import Assignment, Predicate
 from parketto.plan.form import Form, form_of
 from parketto.plan.pruning import may_match
 from parketto.plan.rewrite import FileGroup
@@ -172,8 +174,21 @@ def _stats(
         files_scanned=len(plan),
         files_rewritten=len(edits) - len(removed),
         files_removed=len(removed),
+        files_written=sum(_files_written(task, result, dry_run=dry_run) for task, result in edits),
         rewritten_bytes=sum(task.file.size_bytes for task, _ in edits if task not in removed),
-        partitions_affected=len({task.file.directory for task, _ in edits}),
+        partitions_affected=len(set[str]().union(*(_directories(task, result) for task, result in edits))),
         dry_run=dry_run,
         backup_path=backup_path,
     )
+
+
+def _files_written(task: EditFile, result: Edited, *, dry_run: bool) -> int:
+    if not dry_run:
+        return len(result.kept.staged) + len(result.moved.staged)
+    leaves = task.changes is None or task.elsewhere is not None
+    return int(not leaves or result.matched < task.file.num_rows) + len(result.directories)
+
+
+def _directories(task: EditFile, result: Edited) -> set[str]:
+    moved = {posixpath.dirname(file.destination) for file in result.moved.staged}
+    return {task.file.directory} | moved | result.directories

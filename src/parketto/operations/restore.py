@@ -5,7 +5,7 @@ from __future__ import annotations
 import posixpath
 
 from parketto.commit.backup import check_known, kept_file, read_manifest, transfer
-from parketto.errors import CommitConflict, InvalidArgument
+from parketto.errors import CommitConflict
 from parketto.operations.place import Place
 from parketto.stats import RestoreStats
 from parketto.storage.snapshot import read_snapshot
@@ -16,15 +16,13 @@ def restore(place: Place, backups: Store, path: str) -> RestoreStats:
     """Discover → stage copies → verify → commit → report."""
     manifest = read_manifest(backups, path)
     with place.transaction("restore") as transaction:
-        retired = check_known(place.store, place.root, manifest.published)
-        if not manifest.retired and not retired:
-            raise InvalidArgument(f"the backup {path!r} has nothing to bring back")
         taken = place.store.stat_many([f"{place.root}/{file.path}" for file in manifest.retired])
         if taken:
             raise CommitConflict(
                 f"{sorted(taken)[0]!r} is there again already, so the backup {path!r} was restored before, or its "
                 "operation never happened. Nothing was changed"
             )
+        retired = check_known(place.store, place.root, manifest.published)
         staged = []
         for number, file in enumerate(manifest.retired):
             directory, name = posixpath.split(f"{place.root}/{file.path}")

@@ -40,8 +40,7 @@ def path_rows(
     partition_filter: PartitionFilter = None,
 ) -> tuple[FileRows, str]:
     """The rows of a Parquet file or of a dataset, and the folder that its partitions are below."""
-    text = os.fspath(path)
-    store, location = open_store(text, None if "://" in text else filesystem, storage_options)
+    store, location = open_store(path, filesystem, storage_options)
     engine.check_store(store)
     if (entry := store.stat(location)) is not None:
         root = posixpath.dirname(location)

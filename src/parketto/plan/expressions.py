@@ -1,4 +1,6 @@
-"""What a delete or an update says: which rows, and which new values. SQL text or PyArrow expressions.
+"""What a delete or an update says: which rows, and which new values.
+
+SQL text and PyArrow expressions are understood here; other languages make formulas of their own.
 
 NULL is unknown: a row for which a condition is NULL does not match. In an update every expression sees the row as
 it was before.
@@ -8,8 +10,9 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, replace
 from types import MappingProxyType
+from typing import Protocol
 
 import numpy as np
 import pyarrow as pa
@@ -21,34 +24,95 @@ from parketto.plan.assigning import fitted, fitted_literal, own_type, refuse_nul
 from parketto.plan.sql import SQL, find_column, sql, translate
 from parketto.plan.values import ARROW_ERRORS, evaluate, plain, plain_table, plain_type
 
-__all__ = ["SQL", "Assignment", "Predicate", "assignments", "predicate", "sql", "updated"]
+__all__ = [
+    "SQL",
+    "ArrowCalculation",
+    "Assignment",
+    "Calculation",
+    "Formula",
+    "Predicate",
+    "assignments",
+    "known_columns",
+    "predicate",
+    "sql",
+    "targets",
+    "updated",
+]
 
 NO_CONSTANTS: Mapping[str, pa.Scalar] = MappingProxyType({})
 
 
+class Calculation(Protocol):
+    """What is calculated from the columns of a table. It can be pickled, and so travel to where the rows are."""
+
+    def run(self, table: pa.Table) -> pa.Array:
+        """A value for each row, in the order of the rows.
+
+        Raises:
+            InvalidArgument: If it cannot be calculated; says why.
+        """
+        ...
+
+
 @dataclass(frozen=True)
-class Predicate:
-    """A condition on rows.
-
-    It can be pickled, and so travel to where the rows are.
-
-    Attributes:
-        expression: The condition over the plain types of the columns in `fields`.
-        fields: The columns that it uses, in their plain types.
-        text: The condition as the caller gave it.
-        nan_aware: Whether it says of every NaN on its own what becomes of it, so that bounds which leave NaN out
-            may be used for pruning.
-    """
+class ArrowCalculation:
+    """A calculation that Arrow carries out."""
 
     expression: pc.Expression
+
+    def run(self, table: pa.Table) -> pa.Array:
+        """The values of the expression."""
+        try:
+            return evaluate(self.expression, table)
+        except ARROW_ERRORS as error:
+            raise InvalidArgument(" ".join(str(error).split())) from error
+
+
+@dataclass(frozen=True)
+class Formula:
+    """What a caller said about the values of a row, in whatever language, checked against the columns.
+
+    Attributes:
+        calculation: How its values are found.
+        type: The type of its values.
+        fields: The columns that it uses, in their plain types.
+        text: What the caller gave, for messages.
+        possible: If it is a condition: one that Arrow understands and that is true wherever this one is. Files for
+            which it cannot be true are not looked at.
+        nan_aware: Whether `possible` says of every NaN on its own what becomes of it, so that bounds which leave
+            NaN out may be used for pruning.
+    """
+
+    calculation: Calculation
+    type: pa.DataType
     fields: pa.Schema
     text: str
+    possible: pc.Expression
     nan_aware: bool = True
 
     @property
     def columns(self) -> tuple[str, ...]:
         """The columns that it uses, in the order of the schema."""
         return tuple(self.fields.names)
+
+    def values(self, batch: pa.RecordBatch, constants: Mapping[str, pa.Scalar], what: str = "") -> pa.Array:
+        """A value for each row of a batch that has the columns, in any order and among others."""
+        try:
+            return self.calculation.run(plain_table(batch, self.fields, constants))
+        except (InvalidArgument, *ARROW_ERRORS) as error:
+            raise InvalidArgument(f"{self.text!r}{what} failed: {' '.join(str(error).split())}") from error
+
+
+@dataclass(frozen=True)
+class Predicate:
+    """A condition on rows. It can be pickled."""
+
+    formula: Formula
+
+    @property
+    def columns(self) -> tuple[str, ...]:
+        """The columns that it uses, in the order of the schema."""
+        return self.formula.columns
 
     def matches(self, batch: pa.RecordBatch, constants: Mapping[str, pa.Scalar] = NO_CONSTANTS) -> pa.BooleanArray:
         """Which rows match; never NULL.
@@ -57,14 +121,13 @@ class Predicate:
             batch: Rows that have the columns, in any order and among others.
             constants: Values of columns that stand only in the path.
         """
-        try:
-            found = evaluate(self.expression, plain_table(batch, self.fields, constants))
-        except ARROW_ERRORS as error:
-            raise InvalidArgument(f"{self.text!r} failed: {' '.join(str(error).split())}") from error
+        found = self.formula.values(batch, constants)
+        if not pat.is_boolean(found.type):
+            raise InvalidArgument(f"{self.formula.text!r} is a value of type {found.type}, not a condition")
         return found.fill_null(False) if found.null_count else found
 
 
-def predicate(where: str | pc.Expression, schema: pa.Schema) -> Predicate:
+def predicate(where: str | pc.Expression | Formula, schema: pa.Schema) -> Predicate:
     """A condition, checked against the columns of a dataset.
 
     >>> rows = pa.record_batch({"id": [1, 2, None], "name": ["a", "b", "c"]})
@@ -76,29 +139,29 @@ def predicate(where: str | pc.Expression, schema: pa.Schema) -> Predicate:
         InvalidArgument: If it is no condition on single rows.
         ColumnNotFound: If it uses a column that is not in the schema.
     """
-    expression, kind, columns = _bound(where, schema, "where")
-    if not pat.is_boolean(kind):
-        if not pat.is_null(kind):
-            raise InvalidArgument(f"{str(where)!r} is a value of type {kind}, not a condition")
-        expression = pc.scalar(pa.scalar(None, pa.bool_()))
-    return Predicate(expression, _plain_fields(schema, columns), str(where), isinstance(where, str))
+    formula = _formula(where, schema, "where")
+    if pat.is_null(formula.type):
+        never = pc.scalar(pa.scalar(None, pa.bool_()))
+        formula = replace(formula, calculation=ArrowCalculation(never), type=pa.bool_(), possible=never)
+    if not pat.is_boolean(formula.type):
+        raise InvalidArgument(f"{formula.text!r} is a value of type {formula.type}, not a condition")
+    return Predicate(formula)
 
 
 @dataclass(frozen=True)
 class Assignment:
-    """A new value for a column: a literal that is known to fit, or an expression.
+    """A new value for a column: a literal that is known to fit, or a formula.
 
     Attributes:
         target: The column, with its own type.
-        value: The literal in the column's type, or None if there is an expression.
-        expression: What to calculate from `fields`.
-        text: The expression as the caller gave it.
+        value: The literal in the column's type, or None if there is a formula.
+        formula: What to calculate.
+        text: The value as the caller gave it.
     """
 
     target: pa.Field
     value: pa.Scalar | None = None
-    expression: pc.Expression | None = None
-    fields: pa.Schema = field(default_factory=lambda: pa.schema([]))
+    formula: Formula | None = None
     text: str = ""
 
     @property
@@ -109,7 +172,7 @@ class Assignment:
     @property
     def columns(self) -> tuple[str, ...]:
         """The columns that the value is calculated from."""
-        return tuple(self.fields.names)
+        return () if self.formula is None else self.formula.columns
 
     def apply(self, batch: pa.RecordBatch, constants: Mapping[str, pa.Scalar] = NO_CONSTANTS) -> pa.Array:
         """The new values, in exactly the column's type.
@@ -117,18 +180,14 @@ class Assignment:
         Raises:
             InvalidArgument: If one does not fit into the column.
         """
-        if self.expression is None:
+        if self.formula is None:
             return fitted(pa.repeat(self.value, batch.num_rows), self.target, self.text)
-        try:
-            found = evaluate(self.expression, plain_table(batch, self.fields, constants))
-        except ARROW_ERRORS as error:
-            said = " ".join(str(error).split())
-            raise InvalidArgument(f"{self.text!r} for column {self.column!r} failed: {said}") from error
+        found = self.formula.values(batch, constants, f" for column {self.column!r}")
         return fitted(found, self.target, self.text)
 
 
 def assignments(values: Mapping[str, object], schema: pa.Schema) -> tuple[Assignment, ...]:
-    """New values for columns: literals, `sql(...)` or PyArrow expressions.
+    """New values for columns: literals, `sql(...)`, PyArrow expressions, or formulas of other languages.
 
     >>> schema = pa.schema({"id": pa.int64(), "price": pa.decimal128(8, 2)})
     >>> change, = assignments({"price": sql("price * 1.1")}, schema)
@@ -142,30 +201,38 @@ def assignments(values: Mapping[str, object], schema: pa.Schema) -> tuple[Assign
     column's scale, half away from zero, and numbers to the nearest float. A text is read as a date or a time for
     such a column. Times without a zone are UTC.
     """
-    given: object = values
-    if not isinstance(given, Mapping) or not values:
-        raise InvalidArgument(f"values must be a mapping of columns to new values, got {values!r}")
     made: dict[str, Assignment] = {}
-    for name, value in values.items():
-        if not isinstance(name, str):
-            raise InvalidArgument(f"a column is named by text, got {name!r}")
-        column = find_column(name, schema)
-        if column in made:
-            raise InvalidArgument(f"column {column!r} is given two values")
+    for column, value in targets(values, schema).items():
         made[column] = _assignment(schema.field(column), value, schema)
     return tuple(made.values())
 
 
+def targets(values: Mapping[str, object], schema: pa.Schema) -> dict[str, object]:
+    """What was given for each column, under the column's own name."""
+    given: object = values
+    if not isinstance(given, Mapping) or not values:
+        raise InvalidArgument(f"values must be a mapping of columns to new values, got {values!r}")
+    found: dict[str, object] = {}
+    for name, value in values.items():
+        if not isinstance(name, str):
+            raise InvalidArgument(f"a column is named by text, got {name!r}")
+        column = find_column(name, schema)
+        if column in found:
+            raise InvalidArgument(f"column {column!r} is given two values")
+        found[column] = value
+    return found
+
+
 def _assignment(target: pa.Field, value: object, schema: pa.Schema) -> Assignment:
-    if not isinstance(value, SQL | pc.Expression):
+    if not isinstance(value, SQL | pc.Expression | Formula):
         return Assignment(target, fitted_literal(value, target), text=repr(value))
-    expression, kind, columns = _bound(value, schema, f"the new value of {target.name!r}")
+    formula = _formula(value, schema, f"the new value of {target.name!r}")
     # The types alone may already say that it cannot fit, whatever the rows are.
-    fitted(pa.array([], kind), target, str(value))
-    if not columns:
-        only = evaluate(expression, pa.table([pa.nulls(1)], names=["rows"]))
-        refuse_nulls(fitted(only, target, str(value)), target, str(value))
-    return Assignment(target, None, expression, _plain_fields(schema, columns), str(value))
+    fitted(pa.array([], formula.type), target, formula.text)
+    if not formula.columns:
+        only = formula.calculation.run(pa.table([pa.nulls(1)], names=["rows"]))
+        refuse_nulls(fitted(only, target, formula.text), target, formula.text)
+    return Assignment(target, None, formula, formula.text)
 
 
 def updated(
@@ -206,13 +273,25 @@ def _scattered(old: pa.Array, mask: pa.BooleanArray, new: pa.Array, target: pa.F
     return own_type(both, target, "")
 
 
+def known_columns(schema: pa.Schema) -> pa.Schema:
+    """The columns that expressions may use, in their plain types: a name that stands twice says nothing."""
+    return _plain_fields(schema, [name for name in schema.names if schema.names.count(name) == 1])
+
+
 def _plain_fields(schema: pa.Schema, columns: Sequence[str]) -> pa.Schema:
     return pa.schema([pa.field(name, plain_type(schema.field(name).type)) for name in columns])
 
 
-def _bound(given: object, schema: pa.Schema, what: str) -> tuple[pc.Expression, pa.DataType, tuple[str, ...]]:
-    unique = [name for name in schema.names if schema.names.count(name) == 1]
-    known = _plain_fields(schema, unique)
+def _formula(given: object, schema: pa.Schema, what: str) -> Formula:
+    if isinstance(given, Formula):
+        return given
+    known = known_columns(schema)
+    expression, kind, columns = _bound(given, known, what)
+    fields = _plain_fields(schema, columns)
+    return Formula(ArrowCalculation(expression), kind, fields, str(given), expression, isinstance(given, str))
+
+
+def _bound(given: object, known: pa.Schema, what: str) -> tuple[pc.Expression, pa.DataType, tuple[str, ...]]:
     if isinstance(given, str):
         return translate(given, known)
     if not isinstance(given, pc.Expression):

@@ -129,8 +129,8 @@ def check_source(rules: MergeRules, source: pa.Schema) -> None:
 def check_schemas(rules: MergeRules, source: pa.Schema, target: pa.Schema, form: Form) -> None:
     """Source and target have the same columns, in any order, of the same types.
 
-    Texts of any width are one type, and so are a dictionary and its values. Partition columns that stand only in
-    the path have no type but their text.
+    Texts of any width are one type, and so are a dictionary and its values, and a type and the one that Parquet
+    stores it as. Partition columns that stand only in the path have no type but their text.
     """
     check_source(rules, source)
     if missing := [name for name in rules.keys if name not in target.names]:
@@ -182,6 +182,13 @@ def _kind(kind: pa.DataType) -> pa.DataType:
         return pa.large_string()
     if pat.is_binary(kind) or pat.is_binary_view(kind):
         return pa.large_binary()
+    # Parquet has no seconds, and days only one way: what comes as these is stored as those.
+    if pat.is_timestamp(kind) and kind.unit == "s":
+        return pa.timestamp("ms", kind.tz)
+    if pat.is_time32(kind):
+        return pa.time32("ms")
+    if pat.is_date64(kind):
+        return pa.date32()
     if pat.is_decimal(kind) and kind.bit_width < 128:
         return pa.decimal128(kind.precision, kind.scale)
     if pat.is_struct(kind):

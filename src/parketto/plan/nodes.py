@@ -41,6 +41,8 @@ _COMPARISONS: dict[str, Callable[[Any, Any], pc.Expression]] = {
 }
 _MIRRORED = {"=": "=", "<>": "<>", "<": ">", "<=": ">=", ">": "<", ">=": "<="}
 _ARITHMETIC = {"+": pc.add_checked, "-": pc.subtract_checked, "*": pc.multiply_checked, "/": pc.divide_checked}
+# A short list is compared value by value: pruning understands that best, NULLs come out right by themselves.
+_SHORT_LIST = 8
 _ONE_ROW = pa.table([pa.nulls(1)], names=["rows"])
 
 
@@ -146,6 +148,18 @@ class Scope:
         if bound is None:
             return self.constant(left, _beyond(operator, above=whole > 0))
         return self.call(_COMPARISONS[operator], left, literal(bound))
+
+    def among(self, node: Node, values: Sequence[Node]) -> Node:
+        """Whether it equals one of some values, none of which is a literal NULL; NULL if the node is."""
+        # Bounds in footers leave NaN out, and Arrow prunes such a list by them: not for floats.
+        literals = all(value.literal is not None for value in values)
+        if len(values) > _SHORT_LIST and literals and node.family not in ("float", "null"):
+            members = [member for value in values if (member := self.member(node, value)) is not None]
+            listed = pa.array(members, node.type)
+            found = self.call(pc.is_in, node, value_set=listed)
+            return self.either(found, self.constant(node, False))
+        parts = [self.compare("=", node, value) for value in values]
+        return balanced(self.either, parts) if parts else self.constant(node, False)
 
     def member(self, node: Node, value: Node) -> pa.Scalar | None:
         """A literal in the type of a node; None if no value of that type equals it."""
@@ -290,6 +304,14 @@ def truth(node: Node) -> Node:
     if node.family != "bool":
         raise InvalidArgument(f"a value of type {node.type} is not a condition; compare it with something")
     return node
+
+
+def balanced(join: Callable[[Node, Node], Node], parts: list[Node]) -> Node:
+    """Many parts joined two by two: a chain of hundreds would exhaust the stack."""
+    while len(parts) > 1:
+        pairs = [parts[at : at + 2] for at in range(0, len(parts), 2)]
+        parts = [join(*pair) if len(pair) == 2 else pair[0] for pair in pairs]
+    return truth(parts[0])
 
 
 def read_literal(node: Node, kind: pa.DataType) -> pa.Scalar:

@@ -142,7 +142,7 @@ def _of_path(predicate: Predicate, file: FileInfo, types: Mapping[str, pa.DataTy
     except (InvalidArgument, *ARROW_ERRORS):
         return []  # the values are not of that type: whoever reads the rows will say so
     for column, value in values.items():
-        kind = predicate.fields.field(column).type
+        kind = predicate.formula.fields.field(column).type
         if not value.is_valid:
             found.append(pc.field(column).is_null())
         elif value.type == kind and family(kind) != "float":
@@ -155,7 +155,7 @@ def _of_stats(predicate: Predicate, file: FileInfo, groups: Sequence[RowGroupInf
         return []
     found: list[pc.Expression] = []
     filled = [group for group in groups if group.num_rows]
-    for field in predicate.fields:
+    for field in predicate.formula.fields:
         if file.schema.names.count(field.name) != 1:
             continue
         own = file.schema.field(field.name).type
@@ -163,7 +163,7 @@ def _of_stats(predicate: Predicate, file: FileInfo, groups: Sequence[RowGroupInf
             continue
         stats = [(group.num_rows, group.columns.get(field.name)) for group in filled]
         if stats and all(known is not None for _, known in stats):
-            found += _of_column(field, own, stats, predicate.nan_aware)
+            found += _of_column(field, own, stats, predicate.formula.nan_aware)
     return found
 
 
@@ -235,5 +235,6 @@ def _surviving(predicate: Predicate, guarantees: Sequence[tuple[int, pc.Expressi
     fragments = [
         file_format.make_fragment(str(at), nowhere, partition_expression=guarantee) for at, guarantee in guarantees
     ]
-    dataset = ds.FileSystemDataset(fragments, predicate.fields, file_format, nowhere)
-    return {int(fragment.path) for fragment in dataset.get_fragments(filter=predicate.expression)}
+    formula = predicate.formula
+    dataset = ds.FileSystemDataset(fragments, formula.fields, file_format, nowhere)
+    return {int(fragment.path) for fragment in dataset.get_fragments(filter=formula.possible)}

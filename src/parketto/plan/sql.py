@@ -26,14 +26,12 @@ import pyarrow.types as pat
 from parketto.errors import ColumnNotFound, InvalidArgument, quoted
 from parketto.plan.casts import sql_type, to_type, try_type
 from parketto.plan.functions import FUNCTIONS, NAMES
-from parketto.plan.nodes import Node, Scope, literal, null_truth, truth
+from parketto.plan.nodes import Node, Scope, balanced, literal, null_truth, truth
 from parketto.plan.parsing import like_pattern, number, parsed, read_hex
 
 _COMPARISONS = {"eq": "=", "neq": "<>", "lt": "<", "lte": "<=", "gt": ">", "gte": ">="}
 _ARITHMETIC = {"add": "+", "sub": "-", "mul": "*", "div": "/", "mod": "%"}
 _QUERIES = frozenset({"select", "subquery", "exists", "union", "any", "all"})
-# A short list is compared value by value: pruning understands that best, NULLs come out right by themselves.
-_SHORT_LIST = 8
 
 
 class SQL(str):
@@ -170,26 +168,15 @@ class _Translator:
         node = self.translate(tree.this)
         values = [self.translate(value) for value in tree.expressions]
         known = [value for value in values if not value.is_null]
-        found = self._in_known(node, known)
+        found = self.scope.among(node, known)
         found = found if len(known) == len(values) else self.scope.either(found, null_truth())
         return self._unless_negated(tree, found)
 
-    def _in_known(self, node: Node, values: list[Node]) -> Node:
-        # Bounds in footers leave NaN out, and Arrow prunes such a list by them: not for floats.
-        literals = all(value.literal is not None for value in values)
-        if len(values) > _SHORT_LIST and literals and node.family not in ("float", "null"):
-            members = [member for value in values if (member := self.scope.member(node, value)) is not None]
-            listed = pa.array(members, node.type)
-            found = self.scope.call(pc.is_in, node, value_set=listed)
-            return self.scope.either(found, self.scope.constant(node, False))
-        parts = [self.scope.compare("=", node, value) for value in values]
-        return _balanced(self.scope.either, parts) if parts else self.scope.constant(node, False)
-
     def _and(self, tree: Any) -> Node:
-        return _balanced(self.scope.both, [self.translate(part) for part in tree.flatten()])
+        return balanced(self.scope.both, [self.translate(part) for part in tree.flatten()])
 
     def _or(self, tree: Any) -> Node:
-        return _balanced(self.scope.either, [self.translate(part) for part in tree.flatten()])
+        return balanced(self.scope.either, [self.translate(part) for part in tree.flatten()])
 
     def _between(self, tree: Any) -> Node:
         node = self.translate(tree.this)
@@ -286,14 +273,6 @@ class _Translator:
         "cast": _cast,
         "trycast": _cast,
     }
-
-
-def _balanced(join: Callable[[Node, Node], Node], parts: list[Node]) -> Node:
-    """Many parts joined two by two: a chain of hundreds would exhaust the stack."""
-    while len(parts) > 1:
-        pairs = [parts[at : at + 2] for at in range(0, len(parts), 2)]
-        parts = [join(*pair) if len(pair) == 2 else pair[0] for pair in pairs]
-    return truth(parts[0])
 
 
 def _refuse(what: str) -> Node:

@@ -136,7 +136,10 @@ def _text(value: object) -> str:
         case dt.date() | dt.time():
             return value.isoformat()
         case bytes():
-            return value.decode("utf-8")
+            try:
+                return value.decode("utf-8")
+            except UnicodeDecodeError:
+                raise InvalidArgument(f"{value!r} cannot be a partition value: it is not text in UTF-8") from None
         case str() | int() | float() | Decimal():
             return str(value)
         case _:

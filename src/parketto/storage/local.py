@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import functools
 import operator
 import os
@@ -16,6 +17,9 @@ from parketto.errors import UnreadableFile
 from parketto.storage.exchange import exchange, exchangeable
 from parketto.storage.locks import HAS_FLOCK, FileLock, Lock, make_dirs
 from parketto.storage.store import FileEntry, Store
+
+# What the system says of a path that is not there: among others that nothing can have so long a name.
+_ABSENT = frozenset({errno.ENOENT, errno.ENOTDIR, errno.ENAMETOOLONG})
 
 
 class LocalStore(Store):
@@ -53,13 +57,17 @@ class LocalStore(Store):
     def list_names(self, path: str) -> list[str]:
         try:
             return os.listdir(path)
-        except FileNotFoundError:
+        except OSError as error:
+            if error.errno not in _ABSENT:
+                raise
             return []
 
     def stat(self, path: str) -> FileEntry | None:
         try:
             status = os.stat(path)
-        except (FileNotFoundError, NotADirectoryError):
+        except OSError as error:
+            if error.errno not in _ABSENT:
+                raise
             return None
         return None if os.path.isdir(path) else _local_entry(path, status)
 
@@ -162,7 +170,7 @@ class LocalStore(Store):
 
     def writable_problem(self, directory: str) -> str | None:
         if not os.path.isdir(directory):
-            return None
+            return _naming_problem(directory)
         return None if os.access(directory, os.W_OK | os.X_OK) else f"no permission to write in {directory!r}"
 
     def same_device(self, first: str, second: str) -> bool:
@@ -218,3 +226,16 @@ def _listed(entry: os.DirEntry[str]) -> Iterator[FileEntry]:
 
 def _local_entry(path: str, status: os.stat_result) -> FileEntry:
     return FileEntry(path, status.st_size, f"{status.st_ino}:{status.st_size}:{status.st_mtime_ns}")
+
+
+def _naming_problem(directory: str) -> str | None:
+    """Why a directory that is not there cannot be made: a partition value may be longer than a name can be."""
+    missing: list[str] = []
+    while not os.path.isdir(directory) and directory != os.path.dirname(directory):
+        directory, name = os.path.split(directory)
+        missing.append(name)
+    longest = os.pathconf(directory, "PC_NAME_MAX") if hasattr(os, "pathconf") else 255
+    for name in missing:
+        if (length := len(os.fsencode(name))) > longest:
+            return f"a folder cannot be named {name[:40]!r}…: that has {length} bytes, and {longest} is the most"
+    return None

@@ -32,12 +32,14 @@ def open_store(
             "see fsspec.filesystem('file'), ('s3'), ('memory'), ..."
         )
     plain: Mapping[str, Any] = {}
+    protocol, separator, _ = location.partition("://")
+    # A URL of another kind than what was given speaks for itself.
+    if filesystem is not None and separator and protocol not in _protocols(filesystem):
+        filesystem = None
     if not isinstance(storage_options, AnyStorageOptions):
         plain = storage_options or {}
-    elif filesystem is None:
-        protocol, separator, _ = location.partition("://")
-        # A URL of another kind speaks for itself.
-        filesystem = storage_options.filesystem() if not separator or storage_options.serves(protocol) else None
+    elif filesystem is None and (not separator or storage_options.serves(protocol)):
+        filesystem = storage_options.filesystem()
     if filesystem is None:
         # Only URLs are taken apart: a local folder may have any name, `a::b` too.
         filesystem, stripped = (
@@ -50,6 +52,12 @@ def open_store(
     store = store_over(filesystem)
     # Two names of one folder must find the same journal, hence one form of the path.
     return store, store.normalize(str(stripped))
+
+
+def _protocols(filesystem: AbstractFileSystem) -> set[str]:
+    """The protocols of the URLs that are on a filesystem; a cache has those of what it keeps copies of."""
+    own = filesystem.protocol
+    return {*([own] if isinstance(own, str) else own), str(getattr(filesystem, "target_protocol", ""))}
 
 
 def store_over(filesystem: AbstractFileSystem) -> Store:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
 from typing import Any
@@ -115,19 +116,19 @@ class AwsStorageOptions:
         except ImportError as error:
             raise EngineUnavailable("S3 needs the package s3fs. Run: pip install 'parketto[s3]'") from error
         self._check_credentials()
-        client = {"region_name": self.region} if self.region else {}
+        region = {"region_name": self.region} if self.region else {}
         given = {
             "key": self.access_key_id,
             "secret": self.secret_access_key,
             "token": self.session_token,
             "profile": self.profile,
             "endpoint_url": self.endpoint_url,
-            "anon": self.anonymous or None,
-            "client_kwargs": client or None,
+            "anon": self.anonymous,
         }
-        return s3fs.S3FileSystem(
-            **{name: value for name, value in given.items() if value is not None}, **self.extra
-        )
+        extra = dict(self.extra)
+        if client := region | extra.pop("client_kwargs", {}):
+            extra["client_kwargs"] = client
+        return s3fs.S3FileSystem(**{name: value for name, value in given.items() if value}, **extra)
 
     def serves(self, protocol: str) -> bool:
         """Whether URLs of a protocol are on this filesystem."""
@@ -137,16 +138,17 @@ class AwsStorageOptions:
         """Now, with a sentence that helps, rather than at the first request."""
         if self.anonymous:
             return
-        if (self.access_key_id is None) != (self.secret_access_key is None):
-            missing = "secret_access_key" if self.secret_access_key is None else "access_key_id"
+        # Empty is what variables are that nobody has set.
+        if bool(self.access_key_id) != bool(self.secret_access_key):
+            missing = "access_key_id" if self.secret_access_key else "secret_access_key"
             raise AuthenticationFailed(f"authentication for S3 is incomplete: {missing} is missing")
-        if self.access_key_id is not None or "session" in self.extra:
+        if self.access_key_id or "session" in self.extra:
             return
         from botocore.exceptions import BotoCoreError
         from botocore.session import Session
 
         try:
-            found = Session(profile=self.profile).get_credentials()
+            found = Session(profile=self.profile or None).get_credentials()
         except BotoCoreError as error:
             raise AuthenticationFailed(f"authentication for S3 failed: {error}") from error
         if found is None:
@@ -159,11 +161,20 @@ class AwsStorageOptions:
     def __repr__(self) -> str:
         secrets = ("access_key_id", "secret_access_key", "session_token", "extra")
         shown = [
-            f"{each.name}={'***' if each.name in secrets else repr(value)}"
+            f"{each.name}={'***' if each.name in secrets else _without_login(repr(value))}"
             for each in fields(self)
             if (value := getattr(self, each.name))
         ]
         return f"{type(self).__name__}({', '.join(shown)})"
+
+
+def _without_login(text: str) -> str:
+    """A text whose URLs do not show with which name and password they are opened.
+
+    >>> _without_login("'https://me:hush@minio:9000'")
+    "'https://***@minio:9000'"
+    """
+    return re.sub(r"//[^/]*@", "//***@", text)
 
 
 AnyStorageOptions = StorageOptions | LocalStorageOptions | AwsStorageOptions

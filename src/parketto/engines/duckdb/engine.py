@@ -27,8 +27,8 @@ from parketto.plan.limits import MEGABYTE
 from parketto.plan.rewrite import RewritePlan
 
 DEFAULT_MEMORY_MB = 1024
-# With less than this DuckDB cannot hold the blocks that two of its threads work on.
-_LEAST_MEMORY = 128 * MEGABYTE
+# With less than this for a thread DuckDB runs out of memory where wide rows are sorted, instead of spilling them.
+_THREAD_MEMORY = 128 * MEGABYTE
 
 
 class DuckDBEngine(ThreadEngine):
@@ -37,7 +37,8 @@ class DuckDBEngine(ThreadEngine):
     Args:
         memory_mb: About how much memory may be used for data. DuckDB gets one half and spills to disk what does
             not fit, but never less than 128 MB; the other half is for reading and writing files.
-        threads: How many threads DuckDB has, and how many files are written at once; by default one per core.
+        threads: How many threads DuckDB has, and how many files are written at once; by default one per core, as
+            far as memory allows.
     """
 
     name = "duckdb"
@@ -45,9 +46,9 @@ class DuckDBEngine(ThreadEngine):
     def __init__(self, memory_mb: int = DEFAULT_MEMORY_MB, threads: int | None = None) -> None:
         require_duckdb()
         super().__init__(memory_mb, threads)
-        self._threads = threads or cores()
         self._memory //= 2
-        self._duckdb_memory = max(self._memory, _LEAST_MEMORY)
+        self._duckdb_memory = max(self._memory, _THREAD_MEMORY)
+        self._threads = min(threads or cores(), self._duckdb_memory // _THREAD_MEMORY)
 
     def rewrite(self, plan: RewritePlan, context: Context) -> Sequence[GroupResult]:
         """One task for each group; where rows are put in order, DuckDB sorts them."""
@@ -82,16 +83,24 @@ class DuckDBEngine(ThreadEngine):
     def read(self, rows: FileRows) -> pa.Table:
         """The rows of files as a table, by DuckDB's own scan where that gives them exactly."""
         schema = carrier_schema(rows.schema).remove_metadata()
-        with tempfile.TemporaryDirectory(prefix="parketto-") as scratch:
-            if not can_scan(rows):
-                with Worker(rows.store, Staging(""), self._memory, use_threads=True) as worker:
-                    found = list(rows.read(worker))
-            else:
-                with Session(self._duckdb_memory, self._threads, scratch) as session:
-                    view_files(session, "scanned", rows.store, rows.files)
-                    query = f"SELECT {numbered(rows.schema, rows.schema.names)} FROM scanned"
-                    found = [unpack(batch, schema) for batch in session.rows(query)]
+        found = self._scanned(rows, schema) if can_scan(rows) else None
+        if found is None:
+            with Worker(rows.store, Staging(""), self._memory, use_threads=True) as worker:
+                found = list(rows.read(worker))
         return pa.Table.from_batches(found, schema).cast(rows.schema)
+
+    def _scanned(self, rows: FileRows, schema: pa.Schema) -> list[pa.RecordBatch] | None:
+        """What DuckDB reads; None where it gives up, so that Arrow may read it or say which file is damaged."""
+        with (
+            tempfile.TemporaryDirectory(prefix="parketto-") as scratch,
+            Session(self._duckdb_memory, self._threads, scratch) as session,
+        ):
+            try:
+                view_files(session, "scanned", rows.store, rows.files)
+                query = f"SELECT {numbered(rows.schema, rows.schema.names)} FROM scanned"
+                return [unpack(batch, schema) for batch in session.rows(query)]
+            except require_duckdb().Error:
+                return None
 
     @contextlib.contextmanager
     def _session(self, context: Context) -> Iterator[tuple[Session, Worker]]:

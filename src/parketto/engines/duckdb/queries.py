@@ -4,16 +4,19 @@ from __future__ import annotations
 
 import shutil
 import tempfile
+import threading
 import weakref
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
+import pyarrow.types as pat
 from fsspec import AbstractFileSystem
 
 from parketto.engines.duckdb.engine import DuckDBEngine
-from parketto.engines.duckdb.scanning import can_scan, local_paths
+from parketto.engines.duckdb.scanning import MAX_PRECISION, can_scan, local_paths
 from parketto.engines.duckdb.session import arrow_table, connect, cores, quoted_name
+from parketto.errors import InvalidArgument, quoted
 from parketto.kernels.rows import ArrowRows, FileRows
 from parketto.plan.limits import MEGABYTE
 
@@ -33,17 +36,21 @@ class Queries:
         self._filesystem, self._memory = filesystem, memory_mb * MEGABYTE
         self._clean: weakref.finalize[Any, Any] | None = None
         self._connection: DuckDBPyConnection | None = None
+        self._lock = threading.Lock()
+        # A connection runs one query at a time.
+        self._running = threading.Lock()
 
     @property
     def connection(self) -> DuckDBPyConnection:
         """The connection; it is opened with the first use."""
-        if self._connection is None:
-            scratch = tempfile.mkdtemp(prefix="parketto-")
-            # Those who never close the connection leave nothing behind either.
-            self._clean = weakref.finalize(self, shutil.rmtree, scratch, ignore_errors=True)
-            self._connection = connect(self._memory, cores(), scratch, fetch_extensions=True)
-            self._connection.register_filesystem(self._filesystem)
-        return self._connection
+        with self._lock:
+            if self._connection is None:
+                scratch = tempfile.mkdtemp(prefix="parketto-")
+                # Those who never close the connection leave nothing behind either.
+                self._clean = weakref.finalize(self, shutil.rmtree, scratch, ignore_errors=True)
+                self._connection = connect(self._memory, cores(), scratch, fetch_extensions=True)
+                self._connection.register_filesystem(self._filesystem)
+            return self._connection
 
     def close(self) -> None:
         """Close the connection. Safe to call twice; the next use opens another."""
@@ -61,19 +68,40 @@ class Queries:
         engine: DuckDBEngine,
     ) -> pa.Table:
         """The result of a query; its tables are known for as long as it runs."""
-        connection = self.connection.cursor()
-        try:
-            for name, rows in tables.items():
-                if isinstance(rows, FileRows) and can_scan(rows):
-                    self._view(connection, name, rows)
-                else:
-                    connection.register(name, engine.read(rows) if isinstance(rows, FileRows) else _table(rows))
-            bound = dict(parameters) if isinstance(parameters, Mapping) else list(parameters or ())
-            result: Any = connection.sql(query, params=bound) if bound else connection.sql(query)
-            return pa.table({}) if result is None else arrow_table(result)
-        finally:
-            # What a cursor registers, and its temporary views, are gone with it.
-            connection.close()
+        if isinstance(parameters, str | bytes):
+            raise InvalidArgument("parameters must be a sequence of values, or a mapping of names to values")
+        bound = dict(parameters) if isinstance(parameters, Mapping) else list(parameters or ())
+        connection = self.connection
+        with self._running:
+            self._refuse_known(connection, tables)
+            made: list[str] = []
+            try:
+                for name, rows in tables.items():
+                    if isinstance(rows, FileRows) and can_scan(rows):
+                        self._view(connection, name, rows)
+                    else:
+                        found = engine.read(rows) if isinstance(rows, FileRows) else _table(rows)
+                        connection.register(name, _queryable(found))
+                    made.append(name)
+                result: Any = connection.sql(query, params=bound) if bound else connection.sql(query)
+                return pa.table({}) if result is None else arrow_table(result)
+            finally:
+                for name in made:
+                    connection.execute(f"DROP VIEW IF EXISTS {quoted_name(name)}")
+                    connection.unregister(name)
+
+    @staticmethod
+    def _refuse_known(connection: DuckDBPyConnection, tables: Mapping[str, ArrowRows | FileRows]) -> None:
+        """What the user has made known under a name must not be lost."""
+        if not tables:
+            return
+        query = (
+            "SELECT view_name FROM duckdb_views() WHERE temporary AND NOT internal "
+            "UNION ALL SELECT table_name FROM duckdb_tables() WHERE temporary"
+        )
+        known = {name.lower() for (name,) in connection.execute(query).fetchall()}
+        if taken := sorted(name for name in tables if name.lower() in known):
+            raise InvalidArgument(f"the connection has temporary tables of that name already: {quoted(taken)}")
 
     @staticmethod
     def _view(connection: DuckDBPyConnection, name: str, rows: FileRows) -> None:
@@ -91,3 +119,16 @@ class Queries:
 def _table(rows: ArrowRows) -> pa.Table:
     """Rows that a query may use more than once."""
     return pa.Table.from_batches(list(rows.batches), rows.schema)
+
+
+def _queryable(table: pa.Table) -> pa.Table:
+    """A table without the types that DuckDB does not take from Arrow, where it has others for their values."""
+    return table.cast(pa.schema([item.with_type(_queryable_type(item.type)) for item in table.schema]))
+
+
+def _queryable_type(kind: pa.DataType) -> pa.DataType:
+    if pat.is_float16(kind):
+        return pa.float32()
+    if pat.is_decimal256(kind) and kind.precision <= MAX_PRECISION:
+        return pa.decimal128(kind.precision, kind.scale)
+    return kind

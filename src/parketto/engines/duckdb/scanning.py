@@ -30,7 +30,8 @@ _EXACT = (
     pat.is_large_binary,
     pat.is_date32,
 )
-_MAX_PRECISION = 38
+#: How many digits DuckDB's decimals have at most.
+MAX_PRECISION = 38
 
 
 def can_scan(rows: FileRows) -> bool:
@@ -52,7 +53,9 @@ def can_open(store: Store, file: FileInfo) -> bool:
         and not _SPECIAL.intersection(file.path)
         and file.codec in _CODECS
         and not file.traits.int96_timestamps
-        # DuckDB does not tell upper from lower case, and adds two columns of its own.
+        # DuckDB cannot name a column that has no name.
+        and "" not in names
+        # It does not tell upper from lower case, and adds two columns of its own.
         and len({FILE_NAME, FILE_ROW, *(name.lower() for name in names)}) == len(names) + 2
     )
 
@@ -62,7 +65,7 @@ def is_exact(kind: pa.DataType) -> bool:
     if pat.is_timestamp(kind):
         return bool(kind.unit == "us" or (kind.unit == "ns" and kind.tz is None))
     if pat.is_decimal(kind):
-        return bool(kind.precision <= _MAX_PRECISION and 0 <= kind.scale <= kind.precision)
+        return bool(kind.precision <= MAX_PRECISION and 0 <= kind.scale <= kind.precision)
     return any(test(kind) for test in _EXACT)
 
 

@@ -5,9 +5,10 @@ from __future__ import annotations
 import contextlib
 import os
 import threading
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from types import TracebackType
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import pyarrow as pa
 
@@ -19,6 +20,8 @@ if TYPE_CHECKING:
     from duckdb import DuckDBPyConnection, DuckDBPyRelation
 
 _BATCH_ROWS = 32 * 1024
+
+Result = TypeVar("Result")
 
 
 def require_duckdb() -> Any:
@@ -45,6 +48,10 @@ def connect(memory: int, threads: int, scratch: str, *, fetch_extensions: bool =
             "threads": threads,
             "temp_directory": scratch,
             "autoinstall_known_extensions": fetch_extensions,
+            # What must be in order is ordered by its query; keeping the order of all else takes memory.
+            "preserve_insertion_order": fetch_extensions,
+            # Tables are what was made known as tables, not whatever variables there are where a query is run.
+            "python_enable_replacements": False,
         },
     )
     return connection
@@ -117,17 +124,33 @@ class Session:
     def run(self, query: str) -> None:
         """Run a statement."""
         with self._own_errors():
-            self._connection.execute(query)
+            self._apart(lambda: self._connection.execute(query))
 
     def rows(self, query: str) -> Iterator[pa.RecordBatch]:
         """The rows of a query as they come."""
         with self._own_errors():
-            yield from arrow_reader(self._connection.sql(query))
+            yield from self._apart(lambda: arrow_reader(self._connection.sql(query)))
 
     def all_rows(self, query: str) -> pa.Table:
         """The rows of a query whose result is small."""
         with self._own_errors():
-            return arrow_table(self._connection.sql(query))
+            return self._apart(lambda: arrow_table(self._connection.sql(query)))
+
+    def _apart(self, work: Callable[[], Result]) -> Result:
+        """Do work in a thread of its own, if this is the main one.
+
+        There DuckDB looks for signals itself, and makes of a Ctrl-C an ordinary error ("Query interrupted").
+        """
+        if threading.current_thread() is not threading.main_thread():
+            return work()
+        with ThreadPoolExecutor(1, thread_name_prefix="parketto-duckdb") as pool:
+            future = pool.submit(work)
+            try:
+                return future.result()
+            except BaseException:
+                if not future.done():
+                    self.interrupt()
+                raise
 
     def _watched(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         try:

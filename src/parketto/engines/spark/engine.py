@@ -243,6 +243,8 @@ class SparkEngine(TaskEngine):
         )
         if taken := sorted(name for name in tables if name.lower() in known - self._views.keys()):
             raise InvalidArgument(f"the session has temporary views of that name already: {quoted(taken)}")
+        if isinstance(parameters, str | bytes):
+            raise InvalidArgument("parameters must be a sequence of values, or a mapping of names to values")
         _check_parameters(parameters, session.version)
         made: list[_View] = []
         try:

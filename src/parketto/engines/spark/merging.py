@@ -73,11 +73,12 @@ class LargeMerge:
         try:
             if self._target.dry_run:
                 return self._planned(joined)
+            if self._target.lacks_values:
+                self._target.refuse_unfilled(joined.where("file is null").count() * self._target.rules.inserts)
             edited = self._rewrite(joined) if self._target.rules.updates else {}
             added, (inserted, moved) = self._add(joined)
         finally:
             joined.unpersist()
-        self._target.refuse_unfilled(inserted)
         return joined_outcome(self._target, edited, added, inserted, moved, self._ranges, self._scanned)
 
     def _source_frame(self) -> DataFrame:

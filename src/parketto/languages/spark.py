@@ -1,0 +1,229 @@
+"""Spark Columns as conditions and new values: their trees are walked, and said again in Parketto's SQL.
+
+The printed form of a Column does not quote everything, so it is the tree that counts: objects of the JVM in
+classic Spark, Python objects over Spark Connect. Nothing of PySpark is imported, and no Spark job runs.
+"""
+
+from __future__ import annotations
+
+import datetime as dt
+import re
+import sys
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, Any, TypeGuard
+
+import pyarrow as pa
+
+from parketto.errors import InvalidArgument
+from parketto.languages.spark_sql import clock_zone, written
+from parketto.languages.spark_tree import Call, Case, Convert, Name, Node, Text, Value
+from parketto.plan.sql import SQL, sql
+
+if TYPE_CHECKING:
+    from pyspark.sql import Column
+
+_EPOCH = dt.datetime(1970, 1, 1)  # noqa: DTZ001 - the wall clock of a time without a zone
+_ONE_ROW = "an expression sees one row at a time; select the rows with Spark and merge them instead"
+_REFUSED = {
+    "Window": f"window functions are not available: {_ONE_ROW}",
+    "WindowExpression": f"window functions are not available: {_ONE_ROW}",
+    "SubqueryExpression": f"subqueries are not available: {_ONE_ROW}",
+    "LazyExpression": f"subqueries are not available: {_ONE_ROW}",
+    "UnresolvedStar": "'*' is not a value; name the columns",
+    "UnresolvedRegex": "columns are named one by one, not by a pattern",
+    "SortOrder": "an order is not a value",
+}
+
+
+def is_spark(given: object) -> TypeGuard[Column]:
+    """Whether something is a Spark Column; PySpark is not loaded to find out."""
+    loaded = sys.modules.get("pyspark.sql")
+    return loaded is not None and isinstance(given, loaded.Column)
+
+
+def spark_sql(column: Column, schema: pa.Schema, target: pa.DataType | None = None) -> SQL:
+    """A Spark Column as the SQL that `parketto.sql` understands.
+
+    Args:
+        column: A Column of classic Spark or of Spark Connect.
+        schema: The columns that it is about.
+        target: The type of the column that it is a new value of.
+
+    Raises:
+        InvalidArgument: If it uses something that this SQL does not have; names it.
+    """
+    # Columns answer to every name, so they are asked for what they really hold.
+    held: dict[str, Any] = vars(column)
+    connect = "_expr" in held
+    try:
+        tree = _of_connect(held["_expr"]) if connect else _of_classic(held["_jc"].node())
+        return sql(written(tree, schema, lambda: _session_zone(connect), target))
+    except RecursionError as error:
+        raise InvalidArgument("the Spark Column is nested too deeply") from error
+
+
+def _session_zone(connect: bool) -> dt.tzinfo:
+    module = sys.modules["pyspark.sql.connect.session" if connect else "pyspark.sql.session"]
+    kept = "_default_session" if connect else "_instantiatedSession"
+    session = module.SparkSession.getActiveSession() or getattr(module.SparkSession, kept, None)
+    if session is None:
+        raise InvalidArgument(
+            "a time in a Spark Column is meant in the time zone of a session, and none is active; use sql() with "
+            "a time that says its zone"
+        )
+    return clock_zone(str(session.conf.get("spark.sql.session.timeZone")))
+
+
+def _refusal(kind: str, said: str) -> InvalidArgument:
+    reason = _REFUSED.get(kind, f"{kind} is not available; say it with the functions of parketto.sql")
+    return InvalidArgument(f"Spark Column {said}: {reason}")
+
+
+def _udf(name: object) -> InvalidArgument:
+    return InvalidArgument(
+        f"the user-defined function {str(name)!r} is not available: files are rewritten without Spark's own "
+        "functions; say it with the functions of parketto.sql, or select the rows with Spark and merge them"
+    )
+
+
+# Classic Spark: objects of the JVM.
+
+
+def _of_classic(node: Any) -> Node:
+    kind = str(node.getClass().getSimpleName())
+    match kind:
+        case "UnresolvedAttribute":
+            return Name(tuple(_listed(node.nameParts())))
+        case "Literal":
+            return Value(_java_value(node.value(), node))
+        case "UnresolvedFunction":
+            return Call(str(node.functionName()), tuple(map(_of_classic, _listed(node.arguments()))))
+        case "Alias":
+            return _of_classic(node.child())
+        case "Cast":
+            mode = node.evalMode()
+            attempt = bool(mode.isDefined()) and "Try" in mode.get().toString()
+            return Convert(_of_classic(node.child()), str(node.dataType().sql()), attempt)
+        case "CaseWhenOtherwise":
+            branches = [(_of_classic(pair._1()), _of_classic(pair._2())) for pair in _listed(node.branches())]
+            otherwise = node.otherwise()
+            return Case(tuple(branches), _of_classic(otherwise.get()) if otherwise.isDefined() else Value(None))
+        case "UnresolvedExtractValue":
+            return _field_of(_of_classic(node.child()), _of_classic(node.extraction()), str(node.sql()))
+        case "SqlExpression":
+            return Text(str(node.expression()))
+        case "ExpressionColumnNode":
+            return _of_catalyst(node.expression())
+        case _:
+            raise _refusal(kind, str(node.sql()))
+
+
+def _of_catalyst(expression: Any) -> Node:
+    """A column that a DataFrame has resolved already (`df.price`), or something that we cannot say."""
+    kind = str(expression.getClass().getSimpleName())
+    match kind:
+        case "AttributeReference":
+            return Name((str(expression.name()),))
+        case "Alias":
+            return _of_catalyst(expression.child())
+        case "GetStructField":
+            child = _of_catalyst(expression.child())
+            return _field_of(child, Value(str(expression.extractFieldName())), str(expression.sql()))
+        case "PythonUDF" | "ScalaUDF" | "PythonUDAF":
+            raise _udf(expression.name() if kind.startswith("Python") else expression.toString())
+        case _:
+            raise _refusal(kind, str(expression.sql()))
+
+
+def _listed(sequence: Any) -> list[Any]:
+    return [sequence.apply(at) for at in range(sequence.length())]
+
+
+def _java_value(value: Any, node: Any) -> Any:
+    if not hasattr(value, "getClass"):
+        return bytes(value) if isinstance(value, bytearray) else value
+    read = _JAVA_VALUES.get(str(value.getClass().getName()))
+    if read is None:
+        raise InvalidArgument(f"a literal {node.sql()} of {value.getClass().getSimpleName()} is not available")
+    return read(value)
+
+
+def _instant(seconds: int, microseconds: int) -> dt.datetime:
+    return (_EPOCH + dt.timedelta(seconds=seconds, microseconds=microseconds)).replace(tzinfo=dt.UTC)
+
+
+_JAVA_VALUES: Mapping[str, Callable[[Any], Any]] = {
+    "java.sql.Date": lambda value: dt.date.fromisoformat(value.toString()),
+    "java.sql.Timestamp": lambda value: _instant(value.getTime() // 1000, value.getNanos() // 1000),
+    "java.time.Instant": lambda value: _instant(value.getEpochSecond(), value.getNano() // 1000),
+    "java.time.LocalDate": lambda value: dt.date.fromisoformat(value.toString()),
+    "java.time.LocalDateTime": lambda value: dt.datetime.fromisoformat(value.toString()),
+    "java.time.LocalTime": lambda value: dt.time.fromisoformat(value.toString()),
+}
+
+
+# Spark Connect: Python objects.
+
+
+def _of_connect(node: Any) -> Node:
+    kind = type(node).__name__
+    match kind:
+        case "ColumnReference":
+            return Name(_name_parts(node._unparsed_identifier))
+        case "LiteralExpression":
+            return Value(_connect_value(node))
+        case "UnresolvedFunction" | "CallFunction":
+            return Call(node._name, tuple(map(_of_connect, node._args)))
+        case "ColumnAlias":
+            return _of_connect(node._child)
+        case "CastExpression":
+            given = node._data_type
+            text = given if isinstance(given, str) else given.simpleString()
+            return Convert(_of_connect(node._expr), text, node._eval_mode == "try")
+        case "CaseWhen":
+            branches = tuple((_of_connect(condition), _of_connect(value)) for condition, value in node._branches)
+            otherwise = Value(None) if node._else_value is None else _of_connect(node._else_value)
+            return Case(branches, otherwise)
+        case "UnresolvedExtractValue":
+            return _field_of(_of_connect(node._child), _of_connect(node._extraction), repr(node))
+        case "SQLExpression":
+            return Text(node._expr)
+        case "CommonInlineUserDefinedFunction":
+            raise _udf(node._function_name)
+        case _:
+            raise _refusal(kind, repr(node))
+
+
+def _name_parts(text: str) -> tuple[str, ...]:
+    """The parts of a name as Spark reads it.
+
+    >>> _name_parts("a.`b.c`"), _name_parts("`tick```")
+    (('a', 'b.c'), ('tick`',))
+    """
+    parts = re.findall(r"(?:^|\.)(?:`((?:[^`]|``)*)`|([^.`]*))", text)
+    return tuple(quoted.replace("``", "`") or bare for quoted, bare in parts)
+
+
+def _connect_value(node: Any) -> Any:
+    kind, value = type(node._dataType).__name__, node._value
+    if kind in ("ArrayType", "DayTimeIntervalType"):
+        raise InvalidArgument(f"a literal {node!r} of {kind} is not available")
+    if value is None:
+        return None
+    match kind:
+        case "TimestampType":
+            return _instant(0, value)
+        case "TimestampNTZType":
+            return _EPOCH + dt.timedelta(microseconds=value)
+        case "DateType":
+            return (_EPOCH + dt.timedelta(days=value)).date()
+        case "TimeType":
+            return (_EPOCH + dt.timedelta(microseconds=value // 1000)).time()
+        case _:
+            return bytes(value) if isinstance(value, bytearray) else value
+
+
+def _field_of(child: Node, field: Node, said: str) -> Node:
+    if isinstance(child, Name) and isinstance(field, Value) and isinstance(field.value, str):
+        return Name((*child.parts, field.value))
+    raise InvalidArgument(f"Spark Column {said}: only named fields of a column are available, not elements")

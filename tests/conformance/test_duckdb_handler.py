@@ -1,0 +1,1858 @@
+"""DuckDBParquetHandler from the outside: what goes in, what comes out, and who else can read it.
+
+How merging, compacting and ordering behave is tested in depth elsewhere; here it is that the handler hands it on,
+and that what DuckDB itself reads, matches and sorts comes back exactly.
+"""
+
+from __future__ import annotations
+
+import datetime as dt
+import http.server
+import inspect
+import logging
+import os
+import re
+import stat
+import subprocess
+import sys
+import textwrap
+import threading
+import time
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from decimal import Decimal
+from pathlib import Path
+from typing import Any, ClassVar
+
+import duckdb
+import fsspec
+import numpy as np
+import pandas as pd
+import polars as pl
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from fsspec.implementations.dirfs import DirFileSystem
+from fsspec.implementations.memory import MemoryFileSystem
+
+from conftest import Place
+from helpers import oracle
+from helpers.merge_oracle import merged
+from parketto import (
+    AuthenticationFailed,
+    AwsStorageOptions,
+    Dataset,
+    DuckDBParquetHandler,
+    LocalStorageOptions,
+    StorageOptions,
+)
+from parketto.engines.duckdb import queries
+from parketto.errors import ColumnNotFound, CommitFailed, InvalidArgument, UnreadableFile
+
+TABLE = pa.table({"id": pa.array(range(10), pa.int64()), "name": [f"n{n}" for n in range(10)]})
+UTC = dt.timezone.utc  # noqa: UP017 - shorter beside the values
+NULL_FOLDER = "__HIVE_DEFAULT_PARTITION__"
+HOSTILE = ['a"b', "'; DROP TABLE x; --", "select", "a.b", "", "é\n", "x y", "c0", "seq", "$1", "?"]
+CODECS = ["snappy", "gzip", "lz4", "zstd", "brotli", "none"]
+SECRETS = ["AKIAOPEN", "sesame-secret", "token-hush", "extra-hush"]
+
+
+@pytest.fixture
+def handler() -> Iterator[DuckDBParquetHandler]:
+    with DuckDBParquetHandler() as made:
+        yield made
+
+
+def handler_of(place: Place) -> DuckDBParquetHandler:
+    return DuckDBParquetHandler(filesystem=place.fs)
+
+
+def written(place: Place) -> pa.Table:
+    """All files put together, read without us."""
+    found = [oracle.read_file(path, place.fs) for path in oracle.data_files(place.root, place.fs)]
+    return pa.concat_tables(found)
+
+
+def by_id(rows: pa.Table) -> list[dict[str, Any]]:
+    return sorted(rows.to_pylist(), key=lambda row: row["id"])
+
+
+def sorted_rows(rows: pa.Table) -> list[str]:
+    return sorted(map(repr, rows.to_pylist()))
+
+
+def pairs(*rows: tuple[Any, Any]) -> pa.Table:
+    ids, values = [id_ for id_, _ in rows], [value for _, value in rows]
+    return pa.table({"id": pa.array(ids, pa.int64()), "v": pa.array(values, pa.string())})
+
+
+def touched(place: Place) -> dict[str, tuple[str, Any]]:
+    """Every file with its bytes and the time of its last change, as far as the filesystem knows."""
+    times = {path[len(place.root) :]: place.fs.modified(path) for path in place.fs.find(place.root)}
+    return {name: (content, times[name]) for name, content in place.state().items()}
+
+
+def codecs(place: Place) -> set[str]:
+    footers = [
+        pq.ParquetFile(pa.BufferReader(place.fs.cat_file(path))).metadata
+        for path in oracle.data_files(place.root, place.fs)
+    ]
+    return {
+        footer.row_group(group).column(column).compression
+        for footer in footers
+        for group in range(footer.num_row_groups)
+        for column in range(footer.num_columns)
+    }
+
+
+def counted(values: list[int | None], kind: pa.DataType) -> pa.Array:
+    return pa.array(values, pa.int64()).cast(kind)
+
+
+def failing(table: pa.Table) -> pa.RecordBatchReader:
+    """Rows whose source breaks off."""
+
+    def batches() -> Iterator[pa.RecordBatch]:
+        yield from table.to_batches()
+        raise RuntimeError("boom")
+
+    return pa.RecordBatchReader.from_batches(table.schema, batches())
+
+
+class ReadOnly(DirFileSystem):  # type: ignore[misc]
+    """Storage whose owner has not given us leave to write."""
+
+    def makedirs(self, *_args: Any, **_options: Any) -> None:
+        raise PermissionError("403: no write access to this bucket")
+
+    mkdir = makedirs
+
+
+class Vault(MemoryFileSystem):  # type: ignore[misc]
+    """Stands for remote storage that only this object, with its key, can open: nobody finds it by its URLs."""
+
+    protocol = "vault"
+    cachable = False
+    store: ClassVar[dict[str, Any]] = {}
+    pseudo_dirs: ClassVar[list[str]] = [""]
+
+    def __init__(self, key: str = "", **options: Any) -> None:
+        super().__init__(**options)
+        self.key = key
+
+    @classmethod
+    def _strip_protocol(cls, path: str) -> str:
+        text = path.removeprefix("vault://").strip("/")
+        return f"/{text}" if text else ""
+
+    def _open(self, path: str, mode: str = "rb", *given: Any, **options: Any) -> Any:
+        if self.key != "right":
+            raise PermissionError("403: the vault is shut")
+        return super()._open(path, mode, *given, **options)
+
+
+@pytest.fixture
+def vault() -> Iterator[Vault]:
+    yield Vault("right")
+    Vault.store.clear()
+    Vault.pseudo_dirs[:] = [""]
+
+
+@pytest.fixture
+def no_aws(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A machine on which nobody has put credentials."""
+    for name in [name for name in os.environ if name.startswith("AWS_")]:
+        monkeypatch.delenv(name)
+    monkeypatch.setenv("AWS_EC2_METADATA_DISABLED", "true")
+    monkeypatch.setenv("AWS_CONFIG_FILE", "/nowhere/config")
+    monkeypatch.setenv("AWS_SHARED_CREDENTIALS_FILE", "/nowhere/credentials")
+
+
+class TestInitialisation:
+    def test_default_filesystem(self, local: Place) -> None:
+        local.write_files({"a.parquet": TABLE})
+        with DuckDBParquetHandler() as handler:
+            assert handler.read_parquet(local.root).equals(TABLE)
+            assert handler.connection.list_filesystems() == ["file"]
+
+    @pytest.mark.parametrize(
+        ("options", "names"),
+        [
+            (LocalStorageOptions(), ["file"]),
+            (StorageOptions("file"), ["file"]),
+            (StorageOptions("memory"), ["memory"]),
+            (AwsStorageOptions("AKIA", "hush", region="eu-central-1"), ["s3"]),
+            (AwsStorageOptions(anonymous=True), ["s3"]),
+        ],
+        ids=repr,
+    )
+    def test_filesystem_of_storage_options_is_registered(self, no_aws: None, options: Any, names: Any) -> None:
+        with DuckDBParquetHandler(storage_options=options) as handler:
+            assert handler.connection.list_filesystems() == names
+
+    def test_given_filesystem_is_registered_and_used(self, vault: Vault) -> None:
+        with DuckDBParquetHandler(filesystem=vault) as handler:
+            assert handler.connection.list_filesystems() == ["vault"]
+            handler.write_parquet_dataset(TABLE, "/bucket/events", max_rows_per_file=4)
+            assert len(oracle.data_files("/bucket/events", vault)) == 3
+            assert by_id(handler.read_parquet("/bucket/events")) == TABLE.to_pylist()
+
+    def test_given_filesystem_serves_urls_too(self, vault: Vault) -> None:
+        """Nobody else could: fsspec does not know the protocol."""
+        with DuckDBParquetHandler(filesystem=vault) as handler:
+            handler.write_parquet(TABLE, "vault://bucket/one.parquet")
+            handler.write_parquet_dataset(TABLE, "vault://bucket/events")
+            assert handler.read_parquet("vault://bucket/one.parquet").equals(TABLE)
+            assert handler.read_parquet("vault://bucket/events").equals(TABLE)
+            stats = handler.merge_parquet_dataset("vault://bucket/one.parquet", "vault://bucket/events", "id")
+            assert stats == {"inserted": 0, "updated": 10, "deleted": 0, "total": 10}
+            query = "SELECT max(id) AS top FROM "
+            for found in (
+                handler.execute_sql(f"{query} t", tables={"t": "vault://bucket/events"}),
+                handler.execute_sql(f"{query} parquet_scan('vault://bucket/one.parquet')"),
+                handler.execute_sql(f"{query} 'vault://bucket/events/*.parquet'"),
+            ):
+                assert found.to_pylist() == [{"top": 9}]
+
+    @pytest.mark.parametrize("options", [{"storage_options": LocalStorageOptions()}, {"filesystem": "file"}])
+    def test_urls_of_other_storage_speak_for_themselves(
+        self, memory: Place, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, options: Any
+    ) -> None:
+        monkeypatch.chdir(tmp_path)
+        if "filesystem" in options:
+            options = {"filesystem": fsspec.filesystem("file")}
+        with DuckDBParquetHandler(**options) as handler:
+            handler.write_parquet_dataset(TABLE, f"memory:/{memory.root}")
+            handler.write_parquet(TABLE, f"memory:/{memory.root}-file/one.parquet")
+            assert written(memory).equals(TABLE)
+            assert handler.read_parquet(f"memory:/{memory.root}-file/one.parquet").equals(TABLE)
+            handler.merge_parquet_dataset(pairs((1, "x")), f"memory:/{memory.root}-2", "id")
+            assert handler.compact_parquet_dataset(f"memory:/{memory.root}-2")["before_file_count"] == 1
+        assert os.listdir(tmp_path) == []
+
+    def test_plain_options_reach_the_filesystem(self, local: Place) -> None:
+        local.write_files({"a.parquet": TABLE})
+        options = {"path": os.path.dirname(local.root), "target_protocol": "file"}
+        with DuckDBParquetHandler(storage_options=options) as handler:
+            assert handler.read_parquet("dir://events").equals(TABLE)
+            handler.write_parquet_dataset(TABLE, "dir://events")
+            assert len(local.files()) == 2
+
+    def test_something_that_is_no_filesystem(self, local: Place) -> None:
+        with pytest.raises(InvalidArgument, match="fsspec filesystem, not str"):
+            DuckDBParquetHandler(filesystem="file").write_parquet_dataset(TABLE, local.root)
+        with pytest.raises(ValueError, match=r"unknown protocol 'nope'.*'memory'"):
+            DuckDBParquetHandler(StorageOptions("nope"))
+
+
+@pytest.mark.usefixtures("no_aws")
+class TestCredentials:
+    @pytest.mark.parametrize(
+        ("given", "message"),
+        [
+            ({}, "no credentials were given or found.*access_key_id.*anonymous=True"),
+            ({"session_token": SECRETS[2]}, "no credentials were given or found"),
+            ({"profile": "nobody"}, "nobody"),
+            ({"access_key_id": SECRETS[0]}, "incomplete: secret_access_key is missing"),
+            ({"secret_access_key": SECRETS[1]}, "incomplete: access_key_id is missing"),
+            ({"access_key_id": SECRETS[0], "secret_access_key": ""}, "incomplete: secret_access_key is missing"),
+            ({"access_key_id": "", "secret_access_key": SECRETS[1]}, "incomplete: access_key_id is missing"),
+            ({"access_key_id": "", "secret_access_key": ""}, "no credentials were given or found"),
+        ],
+    )
+    def test_missing_credentials(
+        self, given: dict[str, str], message: str, caplog: pytest.LogCaptureFixture
+    ) -> None:
+        with (
+            caplog.at_level(logging.DEBUG),
+            pytest.raises(AuthenticationFailed, match=f"authentication.*{message}") as caught,
+        ):
+            DuckDBParquetHandler(storage_options=AwsStorageOptions(**given))
+        assert isinstance(caught.value, PermissionError)
+        assert not any(secret in f"{caught.value!r} {caplog.text}" for secret in SECRETS)
+
+    def test_credentials_of_the_environment(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setenv("AWS_ACCESS_KEY_ID", SECRETS[0])
+        monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", SECRETS[1])
+        with DuckDBParquetHandler(AwsStorageOptions()) as handler:
+            assert handler.connection.list_filesystems() == ["s3"]
+
+    def test_options_reach_the_filesystem(self) -> None:
+        options = AwsStorageOptions(
+            *SECRETS[:3],
+            region="eu-central-1",
+            endpoint_url="http://localhost:9000",
+            extra={"client_kwargs": {"verify": False}, "use_ssl": False},
+        )
+        fs = options.filesystem()
+        assert (fs.key, fs.secret, fs.token, fs.endpoint_url, fs.use_ssl) == (
+            *SECRETS[:3],
+            "http://localhost:9000",
+            False,
+        )
+        assert fs.client_kwargs == {"region_name": "eu-central-1", "verify": False}
+
+    @pytest.mark.parametrize(
+        "options",
+        [
+            AwsStorageOptions(*SECRETS[:3], region="eu-central-1", extra={"password": SECRETS[3]}),
+            AwsStorageOptions(*SECRETS[:2], endpoint_url=f"https://me:{SECRETS[3]}@minio:9000/"),
+            StorageOptions("sftp", {"host": SECRETS[1], "password": SECRETS[3]}),
+        ],
+        ids=["aws", "endpoint", "any"],
+    )
+    def test_secrets_are_never_shown(self, options: Any) -> None:
+        shown = [repr(options), str(options), f"{options}", "%r" % (options,), repr([options])]  # noqa: UP031
+        assert not [secret for secret in SECRETS for text in shown if secret in text]
+        assert type(options).__name__ in shown[0]
+        assert "eu-central-1" in shown[0] or "minio:9000" in shown[0] or "sftp" in shown[0]
+
+    @pytest.mark.parametrize("way", ["read", "write", "write file", "merge", "sql", "tables"])
+    def test_storage_that_says_no(
+        self, way: str, forbidding: str, caplog: pytest.LogCaptureFixture, local: Place
+    ) -> None:
+        """Permission is refused by the service itself: the error says so, and nothing gives the secrets away."""
+        options = AwsStorageOptions(*SECRETS[:3], endpoint_url=forbidding, region="us-east-1")
+        url = "s3://bucket/events"
+        calls: dict[str, Callable[[DuckDBParquetHandler], Any]] = {
+            "read": lambda handler: handler.read_parquet(f"{url}/a.parquet"),
+            "write": lambda handler: handler.write_parquet_dataset(TABLE, url),
+            "write file": lambda handler: handler.write_parquet(TABLE, f"{url}/a.parquet"),
+            "merge": lambda handler: handler.merge_parquet_dataset(TABLE, url, "id"),
+            "sql": lambda handler: handler.execute_sql(f"SELECT * FROM '{url}/a.parquet'"),
+            "tables": lambda handler: handler.execute_sql("SELECT * FROM t", tables={"t": url}),
+        }
+        with (
+            caplog.at_level(logging.DEBUG, "parketto"),
+            DuckDBParquetHandler(storage_options=options) as handler,
+            pytest.raises((PermissionError, CommitFailed, duckdb.Error)) as caught,
+        ):
+            calls[way](handler)
+        chain: list[BaseException] = [caught.value]
+        while (cause := chain[-1].__cause__ or chain[-1].__context__) is not None:
+            chain.append(cause)
+        said = " ".join(f"{error!r} {error}" for error in chain)
+        assert re.search("(?i)forbidden|access denied|permission", str(caught.value))
+        mine = "".join(record.getMessage() for record in caplog.records if record.name.startswith("parketto"))
+        assert not [secret for secret in SECRETS if secret in f"{said} {mine} {handler!r}"]
+
+
+@pytest.fixture(scope="module")
+def forbidding() -> Iterator[str]:
+    """An S3 service that knows no one."""
+    denied = b"<Error><Code>AccessDenied</Code><Message>Access Denied</Message></Error>"
+
+    class Handler(http.server.BaseHTTPRequestHandler):
+        protocol_version = "HTTP/1.1"
+
+        def answer(self) -> None:
+            self.rfile.read(int(self.headers.get("Content-Length") or 0))
+            self.send_response(403)
+            self.send_header("Content-Type", "application/xml")
+            self.send_header("Content-Length", str(len(denied)))
+            self.send_header("Connection", "close")
+            self.end_headers()
+            if self.command != "HEAD":
+                self.wfile.write(denied)
+
+        do_GET = do_HEAD = do_PUT = do_POST = do_DELETE = answer  # noqa: N815 - names of the library
+
+        def log_message(self, *_args: Any) -> None:
+            pass
+
+    server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+    thread = threading.Thread(target=server.serve_forever, daemon=True)
+    thread.start()
+    yield f"http://127.0.0.1:{server.server_port}"
+    server.shutdown()
+    server.server_close()
+    thread.join()
+
+
+class TestWriteDataset:
+    def test_folder_and_unique_names(self, place: Place) -> None:
+        handler = handler_of(place)
+        for _ in range(3):
+            stats = handler.write_parquet_dataset(TABLE, place.root)
+        assert (stats["rows_written"], stats["files_written"], stats["files_replaced"]) == (10, 1, 0)
+        assert len(set(place.files())) == 3
+        assert all(re.fullmatch(r"part-[0-9a-f-]{8,}\.parquet", name) for name in place.files())
+        for path in oracle.data_files(place.root, place.fs):
+            assert oracle.read_file(path, place.fs).equals(TABLE, check_metadata=True)
+
+    def test_split_by_rows(self, place: Place) -> None:
+        handler = handler_of(place)
+        stats = handler.write_parquet_dataset(TABLE, place.root, max_rows_per_file=4, compression="gzip")
+        files = oracle.data_files(place.root, place.fs)
+        assert sorted(oracle.read_file(path, place.fs).num_rows for path in files) == [2, 4, 4]
+        assert stats["files_written"] == len(set(files)) == 3
+        assert stats["bytes_written"] == sum(place.fs.size(path) for path in files)
+        assert codecs(place) == {"GZIP"}
+        assert by_id(handler.read_parquet(place.root)) == TABLE.to_pylist()
+
+    def test_splitting_does_not_gather_the_rows(self, handler: DuckDBParquetHandler, local: Place) -> None:
+        """Rows are written as they come: never more than a small part of them is held."""
+        values, most, batches = np.arange(100_000), 0, 100
+        schema = pa.schema({"id": pa.int64()})
+        start = pa.total_allocated_bytes()
+
+        def stream() -> Iterator[pa.RecordBatch]:
+            nonlocal most
+            for number in range(batches):
+                batch = pa.record_batch([pa.array(values + number).take(pa.array(values))], schema=schema)
+                yield batch
+                most = max(most, pa.total_allocated_bytes() - start)
+
+        reader = pa.RecordBatchReader.from_batches(schema, stream())
+        stats = handler.write_parquet_dataset(reader, local.root, max_rows_per_file=200_000)
+        assert (stats["rows_written"], len(local.files())) == (10_000_000, 50)
+        assert most < batches * values.nbytes / 2
+
+    def test_template_numbers_files(self, place: Place) -> None:
+        for _ in range(2):
+            handler_of(place).write_parquet_dataset(
+                TABLE, place.root, max_rows_per_file=5, basename_template="data_{}.parquet"
+            )
+        assert place.files() == [f"data_00{n}.parquet" for n in range(4)]
+        assert written(place).equals(pa.concat_tables([TABLE, TABLE]))
+
+    def test_timestamps_sort_chronologically(self, place: Place) -> None:
+        for number in range(4):
+            handler_of(place).write_parquet_dataset(pairs((number, "x")), place.root, naming="timestamp")
+        assert written(place).column("id").to_pylist() == [0, 1, 2, 3]
+        assert all(re.fullmatch(r"part-[0-9T.Z_-]{16,}\w*\.parquet", name) for name in place.files())
+
+    def test_empty_table_keeps_its_columns(self, place: Place) -> None:
+        handler = handler_of(place)
+        handler.write_parquet_dataset(TABLE.slice(0, 0), place.root)
+        assert len(place.files()) == 1
+        assert written(place).equals(TABLE.slice(0, 0))
+        assert handler.read_parquet(place.root).equals(TABLE.slice(0, 0))
+
+    @pytest.mark.parametrize("mode", ["append", "overwrite"])
+    @pytest.mark.parametrize("exists", [False, True])
+    def test_first_write(self, place: Place, mode: Any, exists: bool) -> None:
+        if exists:
+            place.fs.makedirs(place.root)
+        handler_of(place).write_parquet_dataset(TABLE, place.root, mode=mode)
+        assert written(place).equals(TABLE)
+        assert len(place.files()) == 1
+
+    def test_overwrite_replaces_parquet_and_nothing_else(self, place: Place) -> None:
+        place.write_files({"old.parquet": TABLE, "day=1/old.parquet": TABLE})
+        for name in ("_metadata", "notes.txt"):
+            place.fs.pipe_file(f"{place.root}/{name}", b"mine")
+        stats = handler_of(place).write_parquet_dataset(pairs((1, "new")), place.root, mode="overwrite")
+        assert stats["files_replaced"] == 2
+        assert written(place).to_pylist() == [{"id": 1, "v": "new"}]
+        assert len(place.files()) == 1
+        assert place.fs.cat_file(f"{place.root}/_metadata") == b"mine"
+        assert place.fs.cat_file(f"{place.root}/notes.txt") == b"mine"
+
+    def test_overwrite_with_what_is_read_from_there(self, place: Place) -> None:
+        handler = handler_of(place)
+        handler.write_parquet_dataset(TABLE, place.root, max_rows_per_file=2)
+        handler.write_parquet_dataset(place.root, place.root, mode="overwrite")
+        assert by_id(written(place)) == TABLE.to_pylist()
+        assert len(place.files()) == 1
+
+    def test_failed_overwrite_keeps_all(self, place: Place) -> None:
+        place.write_files({"old.parquet": TABLE})
+        before = touched(place)
+        with pytest.raises(RuntimeError, match="boom"):
+            handler_of(place).write_parquet_dataset(failing(TABLE), place.root, mode="overwrite")
+        assert (touched(place), place.left_behind()) == (before, [])
+
+    def test_append_leaves_the_others_alone(self, place: Place) -> None:
+        place.write_files({"old.parquet": TABLE})
+        before, handler = touched(place), handler_of(place)
+        for added in range(1, 4):
+            handler.write_parquet_dataset(TABLE, place.root, mode="append")
+            assert len(place.files()) == 1 + added
+        assert before.items() < touched(place).items()
+        assert by_id(handler.read_parquet(place.root)) == by_id(pa.concat_tables([TABLE] * 4))
+
+    @pytest.mark.parametrize("options", [{}, {"basename_template": "data_{}.parquet"}, {"naming": "timestamp"}])
+    def test_concurrent_writers_never_collide(
+        self, handler: DuckDBParquetHandler, local: Place, options: Any
+    ) -> None:
+        with ThreadPoolExecutor(4) as pool:
+            list(
+                pool.map(
+                    lambda at: handler.write_parquet_dataset(pairs((at, "x")), local.root, **options), range(6)
+                )
+            )
+        assert len(local.files()) == 6
+        assert sorted(written(local)["id"].to_pylist()) == list(range(6))
+
+    @pytest.mark.parametrize(
+        ("arguments", "message"),
+        [
+            ({"mode": "replace"}, "'append', 'overwrite'"),
+            ({"max_rows_per_file": 0}, "greater than 0"),
+            ({"max_rows_per_file": -1}, "greater than 0"),
+            ({"compression": "zip"}, "'snappy', 'gzip', 'lz4', 'zstd', 'brotli'"),
+            ({"partition_by": ["nope"]}, "nope"),
+        ],
+    )
+    def test_bad_arguments(self, place: Place, arguments: dict[str, Any], message: str) -> None:
+        with pytest.raises(ValueError, match=message):
+            handler_of(place).write_parquet_dataset(TABLE, place.root, **arguments)
+        assert not place.fs.exists(place.root)
+
+    def test_path_that_is_a_file(self, place: Place) -> None:
+        place.fs.makedirs(os.path.dirname(place.root))
+        place.fs.pipe_file(place.root, b"mine")
+        with pytest.raises(NotADirectoryError, match="directory"):
+            handler_of(place).write_parquet_dataset(TABLE, place.root)
+        assert place.fs.cat_file(place.root) == b"mine"
+
+    def test_storage_without_write_access(self, local: Place) -> None:
+        fs = ReadOnly(os.path.dirname(local.root), fsspec.filesystem("file"))
+        with pytest.raises(CommitFailed, match=r"no permission.*Make 'events' writable") as caught:
+            DuckDBParquetHandler(filesystem=fs).write_parquet_dataset(TABLE, "events")
+        assert isinstance(caught.value.__cause__, PermissionError)
+        with pytest.raises(PermissionError, match="no write access"):
+            DuckDBParquetHandler(filesystem=fs).write_parquet(TABLE, "events/one.parquet")
+        assert not os.path.exists(os.path.dirname(local.root))
+
+    @pytest.mark.parametrize("codec", CODECS)
+    def test_codecs(self, place: Place, codec: str) -> None:
+        handler = handler_of(place)
+        handler.write_parquet_dataset(TABLE, place.root, compression=codec, max_rows_per_file=3)
+        assert len(place.files()) == 4
+        assert codecs(place) == {{"none": "UNCOMPRESSED"}.get(codec, codec.upper())}
+        assert by_id(handler.read_parquet(place.root)) == TABLE.to_pylist()
+
+    def test_partitions(self, place: Place) -> None:
+        table = pa.table(
+            {"id": range(6), "day": [1, 2, 1, None, 2, 1], "kind": ["a/b", "c", "a/b", "c", "c", "é"]}
+        )
+        handler = handler_of(place)
+        handler.write_parquet_dataset(table, place.root, partition_by=["day", "kind"])
+        folders = {os.path.dirname(name): name for name in place.files()}
+        assert set(folders) == {
+            "day=1/kind=a%2Fb",
+            "day=2/kind=c",
+            f"day={NULL_FOLDER}/kind=c",
+            "day=1/kind=é",
+        }
+        assert sorted_rows(handler.read_parquet(place.root)) == sorted_rows(table)
+        assert handler.read_parquet(place.root).schema.equals(table.schema)
+        found = handler.read_parquet(place.root, columns=["id"], partition_filter={"day": 2})
+        assert found.to_pylist() == [{"id": 1}, {"id": 4}]
+
+
+class TestInputs:
+    """Everything that has rows can be written and merged."""
+
+    MAKERS: ClassVar[dict[str, Callable[[str], Any]]] = {
+        "table": lambda _: TABLE,
+        "chunked": lambda _: pa.concat_tables([TABLE.slice(0, 3), TABLE.slice(3)]),
+        "batch": lambda _: TABLE.to_batches()[0],
+        "reader": lambda _: TABLE.to_reader(max_chunksize=3),
+        "pandas": lambda _: TABLE.to_pandas(),
+        "pandas index": lambda _: TABLE.to_pandas().set_index("id"),
+        "polars": lambda _: pl.from_arrow(TABLE),
+        "lazy": lambda _: pl.from_arrow(TABLE).lazy(),
+        "relation": lambda _: duckdb.connect().from_arrow(TABLE),
+        "file": lambda folder: f"{folder}/a.parquet",
+        "dataset": lambda folder: f"{folder}",
+    }
+
+    @pytest.mark.parametrize("kind", list(MAKERS))
+    def test_written_and_merged(self, place: Place, kind: str) -> None:
+        folder, handler = f"{place.root}-source", handler_of(place)
+        oracle.write_files(folder, {"a.parquet": TABLE}, place.fs)
+        handler.write_parquet_dataset(self.MAKERS[kind](folder), place.root)
+        assert by_id(written(place)) == TABLE.to_pylist()
+        handler.write_parquet(self.MAKERS[kind](folder), f"{place.root}-file/one.parquet")
+        assert by_id(oracle.read_file(f"{place.root}-file/one.parquet", place.fs)) == TABLE.to_pylist()
+        stats = handler.merge_parquet_dataset(self.MAKERS[kind](folder), place.root, ["id"], "full_merge")
+        assert stats == {"inserted": 0, "updated": 10, "deleted": 0, "total": 10}
+        assert by_id(written(place)) == TABLE.to_pylist()
+
+    def test_path_objects(self, handler: DuckDBParquetHandler, local: Place) -> None:
+        handler.write_parquet_dataset(TABLE, Path(local.root))
+        handler.merge_parquet_dataset(Path(local.root), Path(f"{local.root}-2"), "id")
+        assert handler.read_parquet(Path(f"{local.root}-2")).equals(TABLE)
+
+    @pytest.mark.parametrize(
+        ("given", "message"),
+        [
+            (7, "not int"),
+            (pa.table({}), "without any column"),
+            (pa.table([[1], [2]], ["a", "a"]), "distinct"),
+            ([{"id": 1}], "not list"),
+        ],
+    )
+    def test_something_without_rows(self, place: Place, given: Any, message: str) -> None:
+        handler = handler_of(place)
+        for call in (
+            lambda: handler.write_parquet_dataset(given, place.root),
+            lambda: handler.write_parquet(given, place.root),
+            lambda: handler.merge_parquet_dataset(given, place.root, "id"),
+        ):
+            with pytest.raises(InvalidArgument, match=message):
+                call()
+        assert not place.fs.exists(place.root)
+
+
+def nested(values: list[Any], plain: pa.DataType, kind: pa.DataType) -> pa.Array:
+    return pa.array(values, plain).cast(kind)
+
+
+EXTREMES = [-(2**63), -(2**63) + 1, 2**63 - 1]
+COLUMNS: dict[str, pa.Array] = {
+    **{
+        str(kind): pa.array([-(2 ** (kind.bit_width - 1)), 2 ** (kind.bit_width - 1) - 1, None], kind)
+        for kind in (pa.int8(), pa.int16(), pa.int32(), pa.int64())
+    },
+    **{
+        str(kind): pa.array([0, 2**kind.bit_width - 1, None], kind)
+        for kind in (pa.uint8(), pa.uint16(), pa.uint32(), pa.uint64())
+    },
+    "float16": pa.array(np.array([1.5, -0.0, np.nan], np.float16)),
+    "float32": pa.array([float("inf"), -0.0, None], pa.float32()),
+    "float64": pa.array([float("-inf"), float("nan"), None]),
+    "bool": pa.array([True, False, None]),
+    **{
+        f"timestamp {unit} {zone}": counted([-1, 1, None], pa.timestamp(unit, zone))
+        for unit in ("s", "ms", "us", "ns")
+        for zone in (None, "UTC", "Asia/Tokyo")
+    },
+    "timestamp ms offset": counted([-1, 1, None], pa.timestamp("ms", "+05:30")),
+    "timestamp us extremes": counted(EXTREMES, pa.timestamp("us")),
+    "timestamp us extremes utc": counted(EXTREMES, pa.timestamp("us", "UTC")),
+    "timestamp ns extremes": counted(EXTREMES, pa.timestamp("ns")),
+    "date32": pa.array([dt.date(1, 1, 1), dt.date(9999, 12, 31), None], pa.date32()),
+    "date32 extremes": pa.array([-(2**31), -(2**31) + 1, 2**31 - 1], pa.int32()).cast(pa.date32()),
+    "date64": pa.array([dt.date(1969, 12, 31), dt.date(2024, 2, 29), None], pa.date64()),
+    "time32 s": pa.array([0, 86399, None], pa.int32()).cast(pa.time32("s")),
+    "time32 ms": pa.array([1, 86399999, None], pa.int32()).cast(pa.time32("ms")),
+    "time64 us": counted([1, 86399999999, None], pa.time64("us")),
+    "time64 ns": counted([1, 86399999999999, None], pa.time64("ns")),
+    "duration": counted([-1, 1, None], pa.duration("ms")),
+    "decimal small": pa.array([Decimal("-1.5"), Decimal("9.9"), None], pa.decimal128(2, 1)),
+    "decimal wide": pa.array([Decimal(10**38 - 1), Decimal(-1), None], pa.decimal128(38, 0)),
+    "decimal fractions": pa.array([Decimal("0." + "1" * 38), Decimal(0), None], pa.decimal128(38, 38)),
+    "decimal256 small": pa.array([Decimal("1.50"), Decimal("-2.25"), None], pa.decimal256(10, 2)),
+    "decimal256 wide": pa.array([Decimal(10**75), Decimal(-1), None], pa.decimal256(76, 0)),
+    "string": pa.array(["é\0", "", None]),
+    "large string": pa.array(["x" * 1000, "", None], pa.large_string()),
+    "binary": pa.array([b"\x00\xff", b"", None]),
+    "large binary": pa.array([b"x", b"", None], pa.large_binary()),
+    "fixed binary": pa.array([b"ab", b"\x00\xff", None], pa.binary(2)),
+    "null": pa.nulls(3),
+    "uuid": pa.array([b"u" * 16, b"\xff" * 16, None], pa.uuid()),
+    "dictionary": pa.array(["x", "y", None]).dictionary_encode(),
+    "dictionary int8": pa.array(["x", "y", None]).dictionary_encode().cast(pa.dictionary(pa.int8(), pa.string())),
+    "dictionary ints": pa.array([5, 6, None], pa.int64()).dictionary_encode(),
+    "list": pa.array([[1, None], [], None], pa.list_(pa.int32())),
+    "large list": pa.array([["x"], [], None], pa.large_list(pa.large_string())),
+    "fixed list": pa.array([[1, 2], [3, None], None], pa.list_(pa.uint16(), 2)),
+    "list of ns": nested([[-1, None], [], None], pa.list_(pa.int64()), pa.list_(pa.timestamp("ns", "UTC"))),
+    "list of dictionaries": pa.ListArray.from_arrays(
+        pa.array([0, 2, 2, 3]), pa.array(["x", "y", "x"]).dictionary_encode()
+    ),
+    "struct": pa.array([{"a": 1, "A": "x"}, {"a": None, "A": None}, None]),
+    "struct of odd names": pa.array([{'"': 1, "a b;": 2}, None, None]),
+    "struct of a dictionary": pa.StructArray.from_arrays([pa.array(["x", "y", "x"]).dictionary_encode()], ["d"]),
+    "map": pa.array([[("k", 1), ("l", None)], [], None], pa.map_(pa.string(), pa.uint64())),
+    "map of categories": pa.MapArray.from_arrays(
+        pa.array([0, 1, 1, 1]), pa.array(["k"]), pa.array(["v"]).dictionary_encode()
+    ),
+    "deep": pa.array(
+        [[{"x": [("k", [1.5])]}], [], None],
+        pa.list_(pa.struct({"x": pa.map_(pa.string(), pa.list_(pa.float32()))})),
+    ),
+}
+
+
+def same(found: pa.Table, expected: pa.Table) -> bool:
+    """Equal in schema, metadata and every bit of every value: NaNs and zeros too."""
+    found.validate(full=True)
+    assert found.schema.equals(expected.schema, check_metadata=True), (
+        f"{found.schema}\n-- is not --\n{expected.schema}"
+    )
+    return all(map(_same_column, found.columns, expected.columns))
+
+
+def _same_column(one: pa.ChunkedArray, other: pa.ChunkedArray) -> bool:
+    floats = pa.types.is_floating(one.type)
+    return (not floats and one.equals(other)) or repr(one.to_pylist()) == repr(other.to_pylist())
+
+
+class TestTypes:
+    @pytest.mark.parametrize("name", list(COLUMNS))
+    def test_every_type_comes_back(self, handler: DuckDBParquetHandler, local: Place, name: str) -> None:
+        table = pa.table({"id": [0, 1, 2], name: COLUMNS[name]})
+        local.write_files({"a.parquet": table})
+        expected = oracle.read_file(f"{local.root}/a.parquet")
+        assert same(handler.read_parquet(local.root), expected)
+        assert same(handler.read_parquet(f"{local.root}/a.parquet", columns=[name]), expected.select([name]))
+        handler.write_parquet_dataset(table, f"{local.root}-2", partition_by="id")
+        assert same(written(Place(f"{local.root}-2", local.fs)), expected)
+
+    @pytest.mark.parametrize("name", list(COLUMNS))
+    def test_every_type_is_merged(self, handler: DuckDBParquetHandler, local: Place, name: str) -> None:
+        """What can be written can be merged, types that Parquet stores as others too."""
+        table = pa.table({"id": [0, 1, 2], name: COLUMNS[name]})
+        oracle.write_files(f"{local.root}-2", {"a.parquet": table})
+        local.write_files({"a.parquet": table.slice(0, 2)})
+        stats = handler.merge_parquet_dataset(table.slice(1), local.root, "id")
+        assert stats == {"inserted": 1, "updated": 1, "deleted": 0, "total": 3}
+        assert same(written(local).sort_by("id"), oracle.read_file(f"{local.root}-2/a.parquet"))
+
+    def test_all_at_once(self, place: Place) -> None:
+        table = pa.table({"id": [0, 1, 2], **COLUMNS})
+        place.write_files({f"{n}.parquet": table for n in range(2)})
+        expected, handler = oracle.read_file(f"{place.root}/0.parquet", place.fs), handler_of(place)
+        assert same(handler.read_parquet(place.root), pa.concat_tables([expected, expected]))
+        handler.write_parquet(table, f"{place.root}-2/one.parquet")
+        assert same(oracle.read_file(f"{place.root}-2/one.parquet", place.fs), expected)
+        stats = handler.merge_parquet_dataset(table, f"{place.root}-2", "id")
+        assert stats == {"inserted": 0, "updated": 3, "deleted": 0, "total": 3}
+        assert same(handler.read_parquet(f"{place.root}-2"), expected)
+
+    def test_schema_is_exact(self, place: Place) -> None:
+        schema = pa.schema(
+            [
+                pa.field("id", pa.int64(), nullable=False, metadata={"unit": "piece"}),
+                pa.field("s", pa.struct([pa.field("x", pa.int8(), nullable=False)]), nullable=False),
+                pa.field("v", pa.large_string(), metadata={b"\xff": b"\x00"}),
+            ],
+            metadata={"owner": "me", "pandas": '{"columns": []}'},
+        )
+        table = pa.table([[1], [{"x": 2}], ["y"]], schema=schema)
+        place.write_files({"a.parquet": table})
+        expected = oracle.read_file(f"{place.root}/a.parquet", place.fs).schema
+        assert expected.equals(schema, check_metadata=True)
+        handler = handler_of(place)
+        for columns in (None, ["id", "v"]):
+            found = handler.read_parquet(place.root, columns=columns).schema
+            wanted = pa.schema([schema.field(name) for name in columns or schema.names], schema.metadata)
+            assert found.equals(wanted, check_metadata=True)
+        handler.merge_parquet_dataset(table, place.root, "id")
+        handler.write_parquet(table, f"{place.root}/b.parquet")
+        for found in oracle.schemas(place.root, place.fs):
+            assert found.equals(schema, check_metadata=True)
+
+    def test_int96_timestamps(self, place: Place) -> None:
+        table = pa.table({"id": [1, 2], "t": counted([-1001, None], pa.timestamp("ns"))})
+        place.write_files({"a.parquet": table}, use_deprecated_int96_timestamps=True)
+        assert handler_of(place).read_parquet(place.root).equals(table)
+
+    @pytest.mark.parametrize(
+        "options", [{"version": "1.0"}, {"data_page_version": "2.0"}, {"use_dictionary": False}]
+    )
+    def test_files_of_other_kinds(self, handler: DuckDBParquetHandler, local: Place, options: Any) -> None:
+        table = pa.table(
+            {
+                "u": pa.array([2**32 - 1, None], pa.uint32()),
+                "s": ["x", None],
+                "t": counted([5, None], pa.timestamp("us")),
+            }
+        )
+        local.write_files({"a.parquet": table}, store_schema=False, **options)
+        assert same(handler.read_parquet(local.root), oracle.read_file(f"{local.root}/a.parquet"))
+
+    def test_categories_that_differ_between_files(self, place: Place) -> None:
+        tables = [pa.table({"c": pa.array(values).dictionary_encode()}) for values in (["x"], ["y", "x"])]
+        place.write_files({f"{at}.parquet": table for at, table in enumerate(tables)})
+        found = handler_of(place).read_parquet(place.root)
+        assert found.schema.equals(tables[0].schema)
+        assert found["c"].to_pylist() == ["x", "y", "x"]
+
+
+class TestRead:
+    @pytest.mark.parametrize(
+        "name",
+        [
+            *("a b", "a'b", 'a"b', "a[x]", "a{b,c}", "a;b", "a*b", "a?", "a%20b", "%", "a:b", "a#b", "é", "k=v"),
+            *("_x", ".x", "a\\b", "a\nb", "~", "$HOME", "--", "a::b"),
+        ],
+    )
+    def test_paths_with_any_characters(self, handler: DuckDBParquetHandler, tmp_path: Path, name: str) -> None:
+        """A folder of that name and a file of that name: all rows of both, and of nothing else."""
+        folder, file = str(tmp_path / name), str(tmp_path / "files" / f"{name}.parquet")
+        for decoy in ("ax", "ab", "a b", "a", "b", "axb"):
+            oracle.write_files(str(tmp_path / "files"), {f"{decoy}.parquet": pairs((66, "decoy"))})
+            oracle.write_files(str(tmp_path / decoy), {"decoy.parquet": pairs((66, "decoy"))})
+        handler.write_parquet_dataset(pairs((1, "x"), (2, "x")), folder, mode="overwrite")
+        handler.write_parquet(pairs((2, "y"), (3, "y")), file)
+        assert handler.read_parquet(file).equals(pairs((2, "y"), (3, "y")))
+        found = handler.execute_sql("SELECT * FROM a UNION ALL FROM b", tables={"a": folder, "b": file})
+        assert sorted_rows(found) == sorted_rows(pairs((1, "x"), (2, "x"), (2, "y"), (3, "y")))
+        stats = handler.merge_parquet_dataset(file, folder, "id")
+        assert stats == {"inserted": 1, "updated": 1, "deleted": 0, "total": 3}
+        assert sorted_rows(handler.read_parquet(folder)) == sorted_rows(pairs((1, "x"), (2, "y"), (3, "y")))
+
+    def test_all_folders_below(self, place: Place) -> None:
+        place.write_files({"a.parquet": pairs((1, "a")), "deep/down/b.parquet": pairs((2, "b"))})
+        place.fs.pipe_file(f"{place.root}/notes.txt", b"no data")
+        found = handler_of(place).read_parquet(place.root)
+        assert by_id(found) == [{"id": 1, "v": "a"}, {"id": 2, "v": "b"}]
+
+    def test_rows_come_in_the_order_of_files(self, place: Place) -> None:
+        tables = [pa.table({"id": range(at * 5000, (at + 1) * 5000)}) for at in range(4)]
+        place.write_files({f"{at}.parquet": table for at, table in enumerate(tables)}, row_group_size=1000)
+        assert handler_of(place).read_parquet(place.root).equals(pa.concat_tables(tables))
+
+    def test_selected_columns(self, place: Place) -> None:
+        place.write_files({"a.parquet": TABLE})
+        handler = handler_of(place)
+        for path in (place.root, f"{place.root}/a.parquet"):
+            assert handler.read_parquet(path, columns=["name"]).equals(TABLE.select(["name"]))
+            assert handler.read_parquet(path, columns=["name", "id"]).equals(TABLE.select(["name", "id"]))
+
+    def test_columns_that_are_not_wanted_are_not_read(self, place: Place) -> None:
+        """What a column's pages have become does not matter as long as nobody asks for it."""
+        place.write_files({"a.parquet": pa.table({"id": [1, 2], "v": ["damaged", "goods"]})})
+        path = f"{place.root}/a.parquet"
+        content = bytearray(place.fs.cat_file(path))
+        chunk = pq.ParquetFile(pa.BufferReader(bytes(content))).metadata.row_group(0).column(1)
+        start = chunk.dictionary_page_offset
+        content[start : start + chunk.total_compressed_size] = b"\xff" * chunk.total_compressed_size
+        place.fs.pipe_file(path, bytes(content))
+        handler = handler_of(place)
+        assert handler.read_parquet(path, columns=["id"]).to_pylist() == [{"id": 1}, {"id": 2}]
+        with pytest.raises(UnreadableFile, match=rf"cannot read '{path}'"):
+            handler.read_parquet(path)
+
+    def test_a_file_in_a_partition_is_only_a_file(self, place: Place) -> None:
+        place.write_files({"k=1/a.parquet": TABLE})
+        assert handler_of(place).read_parquet(f"{place.root}/k=1/a.parquet").equals(TABLE)
+
+    def test_files_with_columns_in_another_order(self, place: Place) -> None:
+        place.write_files({"a.parquet": pairs((1, "a")), "b.parquet": pairs((2, "b")).select(["v", "id"])})
+        assert handler_of(place).read_parquet(place.root).equals(pairs((1, "a"), (2, "b")))
+
+    @pytest.mark.parametrize(
+        "names",
+        [
+            HOSTILE,
+            ["a", "A", "b"],
+            ["id", "filename", "file_row_number"],
+            ["FileName", "File_Row_Number", "file_index"],
+            ["row", "file", "home", "folder"],
+        ],
+        ids=["hostile", "case", "filename", "Filename", "ours"],
+    )
+    @pytest.mark.parametrize("partition", ["", "k=7/"])
+    def test_names(self, place: Place, names: list[str], partition: str) -> None:
+        table = pa.table({name: [at, at + 100] for at, name in enumerate(names)})
+        place.write_files({f"{partition}a.parquet": table})
+        handler, folder = handler_of(place), {"k": [7, 7]} if partition else {}
+        expected = pa.table(table.to_pydict() | folder)
+        assert handler.read_parquet(place.root).equals(expected)
+        some = [names[-1], names[0], *folder]
+        assert handler.read_parquet(place.root, columns=some).equals(expected.select(some))
+        source = pa.table({name: [at, at + 200] for at, name in enumerate(expected.schema.names)} | {"k": [7, 7]})
+        source = source.select(expected.schema.names)
+        stats = handler.merge_parquet_dataset(source, place.root, names)
+        assert stats == {"inserted": 1, "updated": 1, "deleted": 0, "total": 3}
+        rows = [list(row.values()) for row in handler.read_parquet(place.root).to_pylist()]
+        first = list(range(len(names)))
+        tail = [7] * len(folder)
+        assert sorted(rows) == [[n + add for n in first] + tail for add in (0, 100, 200)]
+        handler.optimize_parquet_dataset(place.root, names[::-1], compression="zstd")
+        assert sorted(list(row.values()) for row in handler.read_parquet(place.root).to_pylist()) == sorted(rows)
+
+    @pytest.mark.parametrize(
+        ("columns", "error", "message"),
+        [
+            (["id", "nope"], ColumnNotFound, "'nope'; available columns: 'id', 'name', 'k'"),
+            (["ID"], ColumnNotFound, "'ID'"),
+            (["id", "id"], InvalidArgument, "twice"),
+            ([], InvalidArgument, "at least one"),
+            ("id", InvalidArgument, "list of column names"),
+        ],
+    )
+    def test_columns_that_make_no_sense(
+        self, place: Place, columns: Any, error: type[Exception], message: str
+    ) -> None:
+        place.write_files({"k=1/a.parquet": TABLE})
+        with pytest.raises(error, match=message):
+            handler_of(place).read_parquet(place.root, columns=columns)
+
+    def test_nothing_to_read(self, place: Place) -> None:
+        handler = handler_of(place)
+        with pytest.raises(FileNotFoundError, match=f"{place.root}.*does not exist"):
+            handler.read_parquet(place.root)
+        with pytest.raises(FileNotFoundError, match=r"one\.parquet"):
+            handler.read_parquet(f"{place.root}/one.parquet")
+        with pytest.raises(FileNotFoundError, match="events"):
+            handler.execute_sql("SELECT 1", tables={"t": place.root})
+        place.fs.makedirs(place.root)
+        with pytest.raises(FileNotFoundError, match="no parquet files"):
+            handler.read_parquet(place.root)
+
+    def test_a_file_that_is_none(self, place: Place) -> None:
+        place.fs.makedirs(place.root)
+        place.fs.pipe_file(f"{place.root}/a.parquet", b"not Parquet at all")
+        with pytest.raises(ValueError, match=r"a\.parquet"):
+            handler_of(place).read_parquet(place.root)
+
+
+class TestPartitions:
+    @pytest.mark.parametrize(
+        ("folders", "values"),
+        [
+            (["k=1", "k=-2", f"k={NULL_FOLDER}"], [1, -2, None]),
+            (["k=2024-01-31", f"k={NULL_FOLDER}"], [dt.date(2024, 1, 31), None]),
+            (["k=a", "k=b%2Fc", "k=d e", f"k={NULL_FOLDER}"], ["a", "b/c", "d e", None]),
+            (["k=01", "k=2"], ["01", "2"]),
+            (["k=caf%C3%A9", "k=tè"], ["café", "tè"]),
+            (["raw/k=1", "more/k=2"], [1, 2]),
+        ],
+    )
+    def test_columns_that_stand_only_in_the_path(
+        self, place: Place, folders: list[str], values: list[Any]
+    ) -> None:
+        place.write_files({f"{folder}/a.parquet": pa.table({"n": [at]}) for at, folder in enumerate(folders)})
+        handler = handler_of(place)
+        expected = [{"n": at, "k": value} for at, value in enumerate(values)]
+        found = handler.read_parquet(place.root)
+        assert found.schema.names == ["n", "k"]
+        assert sorted(found.to_pylist(), key=lambda row: row["n"]) == expected
+        found = handler.execute_sql("SELECT k, n FROM t ORDER BY n", tables={"t": place.root})
+        assert found.to_pylist() == expected
+
+    def test_in_the_path_and_in_the_file_the_file_counts(self, place: Place) -> None:
+        place.write_files({"k=1/a.parquet": pa.table({"n": [3], "k": ["one"]})})
+        handler, expected = handler_of(place), pa.table({"n": [3], "k": ["one"]})
+        assert handler.read_parquet(place.root).equals(expected)
+        assert handler.execute_sql("FROM t", tables={"t": place.root}).equals(expected)
+
+    @pytest.mark.parametrize("columns", [["n"], ["k"], ["j"], ["j", "k"], ["j", "n"], ["m", "k", "n"]])
+    def test_selected_columns_and_no_others_in_that_order(self, place: Place, columns: list[str]) -> None:
+        row = {"n": 3, "m": "x", "k": 1, "j": "a"}
+        place.write_files({"k=1/j=a/a.parquet": pa.table({"n": [3], "m": ["x"]})})
+        found = handler_of(place).read_parquet(place.root, columns=columns)
+        assert found.to_pylist() == [{name: row[name] for name in columns}]
+        assert found.schema.names == columns
+
+    def test_filter(self, place: Place) -> None:
+        place.write_files({f"k={n}/a.parquet": pa.table({"n": [n]}) for n in range(3)})
+        handler = handler_of(place)
+        assert handler.read_parquet(place.root, partition_filter={"k": [0, 2]})["n"].to_pylist() == [0, 2]
+        assert handler.read_parquet(place.root, ["n"], "k=1").to_pylist() == [{"n": 1}]
+        with pytest.raises(FileNotFoundError):
+            handler.read_parquet(place.root, partition_filter="k=9")
+
+
+class TestWriteFile:
+    @pytest.mark.parametrize("table", [TABLE, TABLE.slice(0, 0)], ids=["rows", "empty"])
+    def test_one_file_in_new_folders(self, place: Place, table: pa.Table) -> None:
+        path = f"{place.root}/deep/down/one.parquet"
+        handler_of(place).write_parquet(table, path)
+        assert oracle.read_file(path, place.fs).equals(table, check_metadata=True)
+        assert [os.path.basename(found) for found in place.fs.find(place.root, withdirs=False)] == ["one.parquet"]
+        assert place.fs.ls(os.path.dirname(path), detail=False) == [path]
+        assert codecs(place) <= {"SNAPPY"}
+
+    @pytest.mark.parametrize("codec", CODECS)
+    def test_codecs(self, place: Place, codec: str) -> None:
+        path, handler = f"{place.root}/{codec}.parquet", handler_of(place)
+        handler.write_parquet(TABLE, path, compression=codec)
+        assert codecs(place) == {{"none": "UNCOMPRESSED"}.get(codec, codec.upper())}
+        assert handler.read_parquet(path).equals(TABLE)
+        if place.fs.protocol != "memory":
+            assert handler.execute_sql(f"FROM '{path}'").equals(TABLE)
+
+    def test_what_is_read_can_be_replaced_by_it(self, place: Place) -> None:
+        path, handler = f"{place.root}/one.parquet", handler_of(place)
+        handler.write_parquet(TABLE, path)
+        handler.write_parquet(handler.execute_sql("FROM t WHERE id > 6", tables={"t": path}), path)
+        assert oracle.read_file(path, place.fs).equals(TABLE.slice(7))
+        handler.write_parquet(path, path, compression="zstd")
+        assert oracle.read_file(path, place.fs).equals(TABLE.slice(7))
+        assert codecs(place) == {"ZSTD"}
+
+    def test_failure_in_the_middle_keeps_the_old_file(self, place: Place) -> None:
+        path, handler = f"{place.root}/one.parquet", handler_of(place)
+        handler.write_parquet(TABLE, path)
+        before = touched(place)
+        with pytest.raises(RuntimeError, match="boom"):
+            handler.write_parquet(failing(TABLE), path)
+        assert touched(place) == before
+        assert place.fs.ls(place.root, detail=False) == [path]
+
+    def test_path_that_is_a_directory(self, place: Place) -> None:
+        place.fs.makedirs(place.root)
+        with pytest.raises(NotADirectoryError, match="is a directory; expected the path of a file"):
+            handler_of(place).write_parquet(TABLE, place.root)
+        assert place.fs.ls(place.root) == []
+
+    def test_unknown_codec(self, place: Place) -> None:
+        with pytest.raises(ValueError, match="'snappy', 'gzip', 'lz4', 'zstd', 'brotli', 'none'"):
+            handler_of(place).write_parquet(TABLE, f"{place.root}/one.parquet", compression="zip")
+        assert not place.fs.exists(place.root)
+
+    def test_private_file_stays_private(self, handler: DuckDBParquetHandler, local: Place) -> None:
+        path = f"{local.root}/one.parquet"
+        handler.write_parquet(TABLE, path)
+        os.chmod(path, 0o600)
+        handler.write_parquet(TABLE, path)
+        assert stat.S_IMODE(os.stat(path).st_mode) == 0o600
+
+
+class TestSql:
+    VALUES: ClassVar[list[Any]] = [
+        "'; DROP TABLE x; --",
+        '"; SELECT 1; --',
+        "a\\'b\n\0",
+        "$1 ? $name",
+        None,
+        dt.date(1969, 12, 31),
+        dt.datetime(1969, 12, 31, 23, 59, 59, 999999),  # noqa: DTZ001
+        Decimal("1.50"),
+        b"\x00'\xff",
+        2**40,
+        2**64 - 1,
+        -1.5,
+        True,
+        [1, 2],
+        {"a": 1},
+    ]
+
+    def test_values_are_bound_and_never_pasted(self, handler: DuckDBParquetHandler) -> None:
+        marks = ", ".join(f"? AS c{at}" for at in range(len(self.VALUES)))
+        found = handler.execute_sql(f"SELECT {marks}", self.VALUES)
+        assert list(found.to_pylist()[0].values()) == self.VALUES
+        assert (
+            list(handler.execute_sql(f"SELECT {marks}", tuple(self.VALUES)).to_pylist()[0].values()) == self.VALUES
+        )
+        named = {f"p{at}": value for at, value in enumerate(self.VALUES)}
+        marks = ", ".join(f"${name} AS {name}" for name in named)
+        assert handler.execute_sql(f"SELECT {marks}", parameters=named).to_pylist() == [named]
+
+    @pytest.mark.parametrize("value", ["x' OR '1'='1", "n1'; DELETE FROM mine; --", "n1"])
+    def test_hostile_values_find_only_themselves(self, handler: DuckDBParquetHandler, value: str) -> None:
+        handler.connection.execute("CREATE TABLE mine AS SELECT 1 AS a")
+        for query, bound in (("name = ?", [value]), ("name = $wanted", {"wanted": value})):
+            found = handler.execute_sql(f"SELECT id FROM t WHERE {query}", bound, {"t": TABLE})
+            assert found.to_pylist() == ([{"id": 1}] if value == "n1" else [])
+        assert handler.connection.execute("SELECT * FROM mine").fetchall() == [(1,)]
+
+    @pytest.mark.parametrize(
+        ("query", "parameters"),
+        [("SELECT ?, ?", [1]), ("SELECT ?", [1, 2]), ("SELECT $a, $b", {"a": 1}), ("SELECT $a", {"a": 1, "b": 2})],
+    )
+    def test_parameters_that_are_missing_or_left_over(
+        self, handler: DuckDBParquetHandler, query: str, parameters: Any
+    ) -> None:
+        with pytest.raises(duckdb.Error, match=r"(?i)parameter"):
+            handler.execute_sql(query, parameters)
+
+    def test_parquet_named_in_the_query(self, handler: DuckDBParquetHandler, local: Place) -> None:
+        local.write_files({"a.parquet": TABLE, "b.parquet": TABLE})
+        query = f"SELECT name FROM parquet_scan('{local.root}/a.parquet') WHERE id > ?"
+        assert handler.execute_sql(query, (8,)).equals(pa.table({"name": ["n9"]}))
+        assert handler.execute_sql(f"SELECT count(*) AS n FROM '{local.root}/*.parquet'").to_pylist() == [
+            {"n": 20}
+        ]
+
+    def test_urls_of_the_registered_filesystem(self, memory: Place) -> None:
+        memory.write_files({"k=1/a.parquet": TABLE, "k=2/a.parquet": TABLE.slice(3)})
+        with DuckDBParquetHandler(StorageOptions("memory")) as handler:
+            url = f"memory:/{memory.root}"
+            found = handler.execute_sql(f"SELECT id, name FROM parquet_scan('{url}/k=1/a.parquet') WHERE id > 8")
+            assert found.equals(TABLE.slice(9))
+            query = f"SELECT k, count(*) AS n FROM read_parquet('{url}/*/*.parquet', hive_partitioning = true)"
+            found = handler.execute_sql(f"{query} GROUP BY k ORDER BY k")
+            assert found.to_pylist() == [{"k": 1, "n": 10}, {"k": 2, "n": 7}]
+            with pytest.raises((duckdb.Error, FileNotFoundError), match="nothing"):
+                handler.execute_sql(f"FROM parquet_scan('{url}/nothing.parquet')")
+
+    def test_aggregates_and_windows(self, place: Place) -> None:
+        place.write_files({"k=a/a.parquet": TABLE, "k=b/a.parquet": TABLE.slice(5)})
+        query = """
+            SELECT k, count(*) AS n, max(sum(id)::BIGINT) OVER (ORDER BY k) AS top
+            FROM events JOIN wanted USING (id) GROUP BY k HAVING count(*) > $least ORDER BY k
+        """
+        wanted = pa.table({"id": [1, 6, 7]})
+        result = handler_of(place).execute_sql(query, {"least": 1}, {"events": place.root, "wanted": wanted})
+        assert result.equals(pa.table({"k": ["a", "b"], "n": [3, 2], "top": [14, 14]}))
+        query = "SELECT id, lag(id, 1, -1) OVER (ORDER BY id DESC) AS before FROM t QUALIFY before > 7 ORDER BY id"
+        found = handler_of(place).execute_sql(query, tables={"t": TABLE})
+        assert found.to_pylist() == [{"id": 7, "before": 8}, {"id": 8, "before": 9}]
+
+    TABLES: ClassVar[dict[str, Callable[[str], Any]]] = TestInputs.MAKERS
+
+    @pytest.mark.parametrize("kind", list(TABLES))
+    def test_tables_of_every_kind(self, place: Place, kind: str) -> None:
+        """They can be used more than once in a query."""
+        folder = f"{place.root}-source"
+        oracle.write_files(folder, {"a.parquet": TABLE}, place.fs)
+        query = "SELECT t.id, other.name FROM t JOIN t AS other ON t.id = other.id + 1 ORDER BY t.id LIMIT 2"
+        found = handler_of(place).execute_sql(query, tables={"t": self.TABLES[kind](folder)})
+        assert found.to_pylist() == [{"id": 1, "name": "n0"}, {"id": 2, "name": "n1"}]
+
+    @pytest.mark.parametrize("inside", [True, False])
+    def test_partitioned_datasets(self, place: Place, inside: bool) -> None:
+        place.write_files(
+            {f"k={k}/a.parquet": pa.table({"n": [1]} | ({"k": [k]} if inside else {})) for k in "abc"}
+        )
+        found = handler_of(place).execute_sql(
+            "SELECT sum(n)::INT AS n, string_agg(k, '' ORDER BY k) AS k FROM t WHERE k >= ?",
+            ["b"],
+            {"t": place.root},
+        )
+        assert found.to_pylist() == [{"n": 2, "k": "bc"}]
+
+    @pytest.mark.parametrize("name", [*HOSTILE[:4], "T", "é", "a b", "table", "tables", "query", "rows"])
+    def test_any_name_of_a_table(self, place: Place, name: str) -> None:
+        place.write_files({"a.parquet": TABLE})
+        quoted = '"' + name.replace('"', '""') + '"'
+        for given in (place.root, TABLE):
+            found = handler_of(place).execute_sql(f"SELECT count(*) AS n FROM {quoted}", tables={name: given})
+            assert found.to_pylist() == [{"n": 10}]
+
+    @pytest.mark.parametrize("names", [HOSTILE, ["id", "filename"], ["file_row_number", "n"]])
+    def test_any_name_of_a_column(self, place: Place, names: list[str]) -> None:
+        place.write_files({"a.parquet": pa.table({name: [at] for at, name in enumerate(names)})})
+        found = handler_of(place).execute_sql("FROM t", tables={"t": place.root})
+        if "" not in names:
+            assert found.schema.names == names
+        assert list(found.to_pylist()[0].values()) == list(range(len(names)))
+
+    @pytest.mark.parametrize("name", [name for name in COLUMNS if name != "decimal256 wide"])
+    def test_every_type_can_be_queried(self, handler: DuckDBParquetHandler, local: Place, name: str) -> None:
+        """A path and a table say the same."""
+        local.write_files({"a.parquet": pa.table({"id": [0, 1, 2], "v": COLUMNS[name]})})
+        stored = oracle.read_file(f"{local.root}/a.parquet")
+        results = [
+            handler.execute_sql("SELECT *, v IS NULL AS empty FROM t ORDER BY id", tables={"t": given})
+            for given in (local.root, stored)
+        ]
+        assert same(*results)
+        assert results[0]["empty"].to_pylist() == stored["v"].is_null().to_pylist()
+
+    def test_nothing_stays_registered(self, handler: DuckDBParquetHandler, local: Place) -> None:
+        local.write_files({"a.parquet": TABLE})
+        tables = {"one": TABLE, "two": local.root, "three": TABLE.to_pandas()}
+        handler.execute_sql("SELECT 1", tables=tables)
+        with pytest.raises(duckdb.Error):
+            handler.execute_sql("SELECT nope FROM one", tables=tables)
+        shown = "SELECT table_name FROM information_schema.tables"
+        assert handler.connection.execute(shown).fetchall() == []
+        assert handler.execute_sql(shown).num_rows == 0
+        for name in tables:
+            with pytest.raises(duckdb.CatalogException, match=name):
+                handler.execute_sql(f"FROM {name}")
+
+    @pytest.mark.parametrize("kind", ["table", "path"])
+    def test_tables_of_the_user_are_left_alone(
+        self, handler: DuckDBParquetHandler, local: Place, kind: str
+    ) -> None:
+        local.write_files({"a.parquet": TABLE})
+        handler.connection.execute("CREATE TABLE mine AS SELECT 42 AS id")
+        handler.connection.execute("CREATE VIEW seen AS SELECT 43 AS id")
+        given = {"table": TABLE, "path": local.root}[kind]
+        for name in ("mine", "Mine", "seen"):
+            found = handler.execute_sql("SELECT max(id) AS top FROM mine", tables={name: given})
+            assert found.to_pylist() == [{"top": 42 if name == "seen" else 9}]
+        assert handler.execute_sql("SELECT m.id, s.id AS s FROM mine AS m, seen AS s").to_pylist() == [
+            {"id": 42, "s": 43}
+        ]
+        names = handler.connection.execute(
+            "SELECT table_name FROM information_schema.tables ORDER BY 1"
+        ).fetchall()
+        assert names == [("mine",), ("seen",)]
+
+    def test_tables_of_queries_stay_for_the_next(self, handler: DuckDBParquetHandler) -> None:
+        handler.execute_sql("CREATE TABLE kept AS SELECT * FROM t WHERE id > ?", [7], {"t": TABLE})
+        handler.execute_sql("INSERT INTO kept VALUES (99, 'new')")
+        assert [row["id"] for row in by_id(handler.execute_sql("FROM kept"))] == [8, 9, 99]
+        assert isinstance(handler.execute_sql("DROP TABLE kept"), pa.Table)
+
+    @pytest.mark.parametrize(
+        "name", ["query", "parameters", "tables", "connection", "rows", "self", "engine", "TABLE"]
+    )
+    def test_variables_are_no_tables(self, handler: DuckDBParquetHandler, name: str) -> None:
+        """DuckDB would look at Python variables of whoever calls it: those are not the user's."""
+        with pytest.raises(duckdb.CatalogException, match=f"(?i){name}.* does not exist"):
+            handler.execute_sql(f'FROM "{name}"', tables={"t": TABLE})
+
+    @pytest.mark.parametrize(
+        ("query", "error", "message"),
+        [
+            ("SELEC 1", duckdb.ParserException, 'syntax error at or near "SELEC"'),
+            ("SELECT nope FROM t", duckdb.BinderException, '"nope" not found.*Candidate bindings'),
+            ("SELECT * FROM nope", duckdb.CatalogException, "nope does not exist"),
+            ("SELECT CAST(name AS INT) FROM t", duckdb.ConversionException, "Could not convert string 'n0'"),
+            ("SELECT error('boom' || id) FROM t", duckdb.Error, "boom0"),
+        ],
+    )
+    @pytest.mark.parametrize("given", ["table", "path"])
+    def test_errors_are_duckdbs(
+        self, place: Place, query: str, error: type[Exception], message: str, given: str
+    ) -> None:
+        place.write_files({"a.parquet": TABLE})
+        handler = handler_of(place)
+        with pytest.raises(error, match=re.compile(message, re.DOTALL)):
+            handler.execute_sql(query, tables={"t": TABLE if given == "table" else place.root})
+        assert handler.execute_sql("SELECT 1 AS a").to_pylist() == [{"a": 1}]
+
+    def test_something_without_rows_as_a_table(self, handler: DuckDBParquetHandler) -> None:
+        with pytest.raises(InvalidArgument, match="not int"):
+            handler.execute_sql("SELECT 1", tables={"t": 7})
+        with pytest.raises(RuntimeError, match="boom"):
+            handler.execute_sql("FROM t", tables={"t": failing(TABLE)})
+
+    def test_results_that_are_empty(self, handler: DuckDBParquetHandler) -> None:
+        assert handler.execute_sql("FROM t WHERE id < 0", tables={"t": TABLE}).equals(TABLE.slice(0, 0))
+
+
+class TestMerge:
+    """The scenarios of each strategy, once through the handler."""
+
+    TARGET: ClassVar[pa.Table] = pairs((1, "a"), (2, "b"), (9, "z"))
+
+    @pytest.mark.parametrize(
+        ("strategy", "source", "stats", "expected"),
+        [
+            ("upsert", [(1, "A"), (2, "B"), (3, "C")], (1, 2, 0), [(1, "A"), (2, "B"), (3, "C"), (9, "z")]),
+            ("insert", [(1, "A"), (2, "B"), (3, "C")], (1, 0, 0), [(1, "a"), (2, "b"), (3, "C"), (9, "z")]),
+            ("insert", [(1, "A"), (2, "B")], (0, 0, 0), [(1, "a"), (2, "b"), (9, "z")]),
+            ("insert", [(3, "C"), (4, "D")], (2, 0, 0), [(1, "a"), (2, "b"), (3, "C"), (4, "D"), (9, "z")]),
+            ("update", [(1, "A"), (2, "B"), (3, "C")], (0, 2, 0), [(1, "A"), (2, "B"), (9, "z")]),
+            ("update", [(3, "C")], (0, 0, 0), [(1, "a"), (2, "b"), (9, "z")]),
+            ("update", [(1, "A"), (2, "B"), (9, "Z")], (0, 3, 0), [(1, "A"), (2, "B"), (9, "Z")]),
+            ("update", [(1, None)], (0, 1, 0), [(1, None), (2, "b"), (9, "z")]),
+            ("full_merge", [(2, "B"), (9, "Z"), (4, "D")], (1, 2, 1), [(2, "B"), (4, "D"), (9, "Z")]),
+            ("full_merge", [(7, "x")], (1, 0, 3), [(7, "x")]),
+            ("full_merge", [], (0, 0, 3), []),
+            ("deduplicate", [(1, "x"), (1, "A"), (3, "C")], (1, 1, 0), [(1, "A"), (2, "b"), (3, "C"), (9, "z")]),
+            ("deduplicate", [(1, "A"), (3, "C")], (1, 1, 0), [(1, "A"), (2, "b"), (3, "C"), (9, "z")]),
+            ("upsert", [], (0, 0, 0), [(1, "a"), (2, "b"), (9, "z")]),
+        ],
+    )
+    def test_strategies(self, place: Place, strategy: Any, source: Any, stats: Any, expected: Any) -> None:
+        place.write_files({"a.parquet": self.TARGET})
+        before = touched(place)
+        found = handler_of(place).merge_parquet_dataset(pairs(*source), place.root, ["id"], strategy)
+        assert found == {
+            **dict(zip(("inserted", "updated", "deleted"), stats, strict=True)),
+            "total": len(expected),
+        }
+        assert found["total"] == 3 + found["inserted"] - found["deleted"]
+        assert [(row["id"], row["v"]) for row in by_id(written(place))] == expected
+        assert written(place).schema.equals(self.TARGET.schema)
+        if stats[1:] == (0, 0):
+            assert before.items() <= touched(place).items(), "nothing but additions"
+        if stats == (0, 0, 0):
+            assert before == touched(place)
+        assert place.left_behind() == []
+
+    @pytest.mark.parametrize("strategy", ["upsert", "insert", "update", "full_merge", "deduplicate"])
+    @pytest.mark.parametrize("form", ["plain", "inside", "path"])
+    def test_many_rows_in_every_form(self, place: Place, strategy: Any, form: str) -> None:
+        """Partition columns stand in the files or only in the paths; rows move between folders."""
+        names = ["id", "k", "v"]
+        target = [{"id": n, "k": n % 3, "v": f"old {n}"} for n in range(300)]
+        source = [{"id": n, "k": n % 3 if n % 5 else 2, "v": f"new {n}"} for n in range(150, 450)]
+        if strategy == "deduplicate":
+            source += [row | {"v": "newest"} for row in source[::7]]
+        handler, rows = handler_of(place), pa.Table.from_pylist(target)
+        if form != "plain":
+            place.write_files(
+                {
+                    f"k={k}/{part}.parquet": pa.Table.from_pylist(
+                        [row for row in target if row["k"] == k][part * 50 : part * 50 + 50]
+                    ).select(names if form == "inside" else ["id", "v"])
+                    for k in range(3)
+                    for part in range(2)
+                }
+            )
+        else:
+            place.write_files({f"{at}.parquet": rows.slice(at * 100, 100) for at in range(3)})
+        stats = handler.merge_parquet_dataset(
+            pa.Table.from_pylist(source).select(names), place.root, "id", strategy
+        )
+        expected, wanted = merged(target, source, ["id"], strategy)
+        assert stats == wanted
+        found = []
+        for path in oracle.data_files(place.root, place.fs):
+            table = oracle.read_file(path, place.fs)
+            assert table.schema.names == (["id", "v"] if form == "path" else names)
+            folder = re.search("k=([0-9])/", path)
+            for row in table.to_pylist():
+                assert not folder or row.setdefault("k", int(folder[1])) == int(folder[1])
+                found.append(row)
+        assert by_id(pa.Table.from_pylist(found).select(names)) == by_id(
+            pa.Table.from_pylist(expected).select(names)
+        )
+        assert by_id(handler.read_parquet(place.root, names)) == by_id(
+            pa.Table.from_pylist(expected).select(names)
+        )
+
+    @pytest.mark.parametrize("strategy", ["upsert", "insert", "update"])
+    def test_files_without_a_matching_key_stay(self, place: Place, strategy: Any) -> None:
+        place.write_files({f"{n}.parquet": pairs((n * 10, "x"), (n * 10 + 5, "y")) for n in range(4)})
+        before = touched(place)
+        handler_of(place).merge_parquet_dataset(pairs((15, "Y"), (100, "new")), place.root, "id", strategy)
+        after = touched(place)
+        kept = {name for name, state in before.items() if after.get(name) == state}
+        assert kept == set(before) - (set() if strategy == "insert" else {"/1.parquet"})
+
+    KEYS: ClassVar[dict[str, pa.Array]] = {
+        # Keys that differ: the last one is new, the one before it is there and comes again.
+        "int8": pa.array([-128, 0, 127, 1], pa.int8()),
+        "uint8": pa.array([0, 127, 255, 128], pa.uint8()),
+        "uint64": pa.array([0, 2**63, 2**64 - 1, 2**63 - 1], pa.uint64()),
+        "int64": pa.array([-(2**63), 0, 2**63 - 1, 2**53 + 1], pa.int64()),
+        "float16": pa.array(np.array([1.5, -2, 0.5, 3], np.float16)),
+        "float32": pa.array([0.1, -2, 0.25, 3], pa.float32()),
+        "float64": pa.array([0.1, float("-inf"), float("nan"), 3]),
+        "bool": pa.array([True, False]),
+        "date32": pa.array([dt.date(1, 1, 1), dt.date(1970, 1, 1), dt.date(9999, 12, 31), dt.date(2024, 2, 29)]),
+        "date64": pa.array(
+            [dt.date(1969, 12, 31), dt.date(1970, 1, 1), dt.date(2024, 2, 29), dt.date(2000, 1, 1)], pa.date64()
+        ),
+        **{
+            f"timestamp {unit} {zone}": counted([-1, 0, 1, 10**9], pa.timestamp(unit, zone))
+            for unit in ("s", "ms", "us", "ns")
+            for zone in (None, "Asia/Tokyo")
+        },
+        "time32": pa.array([0, 1, 86399999, 5], pa.int32()).cast(pa.time32("ms")),
+        "time64": counted([0, 1, 86399999999999, 5], pa.time64("ns")),
+        "duration": counted([-1, 0, 1, 10**9], pa.duration("us")),
+        "decimal": pa.array([Decimal("-1.50"), Decimal(0), Decimal("1.5"), Decimal("15")], pa.decimal128(10, 2)),
+        "decimal 38": pa.array(
+            [Decimal(10**37), Decimal(-(10**37)), Decimal(10**37 + 1), Decimal(1)], pa.decimal128(38, 0)
+        ),
+        "decimal256": pa.array(
+            [Decimal(10**70), Decimal(-(10**70)), Decimal(10**70 + 1), Decimal(1)], pa.decimal256(76, 0)
+        ),
+        "string": pa.array(["", "é", "e\u0301", "É"]),
+        "string nul": pa.array(["a", "a\0", "a\0b", "A"]),
+        "large string": pa.array(["x" * 300, "x" * 300 + "y", "x" * 299, "X"], pa.large_string()),
+        "binary": pa.array([b"", b"\x00", b"\xff", b"\x00\xff"]),
+        "fixed binary": pa.array([b"ab", b"\x00\x00", b"\xff\xff", b"aB"], pa.binary(2)),
+        "dictionary": pa.array(["x", "y", "z", "w"]).dictionary_encode(),
+    }
+
+    @pytest.mark.parametrize("kind", list(KEYS))
+    def test_keys_of_every_type(self, place: Place, kind: str) -> None:
+        keys = self.KEYS[kind]
+        last = len(keys) - 1
+        table = pa.table({"key": keys, "v": [f"old {n}" for n in range(len(keys))]})
+        source = pa.table({"key": keys.slice(last - 1), "v": ["new", "newer"]})
+        place.write_files({"a.parquet": table.slice(0, last)})
+        kept = oracle.schemas(place.root, place.fs)
+        stats = handler_of(place).merge_parquet_dataset(source, place.root, ["key"])
+        assert stats == {"inserted": 1, "updated": 1, "deleted": 0, "total": last + 1}
+        values = [*table["v"].to_pylist()[: last - 1], "new", "newer"]
+        expected = pa.table({"key": keys.cast(kept[0].field("key").type), "v": values})
+        assert sorted_rows(written(place)) == sorted_rows(expected)
+        assert all(schema.equals(kept[0]) for schema in oracle.schemas(place.root, place.fs))
+
+    @pytest.mark.parametrize("kind", [pa.float16(), pa.float32(), pa.float64()], ids=str)
+    def test_nan_is_one_key_and_zero_another(self, place: Place, kind: pa.DataType) -> None:
+        def table(*rows: tuple[float, str]) -> pa.Table:
+            return pa.table(
+                {
+                    "key": pa.array(np.array([key for key, _ in rows], kind.to_pandas_dtype())),
+                    "v": [v for _, v in rows],
+                }
+            )
+
+        handler = handler_of(place)
+        place.write_files({"a.parquet": table((float("nan"), "nan"), (0.0, "zero"), (1.5, "x"))})
+        source = table((float("nan"), "NAN"), (-0.0, "ZERO"), (2.5, "new"))
+        stats = handler.merge_parquet_dataset(source, place.root, "key")
+        assert stats == {"inserted": 1, "updated": 2, "deleted": 0, "total": 4}
+        assert sorted(written(place)["v"].to_pylist()) == ["NAN", "ZERO", "new", "x"]
+        for twice in (table((0.0, "a"), (-0.0, "b")), table((float("nan"), "a"), (-float("nan"), "b"))):
+            with pytest.raises(ValueError, match="more than once"):
+                handler.merge_parquet_dataset(twice, place.root, "key")
+
+    def test_composite_key(self, place: Place) -> None:
+        day = [dt.date(2025, 1, 1), dt.date(2025, 1, 2)]
+        columns = {"customer_id": [1, 1, 2], "order_date": [day[0], day[1], day[0]], "v": ["a", "b", "c"]}
+        place.write_files({"a.parquet": pa.table(columns)})
+        source = pa.table(
+            {"customer_id": [1, 2, 3], "order_date": [day[1], day[1], day[0]], "v": ["B", "new", "newer"]}
+        )
+        handler = handler_of(place)
+        stats = handler.merge_parquet_dataset(source, place.root, key_columns=["customer_id", "order_date"])
+        assert stats == {"inserted": 2, "updated": 1, "deleted": 0, "total": 5}
+        assert {(row["customer_id"], row["order_date"], row["v"]) for row in written(place).to_pylist()} == {
+            (1, day[0], "a"),
+            (1, day[1], "B"),
+            (2, day[0], "c"),
+            (2, day[1], "new"),
+            (3, day[0], "newer"),
+        }
+
+    def test_composite_key_of_several_types(self, place: Place) -> None:
+        names = ["string", "uint64", "float64", "date32", "timestamp us None", "decimal", "binary"]
+        table = pa.table({name: self.KEYS[name] for name in names} | {"v": ["a", "b", "c", "d"]})
+        place.write_files({"a.parquet": table.slice(0, 3)})
+        stats = handler_of(place).merge_parquet_dataset(table.slice(1), place.root, names)
+        assert stats == {"inserted": 1, "updated": 2, "deleted": 0, "total": 4}
+        assert sorted_rows(written(place)) == sorted_rows(table)
+
+    def test_a_path_as_source(self, place: Place) -> None:
+        handler, source = handler_of(place), f"{place.root}-source"
+        oracle.write_files(source, {"a.parquet": pairs((1, "A")), "deep/b.parquet": pairs((3, "C"))}, place.fs)
+        place.write_files({"a.parquet": self.TARGET})
+        stats = handler.merge_parquet_dataset(source, place.root, key_columns=["id"], strategy="upsert")
+        assert stats == {"inserted": 1, "updated": 1, "deleted": 0, "total": 4}
+        assert [row["v"] for row in by_id(written(place))] == ["A", "b", "C", "z"]
+
+    def test_several_rows_with_one_key_in_the_target(self, place: Place) -> None:
+        place.write_files({"a.parquet": pairs((1, "a"), (1, "b")), "b.parquet": pairs((1, "c"), (2, "d"))})
+        stats = handler_of(place).merge_parquet_dataset(pairs((1, "new")), place.root, "id")
+        assert stats == {"inserted": 0, "updated": 1, "deleted": 2, "total": 2}
+        assert by_id(written(place)) == [{"id": 1, "v": "new"}, {"id": 2, "v": "d"}]
+
+    @pytest.mark.parametrize(
+        ("order_by", "expected"), [(["at"], "c"), ("at", "c"), (["rank", "at"], "b"), (None, "a")]
+    )
+    def test_highest_of_the_duplicates(self, place: Place, order_by: Any, expected: str) -> None:
+        source = pa.table(
+            {"id": [1, 1, 1, 1], "at": [2, 3, None, 1], "rank": [9, 1, 1, 9], "v": ["b", "c", "n", "a"]}
+        )
+        stats = handler_of(place).merge_parquet_dataset(
+            source, place.root, "id", "deduplicate", dedup_order_by=order_by
+        )
+        assert stats == {"inserted": 1, "updated": 0, "deleted": 0, "total": 1}
+        assert written(place)["v"].to_pylist() == [expected]
+
+    def test_last_of_equal_duplicates(self, place: Place) -> None:
+        source = pa.table({"id": [1, 1, 1], "at": [5, 5, 4], "v": ["a", "b", "c"]})
+        handler_of(place).merge_parquet_dataset(source, place.root, "id", "deduplicate", dedup_order_by="at")
+        assert written(place)["v"].to_pylist() == ["b"]
+
+    @pytest.mark.parametrize("exists", [False, True])
+    @pytest.mark.parametrize(
+        ("strategy", "total"), [("upsert", 1), ("insert", 1), ("update", 0), ("full_merge", 1), ("deduplicate", 1)]
+    )
+    def test_target_that_is_not_there_or_empty(
+        self, place: Place, strategy: Any, total: int, exists: bool
+    ) -> None:
+        if exists:
+            place.fs.makedirs(place.root)
+        stats = handler_of(place).merge_parquet_dataset(pairs((1, "a")), place.root, "id", strategy)
+        assert stats == {"inserted": total, "updated": 0, "deleted": 0, "total": total}
+        found = [
+            row
+            for path in oracle.data_files(place.root, place.fs)
+            for row in oracle.read_file(path, place.fs).to_pylist()
+        ]
+        assert found == [{"id": 1, "v": "a"}][:total]
+
+    def test_new_target_with_partitions(self, place: Place) -> None:
+        source = pa.table({"id": [1, 2], "k": ["a", "b"]})
+        handler_of(place).merge_parquet_dataset(source, place.root, "id", partition_by="k")
+        assert sorted(map(os.path.dirname, place.files())) == ["k=a", "k=b"]
+        assert by_id(written(place)) == source.to_pylist()
+
+    def test_compression(self, place: Place) -> None:
+        for options, expected in (({}, "SNAPPY"), ({"compression": "gzip"}, "GZIP")):
+            handler_of(place).merge_parquet_dataset(self.TARGET, place.root, "id", **options)
+            assert codecs(place) == {expected}
+
+    @pytest.mark.parametrize(
+        ("source", "options", "error", "message"),
+        [
+            (pa.table({"v": ["x"]}), {}, ValueError, "'id'"),
+            (pa.table({"id": [1], "v": ["x"], "k": [1]}), {"key_columns": ["k"]}, ValueError, "'k'"),
+            (pairs((None, "x")), {}, ValueError, "NULL.*(filter|fill)"),
+            (pairs((1, "x"), (1, "y")), {}, ValueError, "1"),
+            (pa.table({"id": [1], "v": ["x"], "more": [1]}), {}, ValueError, "more"),
+            (pa.table({"id": [1]}), {}, ValueError, "'v'"),
+            (pa.table({"id": [1], "v": [1]}), {}, TypeError, "'v'.*(string.*int64|int64.*string)"),
+            (pa.table({"id": ["1"], "v": ["x"]}), {}, TypeError, "'id'.*(string.*int64|int64.*string)"),
+            (pairs((1, "x")), {"strategy": "replace"}, ValueError, "'upsert', 'insert', 'update', 'full_merge'"),
+            (pairs((1, "x")), {"compression": "zip"}, ValueError, "snappy"),
+            (pairs((1, "x")), {"key_columns": []}, ValueError, "key_columns"),
+            (pairs((1, "x")), {"dedup_order_by": ["nope"], "strategy": "deduplicate"}, ValueError, "nope"),
+        ],
+    )
+    def test_refused_before_anything_is_changed(
+        self, place: Place, source: Any, options: Any, error: Any, message: str
+    ) -> None:
+        place.write_files({"a.parquet": self.TARGET})
+        before = touched(place)
+        with pytest.raises(error, match=message):
+            handler_of(place).merge_parquet_dataset(source, place.root, **{"key_columns": ["id"], **options})
+        assert (touched(place), place.left_behind()) == (before, [])
+
+    @pytest.mark.parametrize("strategy", ["upsert", "insert", "update", "full_merge", "deduplicate"])
+    def test_null_keys_in_the_target(self, place: Place, strategy: Any) -> None:
+        place.write_files({"a.parquet": pairs((1, "a"), (None, "b"))})
+        before = touched(place)
+        with pytest.raises(ValueError, match="NULL"):
+            handler_of(place).merge_parquet_dataset(pairs((1, "x")), place.root, "id", strategy)
+        assert (touched(place), place.left_behind()) == (before, [])
+
+    @pytest.mark.parametrize("strategy", ["upsert", "insert", "update", "full_merge", "deduplicate"])
+    def test_failure_of_the_source_changes_nothing(self, place: Place, strategy: Any) -> None:
+        place.write_files({"a.parquet": self.TARGET})
+        before = touched(place)
+        with pytest.raises(RuntimeError, match="boom"):
+            handler_of(place).merge_parquet_dataset(failing(self.TARGET), place.root, "id", strategy)
+        assert (touched(place), place.left_behind()) == (before, [])
+
+    @pytest.mark.parametrize("at", [1, 2])
+    def test_failure_of_the_disk_changes_nothing(self, local: Place, at: int) -> None:
+        class Full(DirFileSystem):  # type: ignore[misc]
+            opened = 0
+
+            def open(self, path: str, mode: str = "rb", **options: Any) -> Any:
+                if "w" in mode and "/new/" in path:
+                    type(self).opened += 1
+                    if self.opened == at:
+                        raise OSError("no space left on device")
+                return super().open(path, mode, **options)
+
+        local.write_files({"a.parquet": self.TARGET, "b.parquet": pairs((5, "e"))})
+        before = touched(local)
+        handler = DuckDBParquetHandler(filesystem=Full(os.path.dirname(local.root), fsspec.filesystem("file")))
+        with pytest.raises(Exception, match="no space left"):
+            handler.merge_parquet_dataset(pairs((1, "A"), (5, "E"), (6, "F")), "events", "id")
+        assert Full.opened >= at
+        Dataset(local.root, engine="pyarrow").recover()
+        assert (touched(local), local.left_behind()) == (before, [])
+
+    def test_large_merge_within_little_memory(self, local: Place) -> None:
+        """Half a million rows by a join, not row by row."""
+        rows = 500_000
+        ids = np.arange(rows)
+        with DuckDBParquetHandler(memory_mb=64) as handler:
+            target = pa.table({"id": ids, "v": ids})
+            handler.write_parquet_dataset(target, local.root, max_rows_per_file=rows // 4)
+            source = pa.table({"id": np.roll(ids + rows // 2, 7), "v": np.roll(-ids, 7)})
+            start = time.monotonic()
+            stats = handler.merge_parquet_dataset(source, local.root, "id")
+            assert time.monotonic() - start < 20
+        half = rows // 2
+        assert stats == {"inserted": half, "updated": half, "deleted": 0, "total": rows + half}
+        found = written(local).sort_by("id")
+        assert found["id"].to_numpy().tolist() == list(range(rows + half))
+        assert found["v"].to_numpy().tolist() == [*range(half), *range(0, -rows, -1)]
+
+
+class TestMaintenance:
+    @pytest.fixture
+    def parts(self, place: Place) -> Place:
+        place.write_files({f"day={n % 2}/{n}.parquet": pairs((9 - n, "x"), (n, "y")) for n in range(6)})
+        return place
+
+    @pytest.mark.parametrize(
+        ("options", "files"),
+        [
+            ({"target_mb_per_file": 128}, 2),
+            ({"target_rows_per_file": 4}, 4),
+            ({"target_mb_per_file": 128, "compression": "zstd"}, 2),
+            ({"partition_filter": ["day=0"]}, 4),
+        ],
+    )
+    def test_compact(self, parts: Place, options: Any, files: int) -> None:
+        handler = handler_of(parts)
+        rows, before = parts.rows(), touched(parts)
+        planned = handler.compact_parquet_dataset(parts.root, **options, dry_run=True)
+        assert touched(parts) == before
+        stats = handler.compact_parquet_dataset(parts.root, **options)
+        counted_files = 1 if "partition_filter" in options else files
+        assert planned["after_file_count"] == stats["after_file_count"] == counted_files
+        assert planned["planned_groups"]
+        assert (planned["dry_run"], stats["dry_run"]) == (True, False)
+        assert len(parts.files()) == files < 6
+        assert parts.rows() == rows
+        assert all(schema.equals(pairs().schema) for schema in oracle.schemas(parts.root, parts.fs))
+        sizes = [oracle.read_file(path, parts.fs).num_rows for path in oracle.data_files(parts.root, parts.fs)]
+        assert max(sizes) <= options.get("target_rows_per_file", 12)
+        if "partition_filter" in options:
+            other = {name: state for name, state in before.items() if "day=1" in name}
+            assert other.items() <= touched(parts).items()
+        assert stats.keys() >= {
+            *("before_file_count", "after_file_count", "before_total_bytes", "after_total_bytes"),
+            *("compacted_file_count", "rewritten_bytes", "compression_codec"),
+        }
+        assert codecs(parts) == {options.get("compression", "snappy").upper()}
+        settled = touched(parts)
+        again = handler.compact_parquet_dataset(parts.root, **options)
+        assert (again["compacted_file_count"], again["rewritten_bytes"]) == (0, 0)
+        assert touched(parts) == settled
+
+    def test_optimize(self, parts: Place) -> None:
+        handler = handler_of(parts)
+        rows, before = parts.rows(), touched(parts)
+        planned = handler.optimize_parquet_dataset(parts.root, ["id", "v"], target_mb_per_file=64, dry_run=True)
+        assert touched(parts) == before
+        stats = handler.optimize_parquet_dataset(parts.root, ["id", "v"], target_mb_per_file=64)
+        assert planned["after_file_count"] == stats["after_file_count"] == len(parts.files()) == 2
+        assert (stats["before_file_count"], stats["zorder_columns"]) == (6, ["id", "v"])
+        assert stats.keys() >= {"compacted_file_count", "dry_run", "compression_codec"}
+        assert parts.rows() == rows
+        for path in oracle.data_files(parts.root, parts.fs):
+            found = [(row["id"], row["v"]) for row in oracle.read_file(path, parts.fs).to_pylist()]
+            assert found == sorted(found)
+        settled = touched(parts)
+        again = handler.optimize_parquet_dataset(parts.root, ["id", "v"], target_mb_per_file=64)
+        assert (again["compacted_file_count"], touched(parts)) == (0, settled)
+
+    @pytest.mark.parametrize(
+        ("call", "message"),
+        [
+            (lambda h, path: h.compact_parquet_dataset(path, target_mb_per_file=0), "greater than 0"),
+            (lambda h, path: h.compact_parquet_dataset(path, target_rows_per_file=-1), "greater than 0"),
+            (lambda h, path: h.optimize_parquet_dataset(path, ["nope"]), "available columns: 'id', 'v'"),
+            (lambda h, path: h.optimize_parquet_dataset(path, ["id"], target_mb_per_file=-1), "greater than 0"),
+            (lambda h, path: h.optimize_parquet_dataset(path, ["id"], target_rows_per_file=0), "greater than 0"),
+        ],
+    )
+    def test_bad_arguments(self, parts: Place, call: Any, message: str) -> None:
+        before = touched(parts)
+        with pytest.raises(ValueError, match=message):
+            call(handler_of(parts), parts.root)
+        assert touched(parts) == before
+
+    def test_no_dataset(self, place: Place) -> None:
+        with pytest.raises(FileNotFoundError, match="no dataset"):
+            handler_of(place).compact_parquet_dataset(place.root)
+        with pytest.raises(FileNotFoundError, match="no dataset"):
+            handler_of(place).optimize_parquet_dataset(place.root, ["id"])
+
+
+class TestLife:
+    def test_with_statement_closes_the_connection(self) -> None:
+        with DuckDBParquetHandler() as handler:
+            connection = handler.connection
+            assert connection.execute("SELECT 1").fetchall() == [(1,)]
+            assert handler.connection is connection
+        with pytest.raises(duckdb.ConnectionException, match=r"(?i)closed"):
+            connection.execute("SELECT 1")
+
+    def test_closed_even_after_an_error(self) -> None:
+        handler = DuckDBParquetHandler()
+        connection = handler.connection
+        with pytest.raises(duckdb.ParserException), handler:
+            handler.execute_sql("SELEC 1")
+        with pytest.raises(duckdb.ConnectionException):
+            connection.execute("SELECT 1")
+
+    def test_without_a_with_statement(self, local: Place) -> None:
+        handler = DuckDBParquetHandler()
+        handler.write_parquet_dataset(TABLE, local.root)
+        assert handler.execute_sql("SELECT count(*) AS n FROM t", tables={"t": local.root}).to_pylist() == [
+            {"n": 10}
+        ]
+        connection = handler.connection
+        handler.close()
+        handler.close()
+        with pytest.raises(duckdb.ConnectionException):
+            connection.execute("SELECT 1")
+
+    def test_closing_what_was_never_used(self) -> None:
+        handler = DuckDBParquetHandler()
+        handler.close()
+        handler.close()
+
+    def test_a_closed_handler_opens_again(self, local: Place) -> None:
+        handler = DuckDBParquetHandler()
+        first = handler.connection
+        handler.close()
+        assert handler.execute_sql("SELECT 1 AS a").to_pylist() == [{"a": 1}]
+        assert handler.connection is not first
+        handler.write_parquet_dataset(TABLE, local.root)
+        assert handler.read_parquet(local.root).equals(TABLE)
+        handler.close()
+
+    def test_nothing_is_left_on_disk(self, tmp_path: Path, local: Place, monkeypatch: pytest.MonkeyPatch) -> None:
+        scratch = tmp_path / "scratch"
+        scratch.mkdir()
+        monkeypatch.setattr("tempfile.tempdir", str(scratch))
+        with DuckDBParquetHandler() as handler:
+            handler.write_parquet_dataset(TABLE, local.root, partition_by="name")
+            handler.merge_parquet_dataset(TABLE, local.root, "id")
+            handler.optimize_parquet_dataset(local.root, ["id"])
+            assert handler.read_parquet(local.root).num_rows == 10
+            handler.execute_sql("SELECT 1")
+        forgotten = DuckDBParquetHandler()
+        forgotten.execute_sql("SELECT 1")
+        del forgotten
+        assert os.listdir(scratch) == []
+        assert local.left_behind() == []
+
+    def test_two_threads_open_one_connection(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        original = queries.connect
+
+        def slow(*given: Any, **options: Any) -> Any:
+            time.sleep(0.05)
+            return original(*given, **options)
+
+        monkeypatch.setattr(queries, "connect", slow)
+        with DuckDBParquetHandler() as handler, ThreadPoolExecutor(4) as pool:
+            found = list(pool.map(lambda _: id(handler.connection), range(4)))
+        assert len(set(found)) == 1
+
+    def test_threads_work_on_different_datasets(self, handler: DuckDBParquetHandler, local: Place) -> None:
+        def work(number: int) -> list[dict[str, Any]]:
+            path = f"{local.root}-{number}"
+            for at in range(3):
+                handler.write_parquet_dataset(pairs((at, f"{number}")), path)
+            handler.merge_parquet_dataset(pairs((1, f"{number} again"), (7, "x")), path, "id")
+            handler.compact_parquet_dataset(path)
+            read = handler.read_parquet(path)
+            found = handler.execute_sql("FROM t", tables={"t": path if number % 2 else read})
+            assert found.num_rows == read.num_rows == 4
+            assert handler.execute_sql("SELECT ? AS n", [number]).to_pylist() == [{"n": number}]
+            return by_id(found)
+
+        with ThreadPoolExecutor(4) as pool:
+            results = list(pool.map(work, range(8)))
+        for number, found in enumerate(results):
+            assert [row["v"] for row in found] == [f"{number}", f"{number} again", f"{number}", "x"]
+
+
+class TestOtherReaders:
+    """What one writes, all others read back equal."""
+
+    TABLE: ClassVar[pa.Table] = pa.table(
+        {
+            "id": pa.array(range(6), pa.uint32()),
+            "f": [0.5, None, float("inf"), -0.0, 1e300, 5e-324],
+            "s": ["é", "", None, "x\0", "y", "z"],
+            "b": [b"\xff", b"", None, b"x", b"y", b"z"],
+            "d": pa.array([dt.date(1960, 1, 1)] * 5 + [None], pa.date32()),
+            "t": counted([-1, 1, None, 10**15, 0, 5], pa.timestamp("us", "UTC")),
+            "n": counted([-1, 1, None, 10**15, 0, 5], pa.timestamp("ns")),
+            "m": pa.array(
+                [Decimal("1.50"), None, Decimal("-2.25"), Decimal(0), Decimal(1), Decimal(2)], pa.decimal128(20, 2)
+            ),
+            "l": [[1, None], [], None, [2], [3], [4]],
+            "q": [{"x": 1, "y": "a"}, {"x": None, "y": None}] + [{"x": n, "y": "b"} for n in range(4)],
+        }
+    )
+
+    @pytest.mark.parametrize("codec", CODECS)
+    def test_written_by_the_handler(self, handler: DuckDBParquetHandler, local: Place, codec: str) -> None:
+        handler.write_parquet_dataset(self.TABLE, local.root, max_rows_per_file=4, compression=codec)
+        handler.merge_parquet_dataset(self.TABLE.slice(3, 2), local.root, "id", compression=codec)
+        expected = self.TABLE.to_pylist()
+        assert by_id(Dataset(local.root, engine="pyarrow").read()) == expected
+        assert Dataset(local.root, engine="pyarrow").read().schema.equals(self.TABLE.schema)
+        assert by_id(pq.read_table(local.root)) == expected
+        frame = pl.read_parquet(f"{local.root}/*.parquet").sort("id")
+        assert frame.to_arrow().cast(self.TABLE.schema).to_pylist() == expected
+        found = duckdb.connect().execute(f"SELECT id, s, m FROM '{local.root}/*.parquet' ORDER BY id").fetchall()
+        assert found == [(row["id"], row["s"], row["m"]) for row in expected]
+        assert pd.read_parquet(local.root).sort_values("id")["s"].tolist() == [row["s"] for row in expected]
+
+    @pytest.mark.parametrize("writer", ["pyarrow", "parketto", "polars", "duckdb", "pandas"])
+    def test_read_and_merged_by_the_handler(
+        self, handler: DuckDBParquetHandler, local: Place, writer: str
+    ) -> None:
+        os.makedirs(local.root)
+        path = f"{local.root}/a.parquet"
+        table = self.TABLE
+        if writer == "pyarrow":
+            pq.write_table(table, path)
+        elif writer == "parketto":
+            Dataset(local.root, engine="pyarrow").write(table)
+        elif writer == "polars":
+            pl.from_arrow(table).write_parquet(path)
+        elif writer == "duckdb":
+            duckdb.connect().from_arrow(table).write_parquet(path)
+        else:
+            table = table.drop_columns(["l", "q"])
+            table.to_pandas().to_parquet(path)
+        expected = oracle.read_file(oracle.data_files(local.root)[0])
+        assert same(handler.read_parquet(local.root), expected)
+        assert repr(by_id(expected.select(["id", "s", "b", "m"]))) == repr(
+            by_id(table.select(["id", "s", "b", "m"]))
+        )
+        stats = handler.merge_parquet_dataset(expected.slice(4), local.root, "id")
+        assert stats == {"inserted": 0, "updated": 2, "deleted": 0, "total": 6}
+        assert same(handler.read_parquet(local.root).sort_by("id"), expected)
+
+    def test_partitions_are_hive_partitions(self, handler: DuckDBParquetHandler, local: Place) -> None:
+        table = TABLE.append_column("k", pa.array([n % 3 for n in range(10)], pa.int64()))
+        handler.write_parquet_dataset(table, local.root, partition_by="k")
+        assert by_id(Dataset(local.root, engine="pyarrow").read()) == table.to_pylist()
+        frame = pl.read_parquet(f"{local.root}/**/*.parquet", hive_partitioning=True).sort("id")
+        assert frame.select(table.schema.names).rows() == [tuple(row.values()) for row in table.to_pylist()]
+        files = f"read_parquet('{local.root}/**/*.parquet', hive_partitioning = true)"
+        found = handler.execute_sql(f"SELECT count(*) AS n FROM {files} WHERE k = 1")
+        assert found.to_pylist() == [{"n": 3}]
+
+
+class TestDocumentation:
+    METHODS: ClassVar[list[Any]] = [
+        method
+        for name, method in inspect.getmembers(DuckDBParquetHandler, inspect.isfunction)
+        if not name.startswith("_")
+    ]
+
+    @pytest.mark.parametrize("method", METHODS, ids=lambda method: method.__name__)
+    def test_every_method_is_typed_and_explained(self, method: Any) -> None:
+        signature, text = inspect.signature(method), inspect.getdoc(method)
+        assert signature.return_annotation is not inspect.Signature.empty
+        for name, parameter in list(signature.parameters.items())[1:]:
+            assert parameter.annotation is not inspect.Parameter.empty, name
+            assert re.search(rf"^    {name}: \S", text, re.MULTILINE), f"{name} is not explained"
+        assert ">>> " in text
+        assert signature.return_annotation == "None" or "\nReturns:\n" in text
+
+    def test_every_strategy_has_an_example(self) -> None:
+        text = inspect.getdoc(DuckDBParquetHandler.merge_parquet_dataset)
+        examples = text[text.index("Example:") :]
+        for strategy in ("insert", "update", "full_merge", "deduplicate"):
+            assert f"* `{strategy}`: " in text
+            assert f'"{strategy}"' in examples
+        assert "* `upsert`: " in text
+
+    def test_types_hold_in_a_users_program(self, tmp_path: Path) -> None:
+        program = tmp_path / "program.py"
+        program.write_text(
+            textwrap.dedent(
+                """
+                from pathlib import Path
+
+                from parketto import AwsStorageOptions, DuckDBParquetHandler, LocalStorageOptions, StorageOptions
+                from parketto import MaintenanceStats, MergeStats, WriteStats
+
+
+                def maintain(folder: Path, rows: object) -> int:
+                    with DuckDBParquetHandler(storage_options=LocalStorageOptions(), memory_mb=256) as handler:
+                        written: WriteStats = handler.write_parquet_dataset(rows, folder, mode="overwrite")
+                        handler.write_parquet(rows, "one.parquet", compression="zstd")
+                        merged: MergeStats = handler.merge_parquet_dataset(rows, folder, ["id"], strategy="update")
+                        packed: MaintenanceStats = handler.compact_parquet_dataset(folder, target_mb_per_file=64)
+                        handler.optimize_parquet_dataset(str(folder), ["id"], dry_run=True)
+                        found = handler.execute_sql("SELECT ?", [1], tables={"t": folder})
+                        handler.execute_sql("SELECT $a", {"a": found.num_rows})
+                        handler.read_parquet(folder, columns=("id",), partition_filter={"day": [1, 2]})
+                        names: list[str] = handler.connection.list_filesystems()
+                    handler = DuckDBParquetHandler(AwsStorageOptions(profile="me", region="eu-central-1"))
+                    handler = DuckDBParquetHandler(StorageOptions("memory", {"x": 1}))
+                    handler = DuckDBParquetHandler({"key": "value"})
+                    return written["rows_written"] + merged["total"] + packed["after_file_count"] + len(names)
+
+
+                def mistaken(handler: DuckDBParquetHandler) -> None:
+                    handler.merge_parquet_dataset(1, "x", ["id"], strategy="replace")  # type: ignore[arg-type]
+                    handler.write_parquet_dataset(1, "x", mode="replace")  # type: ignore[arg-type]
+                    handler.read_parquet(7)  # type: ignore[arg-type]
+                    handler.compact_parquet_dataset("x", target_rows_per_file="many")  # type: ignore[arg-type]
+                """
+            )
+        )
+        command = [
+            sys.executable,
+            "-m",
+            "mypy",
+            "--strict",
+            "--no-incremental",
+            "--no-error-summary",
+            str(program),
+        ]
+        result = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False, cwd=tmp_path)
+        assert (result.returncode, result.stdout) == (0, ""), result.stdout + result.stderr
