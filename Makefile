@@ -5,6 +5,8 @@ BIN    := $(VENV)/bin
 READY  := $(VENV)/.ready
 EXTRAS := spark,connect,jdk,duckdb,s3
 UV     := $(BIN)/uv pip --quiet
+# Three processes: one has Spark, one starts Sparks of its own, one does the rest.
+PARALLEL := --numprocesses 3 --dist loadgroup
 UV_PIN := $(shell sed -n 's/^uv==\([^ ;]*\).*/uv==\1/p' constraints.txt)
 
 .DEFAULT_GOAL := help
@@ -23,10 +25,10 @@ demo: $(READY)  ## market data on Spark: ingest, upsert, delete, compact, cluste
 	$(BIN)/python examples/demo.py
 
 test: lint  ## lint, types and the test suite (what CI runs)
-	$(BIN)/python -m pytest
+	$(BIN)/python -m pytest $(PARALLEL)
 
 test-all: lint  ## the test suite with its large sweeps
-	$(BIN)/python -m pytest -m "sweep or not sweep"
+	$(BIN)/python -m pytest $(PARALLEL) -m "sweep or not sweep"
 
 lint: $(READY)  ## ruff and mypy, both strict
 	$(BIN)/ruff check .

@@ -22,7 +22,6 @@ os.environ.setdefault("PARKETTO_ENGINE", "pyarrow")
 os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, [os.path.dirname(__file__), os.environ.get("PYTHONPATH")]))
 ENGINES = ("pyarrow", "duckdb", "spark")
 MERGE_ENGINES = ("pyarrow", "duckdb", "spark", "spark-shuffle")
-_CRASH_POINTS: dict[str, int] = {}
 _numbers = itertools.count()
 
 
@@ -92,6 +91,16 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     apart = [item for item in items if _memory_on_spark(item)]
     config.hook.pytest_deselected(items=apart)
     items[:] = [item for item in items if item not in set(apart)]
+    for item in items:
+        if group := _group(item):
+            item.add_marker(pytest.mark.xdist_group(group))
+
+
+def _group(item: pytest.Item) -> str | None:
+    """Tests that share one Spark are run by one process; those that start others of their own by another one."""
+    if "tests/remote/" in item.nodeid or "test_documents" in item.nodeid:
+        return "other sparks"
+    return "spark" if "spark" in item.nodeid.lower() or "spark" in getattr(item, "fixturenames", ()) else None
 
 
 def _memory_on_spark(item: pytest.Item) -> bool:
@@ -130,16 +139,20 @@ def spark() -> Any:
 
 
 @pytest.fixture
-def count_crash_points(request: pytest.FixtureRequest) -> Any:
-    def count(points: int) -> None:
-        _CRASH_POINTS[request.node.nodeid] = _CRASH_POINTS.get(request.node.nodeid, 0) + points
-
-    return count
+def count_crash_points(record_property: Any) -> Any:
+    """Properties travel with a test's report, whichever process has run it."""
+    return lambda points: record_property("crash points", points)
 
 
 def pytest_terminal_summary(terminalreporter: Any) -> None:
-    if _CRASH_POINTS:
+    found = {
+        report.nodeid: sum(points for name, points in report.user_properties if name == "crash points")
+        for report in terminalreporter.getreports("passed")
+        if report.when == "call"
+    }
+    counted = {name: points for name, points in sorted(found.items()) if points}
+    if counted:
         terminalreporter.section("crash sweep")
-        for name, points in _CRASH_POINTS.items():
+        for name, points in counted.items():
             terminalreporter.write_line(f"{points:6d} crash points  {name}")
-        terminalreporter.write_line(f"{sum(_CRASH_POINTS.values()):6d} crash points in all")
+        terminalreporter.write_line(f"{sum(counted.values()):6d} crash points in all")

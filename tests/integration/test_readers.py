@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import threading
 import time
@@ -11,11 +12,13 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from fsspec.implementations.local import LocalFileSystem
 
 from conftest import Place
 from helpers import oracle
 from parketto import Dataset
 from parketto.storage.exchange import exchangeable
+from parketto.storage.local import LocalStore
 
 ROWS = 300
 
@@ -186,3 +189,22 @@ def test_a_filesystem_without_swaps_or_links_gets_single_renames(local: Place) -
         dataset.optimize(["a"] if method == "swap" else ["b"])
         assert local.rows() == rows
         assert local.left_behind() == []
+
+
+def test_a_stranger_renames_while_a_folder_is_looked_at(tmp_path: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What vanishes between a listing and a look at it was renamed, most likely: it is there under its new name."""
+    (tmp_path / "tmp_1").touch()
+    scandir, looks = os.scandir, []
+
+    def renaming(path: str) -> Any:
+        entries = list(scandir(path))
+        if not looks:
+            os.rename(tmp_path / "tmp_1", tmp_path / "stranger.parquet")
+        looks.append(path)
+        return contextlib.nullcontext(iter(entries))
+
+    store = LocalStore(LocalFileSystem())
+    monkeypatch.setattr(os, "scandir", renaming)
+    assert list(store.identities(str(tmp_path))) == ["stranger.parquet"]
+    with pytest.raises(FileNotFoundError):
+        store.identities(str(tmp_path / "nothing"))

@@ -124,12 +124,15 @@ class LocalStore(Store):
         exchange(directory, twin)
 
     def identities(self, directory: str) -> dict[str, str]:
-        with os.scandir(directory) as entries:
-            # With size and time, because an inode's number is soon given to the next file.
-            return {
-                entry.name: _local_entry(entry.path, entry.stat(follow_symlinks=False)).fingerprint
-                for entry in entries
-            }
+        while True:
+            with contextlib.suppress(FileNotFoundError), os.scandir(directory) as entries:
+                # With size and time, because an inode's number is soon given to the next file.
+                return {
+                    entry.name: _local_entry(entry.path, entry.stat(follow_symlinks=False)).fingerprint
+                    for entry in entries
+                }
+            # A file that was renamed meanwhile may be listed under neither name: look again.
+            os.stat(directory)
 
     def identity(self, directory: str) -> str:
         return str(os.stat(directory).st_ino)

@@ -93,7 +93,7 @@ class DuckDBEngine(ThreadEngine):
         """What DuckDB reads; None where it gives up, so that Arrow may read it or say which file is damaged."""
         with (
             tempfile.TemporaryDirectory(prefix="parketto-") as scratch,
-            Session(self._duckdb_memory, self._threads, scratch) as session,
+            Session(self._duckdb_memory, self._threads, scratch, in_order=True) as session,
         ):
             try:
                 view_files(session, "scanned", rows.store, rows.files)

@@ -48,7 +48,7 @@ class Queries:
                 scratch = tempfile.mkdtemp(prefix="parketto-")
                 # Those who never close the connection leave nothing behind either.
                 self._clean = weakref.finalize(self, shutil.rmtree, scratch, ignore_errors=True)
-                self._connection = connect(self._memory, cores(), scratch, fetch_extensions=True)
+                self._connection = connect(self._memory, cores(), scratch, in_order=True, fetch_extensions=True)
                 self._connection.register_filesystem(self._filesystem)
             return self._connection
 

@@ -36,10 +36,17 @@ def require_duckdb() -> Any:
     return duckdb
 
 
-def connect(memory: int, threads: int, scratch: str, *, fetch_extensions: bool = False) -> DuckDBPyConnection:
+def connect(
+    memory: int, threads: int, scratch: str, *, in_order: bool, fetch_extensions: bool = False
+) -> DuckDBPyConnection:
     """A database in memory that uses no more than so many bytes of it, and else the scratch folder.
 
-    Only a user's own queries may make DuckDB fetch extensions; operations need none.
+    Args:
+        memory: How many bytes DuckDB may use before it spills.
+        threads: How many threads it has.
+        scratch: The folder to spill to.
+        in_order: Whether rows keep the order that they come in without being told to; that takes memory.
+        fetch_extensions: Whether DuckDB may fetch extensions: a user's own queries may need some.
     """
     connection: DuckDBPyConnection = require_duckdb().connect(
         ":memory:",
@@ -48,8 +55,7 @@ def connect(memory: int, threads: int, scratch: str, *, fetch_extensions: bool =
             "threads": threads,
             "temp_directory": scratch,
             "autoinstall_known_extensions": fetch_extensions,
-            # What must be in order is ordered by its query; keeping the order of all else takes memory.
-            "preserve_insertion_order": fetch_extensions,
+            "preserve_insertion_order": in_order,
             # Tables are what was made known as tables, not whatever variables there are where a query is run.
             "python_enable_replacements": False,
         },
@@ -74,8 +80,8 @@ class Session:
     Errors of a stream that DuckDB reads come out of it as what they were, not as DuckDB's words about them.
     """
 
-    def __init__(self, memory: int, threads: int, scratch: str) -> None:
-        self._connection = connect(memory, threads, scratch)
+    def __init__(self, memory: int, threads: int, scratch: str, *, in_order: bool = False) -> None:
+        self._connection = connect(memory, threads, scratch, in_order=in_order)
         self._cursors: list[Session] = []
         self._lock = threading.Lock()
         self._failure: BaseException | None = None
