@@ -192,7 +192,7 @@ def test_a_filesystem_without_swaps_or_links_gets_single_renames(local: Place) -
 
 
 def test_a_stranger_renames_while_a_folder_is_looked_at(tmp_path: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    """What vanishes between a listing and a look at it was renamed, most likely: it is there under its new name."""
+    """What vanishes between a listing and a look at it was probably renamed: it is there under its new name."""
     (tmp_path / "tmp_1").touch()
     scandir, looks = os.scandir, []
 
