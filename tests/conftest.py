@@ -98,7 +98,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 
 def _group(item: pytest.Item) -> str | None:
     """Tests that share one Spark are run by one process; those that start others of their own by another one."""
-    if "tests/remote/" in item.nodeid or "test_documents" in item.nodeid:
+    if any(name in item.nodeid for name in ("tests/remote/", "test_documents", "test_spark_handler")):
         return "other sparks"
     return "spark" if "spark" in item.nodeid.lower() or "spark" in getattr(item, "fixturenames", ()) else None
 

@@ -60,7 +60,13 @@ def connect(
             "python_enable_replacements": False,
         },
     )
+    _quieten(connection)
     return connection
+
+
+def _quieten(connection: DuckDBPyConnection) -> None:
+    """Or DuckDB would draw on the standard output whenever a query takes a while."""
+    connection.execute("SET enable_progress_bar = false")
 
 
 def arrow_reader(result: DuckDBPyRelation, rows: int = _BATCH_ROWS) -> pa.RecordBatchReader:
@@ -104,6 +110,7 @@ class Session:
         made._failure, made._interrupted = None, self._interrupted
         with self._lock:
             made._connection = self._connection.cursor()
+            _quieten(made._connection)
             self._cursors.append(made)
         return made
 
