@@ -18,6 +18,8 @@ from parketto.engines.base import Engine
 
 # What a test does not say is not about the engine: then the one without a start-up time serves.
 os.environ.setdefault("PARKETTO_ENGINE", "pyarrow")
+# What lives for a minute is not worth the best code: Java spends half of its time on compiling it.
+os.environ.setdefault("SPARK_SUBMIT_OPTS", "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC")
 # Spark's workers unpickle by name what tests send them.
 os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, [os.path.dirname(__file__), os.environ.get("PYTHONPATH")]))
 ENGINES = ("pyarrow", "duckdb", "spark")
