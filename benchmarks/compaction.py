@@ -47,7 +47,7 @@ def run_parketto(root: str) -> None:
     """Compact in place, crash-safe."""
     from parketto import Dataset
 
-    Dataset(root).compact(target_mb_per_file=128)
+    Dataset(root, engine="pyarrow").compact(target_mb_per_file=128)
 
 
 def run_pyarrow_dataset(root: str) -> None:
@@ -101,6 +101,7 @@ def measure(name: str, source: str, folder: str) -> dict[str, float | str | int]
     """One contestant, once, in its own process."""
     root = f"{folder}/work"
     shutil.copytree(source, root)
+    os.sync()  # what the copy left to be written is not to be paid by whoever syncs next
     output = subprocess.run(
         [sys.executable, __file__, "--contestant", name, "--root", root],
         check=True,
