@@ -6,7 +6,8 @@ import shutil
 import tempfile
 import threading
 import weakref
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
@@ -74,21 +75,23 @@ class Queries:
         connection = self.connection
         with self._running:
             self._refuse_known(connection, tables)
-            made: list[str] = []
+            # Each is undone in its own way, and once: a second time could hit something of the user's.
+            undo: list[Callable[[], object]] = []
             try:
                 for name, rows in tables.items():
                     if isinstance(rows, FileRows) and can_scan(rows):
                         self._view(connection, name, rows)
+                        drop = f"DROP VIEW temp.main.{quoted_name(name)}"
+                        undo.append(partial(connection.execute, drop))
                     else:
                         found = engine.read(rows) if isinstance(rows, FileRows) else _table(rows)
                         connection.register(name, _queryable(found))
-                    made.append(name)
+                        undo.append(partial(connection.unregister, name))
                 result: Any = connection.sql(query, params=bound) if bound else connection.sql(query)
                 return pa.table({}) if result is None else arrow_table(result)
             finally:
-                for name in made:
-                    connection.execute(f"DROP VIEW IF EXISTS {quoted_name(name)}")
-                    connection.unregister(name)
+                for step in undo:
+                    step()
 
     @staticmethod
     def _refuse_known(connection: DuckDBPyConnection, tables: Mapping[str, ArrowRows | FileRows]) -> None:
