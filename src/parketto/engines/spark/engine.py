@@ -27,7 +27,7 @@ from parketto.engines.spark.merging import LargeMerge
 from parketto.engines.spark.reading import read_files
 from parketto.engines.spark.session import active_session, get_session, is_connect, stop_session
 from parketto.engines.spark.shipping import Shipped
-from parketto.engines.spark.tasks import StageProgress, collect, parallelism, run_tasks
+from parketto.engines.spark.tasks import collect, parallelism, run_tasks, stage_progress
 from parketto.errors import InvalidArgument, TransformFailed, quoted
 from parketto.kernels.merge_target import MergeOutcome, MergeTarget
 from parketto.kernels.rewrite import RewriteGroup, group_output
@@ -173,7 +173,7 @@ class SparkEngine(TaskEngine):
             context.store, context.staging, self._memory, group_output(group, plan.operation, plan.order_by)
         )
         written, _ = write_frame(
-            self.session, ordered, writer, f"parketto {plan.operation}", _stage_progress(context)
+            self.session, ordered, writer, f"parketto {plan.operation}", stage_progress(context.counter())
         )
         return written.staged
 
@@ -191,7 +191,7 @@ class SparkEngine(TaskEngine):
                 context.staging,
                 self._memory,
                 what,
-                _stage_progress(context),
+                stage_progress(context.counter()),
             )
         elif isinstance(source, FileRows):
             parts = [source] if output.single else _portions(source)
@@ -201,7 +201,7 @@ class SparkEngine(TaskEngine):
             frame = _travelling(source)
             frame = frame.coalesce(1) if output.single else frame
             writer = WriteRows(context.store, context.staging, self._memory, output)
-            written, _ = write_frame(self.session, frame, writer, what, _stage_progress(context))
+            written, _ = write_frame(self.session, frame, writer, what, stage_progress(context.counter()))
         return written if written.staged else super().write(ArrowRows(source.schema, ()), output, context)
 
     def count_partitions(self, source: RowSource, columns: tuple[str, ...], context: Context) -> Counter[str]:
@@ -298,14 +298,6 @@ class SparkEngine(TaskEngine):
             with self.worker(context) as worker:
                 spool(rest, source.schema, paths[0], worker)
         return FileRows(source.schema, context.store, _described(context.store, paths))
-
-
-def _stage_progress(context: Context) -> StageProgress | None:
-    """Progress of a shuffle: the Spark tasks of all stages that are known so far."""
-    count = context.counter()
-    if count is None:
-        return None
-    return lambda stages: count(sum(stage.done for stage in stages), sum(stage.tasks for stage in stages))
 
 
 def _check_parameters(parameters: Sequence[Any] | Mapping[str, Any] | None, version: str) -> None:

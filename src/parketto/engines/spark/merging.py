@@ -17,7 +17,7 @@ import pyarrow as pa
 
 from parketto.engines.spark.frames import RESULT_SCHEMA, WriteRows, read_frame, write_frame
 from parketto.engines.spark.shipping import Shipped, ship, unship
-from parketto.engines.spark.tasks import collect, raising_typed, task_attempt
+from parketto.engines.spark.tasks import collect, raising_typed, stage_progress, task_attempt
 from parketto.kernels.joined import (
     SOURCE_FIELDS,
     TARGET_FIELDS,
@@ -63,6 +63,7 @@ class LargeMerge:
         self._compares = target.change.moves != "never"
         self._limited = target.change.updated is not None
         self._scanned = 0
+        self._progress = stage_progress(context.counter())
         found = {name: self._source_bounds(name) for name in target.rules.keys}
         self._ranges = {name: pair for name, pair in found.items() if pair is not None}
 
@@ -170,7 +171,8 @@ class LargeMerge:
         parts = max(1, min(len(self._target.files), sum(f.size_bytes for f in self._target.files) // _EDIT_BYTES))
         dealt = edits.repartition(int(parts), "file").sortWithinPartitions("file", "row")
         writer = _EditFiles(self._target, self._context.store, self._context.staging, self._memory, self._schema)
-        found = collect(self._spark, dealt.mapInArrow(Shipped(writer), RESULT_SCHEMA), "parketto merge: rewrite")
+        rewritten = dealt.mapInArrow(Shipped(writer), RESULT_SCHEMA)
+        found = collect(self._spark, rewritten, "parketto merge: rewrite", self._progress)
         results: list[Edited] = [unship(row["result"]) for row in found]
         return {edited.position: edited for edited in results}
 
@@ -210,7 +212,7 @@ class LargeMerge:
         rows = joined.where(wanted).select(*self._payload, new.alias("new"), moved.alias("moved"))
         output = replace(self._target.additions, row_schema=self._schema)
         writer = WriteRows(self._context.store, self._context.staging, self._memory, output, flags=2)
-        return write_frame(self._spark, rows, writer, "parketto merge: add")
+        return write_frame(self._spark, rows, writer, "parketto merge: add", self._progress)
 
 
 @dataclass(frozen=True)

@@ -247,3 +247,10 @@ def _bundled(tasks: Sequence[AnyTask], parallelism: int) -> list[list[tuple[int,
         bundles[number].append((position, task))
         heapq.heappush(loads, (load + task.size_bytes + 1, number))
     return bundles
+
+
+def stage_progress(count: Callable[[int, int], None] | None) -> StageProgress | None:
+    """Progress of a shuffle: the Spark tasks of all stages that are known so far."""
+    if count is None:
+        return None
+    return lambda stages: count(sum(stage.done for stage in stages), sum(stage.tasks for stage in stages))
