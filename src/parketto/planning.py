@@ -14,13 +14,13 @@ from fsspec import AbstractFileSystem
 from parketto.commit.recovery import list_settled
 from parketto.commit.workspace import Workspace
 from parketto.layout.order import check_orderable
-from parketto.plan.limits import Thresholds, check_columns_exist, check_order_columns
+from parketto.plan.clustering import DEFAULT_CURVE, check_clustering, plan_clustering
+from parketto.plan.limits import Thresholds, check_columns_exist
 from parketto.plan.rewrite import (
     FileGroup,
     RewritePlan,
     check_orderable_files,
     plan_compaction,
-    plan_optimization,
 )
 from parketto.stats import MaintenanceStats, maintenance_stats
 from parketto.storage.footers import FileInfo
@@ -104,10 +104,11 @@ def plan_optimize_groups(
     sample_schema: pa.Schema,
     target_mb_per_file: float | None = None,
     target_rows_per_file: int | None = None,
+    curve: str = DEFAULT_CURVE,
 ) -> GroupPlan:
-    """Plan which files to order together. Pure: no file is touched.
+    """Plan which files to lay out together. Pure: no file is touched.
 
-    A group holds all files of one directory and one schema; groups that are in order already are left out.
+    A group holds files of one directory and one schema. What is laid out already is left out.
 
     Example:
         >>> files = [FileInfo(f"day=1/{n}.parquet", size_bytes=10 * 2**20, num_rows=10) for n in range(5)]
@@ -115,12 +116,13 @@ def plan_optimize_groups(
         >>> len(plan["groups"]), plan["planned_stats"]["after_file_count"]
         (1, 2)
     """
-    columns = check_order_columns(zorder_columns)
+    clustering = check_clustering(zorder_columns, curve)
+    columns = clustering.columns
     thresholds = Thresholds.of(target_mb_per_file, target_rows_per_file)
     check_columns_exist(columns, sample_schema, "zorder_columns")
     check_orderable(columns, sample_schema)
     check_orderable_files(files, columns)
-    return _group_plan(plan_optimization(files, columns, thresholds))
+    return _group_plan(plan_clustering(files, clustering, thresholds))
 
 
 def _group_plan(plan: RewritePlan) -> GroupPlan:

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TypedDict
+from typing import Literal, TypedDict
 
+from parketto.plan.clustering import file_reads
 from parketto.plan.rewrite import RewritePlan, prevailing_codec
+from parketto.plan.skipping import ColumnReads
 from parketto.storage.footers import FileInfo
 
 
@@ -29,6 +31,13 @@ class MaintenanceStats(TypedDict):
     dry_run: bool
     #: The clustering columns; None for a compaction.
     zorder_columns: list[str] | None
+    #: What rows are laid out along: a curve, or `linear`; None for a compaction.
+    curve: str | None
+    #: For each clustering column, what share of the row groups a point and a range of 1 % read, before and after.
+    #: In a dry run `after` is an estimate for evenly spread values.
+    expected_reads: dict[str, dict[Literal["before", "after"], ColumnReads]] | None
+    #: Why nothing was rewritten, if nothing was.
+    unchanged_because: str | None
     #: The paths of the files that are put together, one list for each group.
     planned_groups: list[list[str]] | None
 
@@ -96,8 +105,22 @@ def maintenance_stats(
         compression_codec=_codec(plan),
         dry_run=dry_run,
         zorder_columns=list(plan.order_by) or None,
+        curve=None if plan.clustering is None else plan.clustering.curve,
+        expected_reads=_expected_reads(plan, after),
+        unchanged_because=plan.unchanged_because,
         planned_groups=[group.paths for group in plan.groups],
     )
+
+
+def _expected_reads(
+    plan: RewritePlan, after: Sequence[FileInfo] | None
+) -> dict[str, dict[Literal["before", "after"], ColumnReads]] | None:
+    if plan.clustering is None:
+        return None
+    return {
+        column: {"before": before, "after": planned if after is None else file_reads(after, column)}
+        for column, (before, planned) in plan.reads.items()
+    }
 
 
 def _codec(plan: RewritePlan) -> str | None:

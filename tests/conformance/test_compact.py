@@ -33,6 +33,9 @@ KEYS = {
     "dry_run",
     "zorder_columns",
     "planned_groups",
+    "curve",
+    "expected_reads",
+    "unchanged_because",
 }
 
 

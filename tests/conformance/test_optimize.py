@@ -41,7 +41,9 @@ def keys(table: pa.Table, columns: list[str]) -> list[tuple[object, ...]]:
 def test_rows_are_in_order_in_every_partition(place: Place, engine: Engine) -> None:
     place.write_files({f"day={d}/f{n}.parquet": visits(200, d * 10 + n) for d in (1, 2) for n in range(5)})
     before = place.rows()
-    stats = place.dataset(engine=engine).optimize(["user_id", "event_date"], target_rows_per_file=400)
+    stats = place.dataset(engine=engine).optimize(
+        ["user_id", "event_date"], target_rows_per_file=400, curve="linear"
+    )
     assert place.rows() == before
     for day in ("day=1", "day=2"):
         found = [oracle.read_file(f"{place.root}/{name}", place.fs) for name in place.files() if day in name]
@@ -79,13 +81,13 @@ def test_twice_rewrites_nothing_and_keeps_every_row(place: Place, engine: Engine
     place.write_files({f"f{n}.parquet": visits(20_000, n) for n in range(8)})
     before = place.rows()
     dataset = place.dataset(engine=engine)
-    dataset.optimize(["user_id", "event_date"], target_mb_per_file=0.25)
+    dataset.optimize(["user_id", "event_date"], target_mb_per_file=0.25, curve="linear")
     state = place.state()
-    stats = dataset.optimize(["user_id", "event_date"], target_mb_per_file=0.25)
+    stats = dataset.optimize(["user_id", "event_date"], target_mb_per_file=0.25, curve="linear")
     assert stats["compacted_file_count"] == stats["rewritten_bytes"] == 0
     assert place.state() == state
     dataset.write(visits(10, 99))
-    stats = dataset.optimize(["user_id", "event_date"], target_mb_per_file=0.25)
+    stats = dataset.optimize(["user_id", "event_date"], target_mb_per_file=0.25, curve="linear")
     assert stats["compacted_file_count"] > 0, "new rows out of order are work again"
     assert sum(place.rows().values()) == sum(before.values()) + 10
 
@@ -168,7 +170,7 @@ def test_more_data_than_memory(local: Place, engine: Engine) -> None:
     )
     local.write_files({f"f{n}.parquet": table.slice(n * 6000, 6000) for n in range(10)})
     before = local.rows()
-    local.dataset(engine=engine, memory_mb=1).optimize(["word", "tag"])
+    local.dataset(engine=engine, memory_mb=1).optimize(["word", "tag"], curve="linear")
     assert local.rows() == before
     (found,) = tables(local)
     assert in_order(keys(found, ["word", "tag"]))

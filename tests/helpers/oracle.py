@@ -34,8 +34,11 @@ def data_files(root: str, fs: AbstractFileSystem | None = None) -> list[str]:
 
 
 def read_file(path: str, fs: AbstractFileSystem | None = None) -> pa.Table:
+    """A file as a table; what it says about its own layout is not part of the data."""
     fs = fs or fsspec.filesystem("file")
-    return pq.ParquetFile(pa.BufferReader(bytes(fs.cat_file(path)))).read()
+    table = pq.ParquetFile(pa.BufferReader(bytes(fs.cat_file(path)))).read()
+    kept = {key: value for key, value in (table.schema.metadata or {}).items() if key != b"parketto.clustering"}
+    return table.replace_schema_metadata(kept or None)
 
 
 def rows(root: str, fs: AbstractFileSystem | None = None) -> Counter[str]:

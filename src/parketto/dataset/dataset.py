@@ -14,14 +14,14 @@ from parketto.kernels.writer import FileFormat
 from parketto.operations.maintain import MaintenanceReport, maintain
 from parketto.operations.repartition import repartition
 from parketto.operations.write import write
-from parketto.plan.limits import CompactionScope, Thresholds, check_codec, check_max_rows, check_order_columns
+from parketto.plan.clustering import DEFAULT_CURVE, check_clustering, plan_clustering
+from parketto.plan.limits import CompactionScope, Thresholds, check_codec, check_max_rows
 from parketto.plan.naming import Naming, NamingScheme
 from parketto.plan.rewrite import (
     RewritePlan,
     check_orderable_files,
     check_partition_columns,
     plan_compaction,
-    plan_optimization,
 )
 from parketto.stats import MaintenanceStats, WriteStats
 from parketto.storage.footers import FileInfo
@@ -182,33 +182,50 @@ class Dataset(EditableDataset):
         compression: str | None = None,
         dry_run: bool = False,
         *,
+        curve: Literal["hilbert", "zorder", "linear"] = DEFAULT_CURVE,
         progress: ProgressCallback | None = None,
     ) -> MaintenanceStats:
-        """Order the rows of each partition by the given columns, NULLs last, into files of the target size.
+        """Lay out the rows of each partition so that queries on any of the columns can skip most of them.
 
-        Partitions that are in that order already, as far as their footers tell, are left alone.
+        A curve through all columns at once decides which rows share a row group and a file; inside of a row group
+        rows are sorted by the columns, NULLs last. What is laid out so already is left alone; new files are
+        laid out together with those that they overlap, if queries gain by it.
 
         Args:
-            zorder_columns: The columns that queries filter by, the most important first.
+            zorder_columns: The columns that queries filter by. For `"linear"` the most important first.
             target_mb_per_file: How large files should be; 128 if neither threshold is given.
             target_rows_per_file: How many rows a rewritten file may have at most.
             partition_filter: Which partitions to work on.
             compression: The codec of rewritten files; by default each group keeps the one it has.
-            dry_run: Only plan: nothing is written or removed.
+            dry_run: Only plan: nothing is written or removed. `expected_reads` says what it is worth.
+            curve: `"hilbert"` (the default) serves all columns about alike, and best; `"zorder"` is coarser;
+                `"linear"` is a plain sort, which serves the first column and hardly any other. One column is
+                always sorted.
             progress: Called with a `Progress` whenever a group of files is done.
 
         Raises:
             ValueError: An argument makes no sense or names an unknown column; nothing was touched.
             FileNotFoundError: There is no dataset, or the filter excludes all of its files.
             CommitConflict: Somebody else changed the files meanwhile; nothing of this was published.
+
+        Example:
+            >>> import pyarrow as pa
+            >>> visits = Dataset("memory://visits-example", engine="pyarrow")
+            >>> rows = pa.table({"user": list(range(100)) * 100, "day": [n // 100 for n in range(10_000)]})
+            >>> _ = visits.write(rows)
+            >>> stats = visits.optimize(["user", "day"], target_rows_per_file=625)
+            >>> stats["after_file_count"], stats["curve"]
+            (16, 'hilbert')
+            >>> visits.optimize(["user", "day"], target_rows_per_file=625)["unchanged_because"]
+            'already laid out by these columns'
         """
-        columns = check_order_columns(zorder_columns)
+        clustering = check_clustering(zorder_columns, curve)
         thresholds = Thresholds.of(target_mb_per_file, target_rows_per_file)
         codec = check_codec(compression)
 
         def planner(files: Sequence[FileInfo]) -> RewritePlan:
-            check_orderable_files(files, columns)
-            return plan_optimization(files, columns, thresholds, codec)
+            check_orderable_files(files, clustering.columns)
+            return plan_clustering(files, clustering, thresholds, codec)
 
         return maintain(
             self._place,
@@ -217,7 +234,7 @@ class Dataset(EditableDataset):
             partition_filter,
             dry_run=dry_run,
             progress=progress,
-            stats_columns=columns,
+            stats_columns=clustering.columns,
         ).stats
 
     def repartition(

@@ -187,7 +187,7 @@ class TaskEngine:
 
     def rewrite(self, plan: RewritePlan, context: Context) -> Sequence[GroupResult]:
         """Write the new files of every group of the plan, one task for each group."""
-        tasks = [RewriteGroup(group, plan.operation, plan.order_by) for group in plan.groups]
+        tasks = [RewriteGroup(group, plan.operation, plan.clustering) for group in plan.groups]
         results = self.run(tasks, context)
         return [GroupResult(group, staged) for group, staged in zip(plan.groups, results, strict=True)]
 

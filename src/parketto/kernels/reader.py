@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
+from itertools import chain
 from typing import Any
 
 import pyarrow as pa
@@ -46,6 +47,10 @@ class BatchReader:
 
     def read(self, files: Sequence[FileInfo]) -> Iterator[pa.RecordBatch]:
         """All rows of the files, one file after the other."""
+        return chain.from_iterable(self.read_row_groups(files))
+
+    def read_row_groups(self, files: Sequence[FileInfo]) -> Iterator[Iterator[pa.RecordBatch]]:
+        """The same, with the rows of each row group for themselves."""
         for file in files:
             with naming(file.path), self._store.open_input(file.path) as source:
                 # Without pre-buffering only the pages in use are held, not whole column chunks.
@@ -53,9 +58,13 @@ class BatchReader:
                 if file.traits.int96_timestamps:
                     _refuse_far_timestamps(file, source)
                 for number in range(parquet.num_row_groups):
-                    yield from self._read_row_group(parquet, number)
+                    yield self._read_row_group(file.path, parquet, number)
 
-    def _read_row_group(self, parquet: pq.ParquetFile, number: int) -> Iterator[pa.RecordBatch]:
+    def _read_row_group(self, path: str, parquet: pq.ParquetFile, number: int) -> Iterator[pa.RecordBatch]:
+        with naming(path):
+            yield from self._batches(parquet, number)
+
+    def _batches(self, parquet: pq.ParquetFile, number: int) -> Iterator[pa.RecordBatch]:
         group = parquet.metadata.row_group(number)
         if group.num_rows == 0:
             return

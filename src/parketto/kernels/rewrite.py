@@ -2,22 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
+import pyarrow as pa
+
 from parketto.kernels.carrier import carrier_schema
+from parketto.kernels.clustering import bucket_column, sampled_buckets, with_buckets, write_buckets
 from parketto.kernels.external_sort import sort_batches
 from parketto.kernels.reader import BatchReader
 from parketto.kernels.work import StagedFile, Worker
 from parketto.kernels.write import Output
 from parketto.kernels.writer import FileFormat, RollingWriter
 from parketto.plan.rewrite import FileGroup
+from parketto.storage.clustering import Clustering
 from parketto.storage.footers import FileInfo
 
 _PREFIXES: Mapping[str, str] = {"compact": "compact", "optimize": "optimized"}
-# A file that is cut by its size consists of at least so many row groups, for the cut to be near the target.
-_ROW_GROUPS_PER_FILE = 8
-_MIN_ROW_GROUP_ROWS = 1024
 
 
 @dataclass(frozen=True)
@@ -26,7 +27,7 @@ class RewriteGroup:
 
     group: FileGroup
     operation: str
-    order_by: tuple[str, ...] = ()
+    clustering: Clustering | None = None
 
     @property
     def size_bytes(self) -> int:
@@ -35,17 +36,40 @@ class RewriteGroup:
 
     def run(self, worker: Worker) -> tuple[StagedFile, ...]:
         """Stream the rows through, sorted on the way if need be."""
-        group, schema = self.group, carrier_schema(self.group.schema)
-        reader = BatchReader(worker.store, schema, worker.batch_bytes, use_threads=worker.use_threads)
-        batches = worker.until_cancelled(reader.read(group.files))
-        if self.order_by:
-            batches = sort_batches(
-                batches, schema.remove_metadata(), self.order_by, worker.run_bytes, worker.scratch_directory()
-            )
-        with group_writer(group, self.operation, self.order_by, worker) as writer:
-            for batch in worker.until_cancelled(batches):
-                writer.write(batch)
+        group, schema = self.group, carrier_schema(self.group.schema).remove_metadata()
+        columns = () if self.clustering is None else self.clustering.columns
+        with group_writer(group, self.operation, columns, worker) as writer:
+            if self.clustering is None:
+                self._stream(writer, schema, worker)
+            elif self.clustering.is_linear:
+                for batch in self._sorted(self._read(schema, worker), schema, columns, worker):
+                    writer.write(batch)
+            else:
+                buckets = sampled_buckets(group, self.clustering, worker)
+                name = bucket_column(schema)
+                rows = with_buckets(self._read(schema, worker), buckets, name)
+                numbered = schema.append(pa.field(name, pa.int32()))
+                ordered = self._sorted(rows, numbered, (name, *columns), worker)
+                write_buckets(ordered, writer, group.num_rows / buckets.count)
         return tuple(writer.staged)
+
+    def _read(self, schema: pa.Schema, worker: Worker) -> Iterator[pa.RecordBatch]:
+        reader = BatchReader(worker.store, schema, worker.batch_bytes, use_threads=worker.use_threads)
+        return worker.until_cancelled(reader.read(self.group.files))
+
+    def _sorted(
+        self, batches: Iterator[pa.RecordBatch], schema: pa.Schema, columns: tuple[str, ...], worker: Worker
+    ) -> Iterator[pa.RecordBatch]:
+        ordered = sort_batches(batches, schema, columns, worker.run_bytes, worker.scratch_directory())
+        return worker.until_cancelled(ordered)
+
+    def _stream(self, writer: RollingWriter, schema: pa.Schema, worker: Worker) -> None:
+        reader = BatchReader(worker.store, schema, worker.batch_bytes, use_threads=worker.use_threads)
+        for rows in reader.read_row_groups(self.group.files):
+            for batch in worker.until_cancelled(rows):
+                writer.write(batch)
+            if self.group.keeps_row_groups:
+                writer.cut(0)
 
 
 def group_writer(group: FileGroup, operation: str, order_by: tuple[str, ...], worker: Worker) -> RollingWriter:
@@ -71,16 +95,9 @@ def group_output(group: FileGroup, operation: str, order_by: tuple[str, ...]) ->
         schema,
         max_rows=group.max_rows,
         roll_bytes=group.roll_bytes,
-        row_group_rows=_row_group_rows(group),
+        row_group_rows=group.row_group_rows,
         prefix=_PREFIXES.get(operation, operation),
     )
-
-
-def _row_group_rows(group: FileGroup) -> int | None:
-    if group.roll_bytes is None or not group.num_rows:
-        return None
-    row_bytes = max(1.0, group.size_bytes / group.num_rows)
-    return max(_MIN_ROW_GROUP_ROWS, int(group.roll_bytes / _ROW_GROUPS_PER_FILE / row_bytes))
 
 
 def file_writer(

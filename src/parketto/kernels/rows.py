@@ -14,6 +14,7 @@ from parketto.kernels.carrier import carrier_type
 from parketto.kernels.reader import LogicalReader
 from parketto.kernels.work import Worker
 from parketto.plan.form import Form, form_of
+from parketto.storage.clustering import without_record
 from parketto.storage.footers import FileInfo
 from parketto.storage.store import Store
 
@@ -150,13 +151,13 @@ def _without_views(kind: pa.DataType) -> pa.DataType:
 
 
 def checked_columns(schema: pa.Schema) -> pa.Schema:
-    """A schema that can be written: with columns, each of another name."""
+    """A schema that can be written: with columns, each of another name, and no word of where rows were before."""
     if not schema.names:
         raise InvalidArgument("rows without any column cannot be written")
     if len(set(schema.names)) < len(schema.names):
         twice = sorted({name for name in schema.names if schema.names.count(name) > 1})
         raise InvalidArgument(f"column names must be distinct; several columns are named {twice}")
-    return schema
+    return schema.with_metadata(without_record(schema.metadata) or None)
 
 
 def common_schema(files: Sequence[FileInfo]) -> pa.Schema:

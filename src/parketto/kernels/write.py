@@ -132,6 +132,19 @@ def row_slices(batches: list[pa.RecordBatch], max_rows: int, parts: int) -> list
     return [table.slice(start, step) for start in range(0, table.num_rows, step)]
 
 
+def output_writer(output: Output, directory: str, worker: Worker) -> RollingWriter:
+    """A writer for new files in one directory."""
+    return RollingWriter(
+        worker.store,
+        output.format,
+        worker.new_files(output.prefix, directory),
+        row_group_bytes=worker.row_group_bytes,
+        row_limits=None if output.max_rows is None else repeat(output.max_rows),
+        roll_bytes=output.roll_bytes,
+        row_group_rows=output.row_group_rows,
+    )
+
+
 def _write_directory(
     batches: Iterator[pa.RecordBatch], output: Output, directory: str, worker: Worker, *, at_least_one: bool
 ) -> Written:
@@ -140,15 +153,7 @@ def _write_directory(
         return Written()
     rows = 0
     schema = output.format.schema
-    with RollingWriter(
-        worker.store,
-        output.format,
-        worker.new_files(output.prefix, directory),
-        row_group_bytes=worker.row_group_bytes,
-        row_limits=None if output.max_rows is None else repeat(output.max_rows),
-        roll_bytes=output.roll_bytes,
-        row_group_rows=output.row_group_rows,
-    ) as writer:
+    with output_writer(output, directory, worker) as writer:
         for batch in _with_first(first, batches):
             rows += batch.num_rows
             if batch.num_columns != len(schema.names):

@@ -117,6 +117,16 @@ class RollingWriter:
             if self._max_rows is not None and self._file_rows + self._waiting_rows >= self._max_rows:
                 self._close_file()
 
+    def cut(self, expected_rows: float) -> None:
+        """End the row group here; and the file, if about so many rows more would be too many for it."""
+        if self._waiting:
+            self._write_row_group()
+            self._roll()
+        if self._writer is None or self._max_rows is None:
+            return
+        if self._file_rows + expected_rows > self._max_rows:
+            self._close_file()
+
     def finish(self) -> None:
         """Write what waits. Without any rows at all, one file with the schema is still made."""
         if self._waiting or self._writer is not None or not self.staged:

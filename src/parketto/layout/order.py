@@ -6,6 +6,7 @@ Everything that orders rows asks this module for keys, so that every engine agre
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -14,6 +15,8 @@ import pyarrow.compute as pc
 import pyarrow.types as pat
 
 from parketto.errors import InvalidArgument
+
+AnyArray = TypeVar("AnyArray", pa.Array, pa.ChunkedArray)
 
 _ORDERABLE = (
     pat.is_boolean,
@@ -55,7 +58,7 @@ def is_orderable(kind: pa.DataType) -> bool:
 
 def order_keys(table: pa.Table, columns: Sequence[str]) -> pa.Table:
     """The columns that decide the order, in types that Arrow can compare; named by position."""
-    return pa.table({str(position): _comparable(table.column(name)) for position, name in enumerate(columns)})
+    return pa.table({str(position): comparable(table.column(name)) for position, name in enumerate(columns)})
 
 
 def order_indices(keys: pa.Table) -> npt.NDArray[np.int64]:
@@ -73,10 +76,11 @@ def order_indices(keys: pa.Table) -> npt.NDArray[np.int64]:
     return ordered
 
 
-def _comparable(column: pa.ChunkedArray) -> pa.ChunkedArray:
+def comparable(column: AnyArray) -> AnyArray:
+    """The same values in a type that Arrow can compare."""
     kind = column.type
     if pat.is_dictionary(kind):
-        return _comparable(column.cast(kind.value_type))
+        return comparable(column.cast(kind.value_type))
     if pat.is_decimal(kind) and kind.bit_width < 128:
         return column.cast(pa.decimal128(kind.precision, kind.scale))
     if pat.is_float16(kind):

@@ -129,11 +129,6 @@ def check_codec(compression: object) -> str | None:
     return name
 
 
-def check_order_columns(columns: Sequence[str]) -> tuple[str, ...]:
-    """The clustering columns as given, if they are a list of distinct names."""
-    return check_names("zorder_columns", columns)
-
-
 def check_names(argument: str, columns: Sequence[str]) -> tuple[str, ...]:
     """A list of distinct column names that is not empty."""
     if isinstance(columns, str) or not isinstance(columns, Sequence):

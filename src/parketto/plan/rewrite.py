@@ -4,17 +4,20 @@ from __future__ import annotations
 
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
-from itertools import chain, pairwise, repeat
+from dataclasses import dataclass, field
+from itertools import chain, repeat
 from typing import Literal
 
 import pyarrow as pa
 
 from parketto.errors import InvalidArgument
 from parketto.layout.order import check_orderable
+from parketto.plan.boxes import along_curve
 from parketto.plan.limits import DEFAULT_CODEC, CompactionScope, Thresholds, check_columns_exist, check_names
 from parketto.plan.packing import pack
-from parketto.storage.footers import FileInfo, PhysicalTraits, RowGroupInfo
+from parketto.plan.skipping import ColumnReads
+from parketto.storage.clustering import RECORD, Clustering, recorded
+from parketto.storage.footers import FileInfo, PhysicalTraits
 
 _ARROW_SCHEMA = b"ARROW:schema"
 
@@ -35,6 +38,10 @@ class FileGroup:
     roll_bytes: int | None = None
     compression: str | None = None
     even: bool = False
+    #: How many rows a row group should have, if that matters.
+    row_group_rows: int | None = None
+    #: What the new files say about how they are laid out; None keeps what the files say.
+    record: bytes | None = None
 
     def __iter__(self) -> Iterator[FileInfo]:
         return iter(self.files)
@@ -91,7 +98,12 @@ class FileGroup:
                 # Arrow's entry describes the types and belongs to the schema: the first file's, or none.
                 if key != _ARROW_SCHEMA:
                     merged.setdefault(key, value)
-        return merged
+        return merged if self.record is None else {**merged, RECORD: self.record}
+
+    @property
+    def keeps_row_groups(self) -> bool:
+        """Whether rows are to stay in the row groups they are in, because these were cut with care."""
+        return self.record is None and recorded(self.files[0].metadata) is not None
 
     @property
     def codec(self) -> str:
@@ -108,8 +120,17 @@ class RewritePlan:
     operation: Operation
     groups: tuple[FileGroup, ...]
     untouched: tuple[FileInfo, ...]
-    order_by: tuple[str, ...] = ()
+    clustering: Clustering | None = None
     compression: str | None = None
+    #: For each clustering column what queries read of the files, and about what they would read after it.
+    reads: Mapping[str, tuple[ColumnReads, ColumnReads]] = field(default_factory=dict)
+    #: Why nothing is rewritten where something could be.
+    unchanged_because: str | None = None
+
+    @property
+    def order_by(self) -> tuple[str, ...]:
+        """The columns that rows are laid out by."""
+        return () if self.clustering is None else self.clustering.columns
 
     @property
     def files(self) -> list[FileInfo]:
@@ -125,7 +146,8 @@ def plan_compaction(
 ) -> RewritePlan:
     """Plan to put small files together and to split those with too many rows."""
     groups: list[FileGroup] = []
-    for cell in cells(in_scope(files, scope or CompactionScope())):
+    for found in cells(in_scope(files, scope or CompactionScope())):
+        cell = along_curve(found)
         for chosen in pack(cell, thresholds):
             outputs = chosen.outputs
             groups.append(
@@ -137,7 +159,7 @@ def plan_compaction(
                     compression=compression,
                 )
             )
-    return _plan("compact", files, groups, (), compression)
+    return rewrite_plan("compact", files, groups, None, compression)
 
 
 def in_scope(files: Sequence[FileInfo], scope: CompactionScope) -> list[FileInfo]:
@@ -150,31 +172,6 @@ def in_scope(files: Sequence[FileInfo], scope: CompactionScope) -> list[FileInfo
     small = [file for file in files if scope.admits(file.size_bytes)]
     counts = Counter(file.directory for file in small)
     return [file for file in small if counts[file.directory] >= scope.min_file_count]
-
-
-def plan_optimization(
-    files: Sequence[FileInfo],
-    columns: tuple[str, ...],
-    thresholds: Thresholds,
-    compression: str | None = None,
-) -> RewritePlan:
-    """Plan to order all rows of each cell; cells that are in order already are left alone."""
-    groups: list[FileGroup] = []
-    for cell in cells(files):
-        if in_order(cell, columns, thresholds):
-            continue
-        rows = sum(file.num_rows for file in cell)
-        by_rows = None if thresholds.target_rows is None else max(1, -(-rows // thresholds.target_rows))
-        groups.append(
-            FileGroup(
-                files=tuple(cell),
-                outputs=thresholds.files_needed(sum(file.size_bytes for file in cell), rows),
-                max_rows=None if by_rows is None else max(1, -(-rows // by_rows)),
-                roll_bytes=thresholds.target_bytes,
-                compression=compression,
-            )
-        )
-    return _plan("optimize", files, groups, columns, compression)
 
 
 def check_orderable_files(files: Iterable[FileInfo], columns: tuple[str, ...]) -> None:
@@ -202,41 +199,20 @@ def check_partition_columns(
     return names
 
 
-def cells(files: Iterable[FileInfo]) -> list[list[FileInfo]]:
-    """Files that may be put together: one directory, one schema (metadata of files aside), one physical layout."""
+def cells(files: Iterable[FileInfo], *, by_layout: bool = True) -> list[list[FileInfo]]:
+    """Files that may be put together: one directory, one schema (metadata of files aside), one physical layout.
+
+    Files that were laid out with care are not put together with others, nor with those of another layout.
+    """
     grouped: dict[tuple[object, ...], list[FileInfo]] = defaultdict(list)
     keys: dict[int, str] = {}
     for file in files:
         schema = file.schema
         if id(schema) not in keys:
             keys[id(schema)] = "" if schema is None else _schema_key(schema)
-        grouped[file.directory, keys[id(schema)], file.traits].append(file)
+        layout = recorded(file.metadata) if by_layout else None
+        grouped[file.directory, keys[id(schema)], file.traits, layout].append(file)
     return list(grouped.values())
-
-
-def in_order(files: Sequence[FileInfo], columns: tuple[str, ...], thresholds: Thresholds) -> bool:
-    """Whether ordering these files again would gain nothing, as far as their footers tell.
-
-    Each row group declares the order, no two row groups overlap in the first column, and the files are neither
-    too small nor too long. Where footers have no bounds nobody can skip by them, so there is nothing to gain.
-    """
-    if thresholds.target_rows is not None and any(f.num_rows > thresholds.target_rows for f in files):
-        return False
-    groups = [group for file in files for group in file.row_groups if group.num_rows]
-    if any(group.sorted_by[: len(columns)] != columns for group in groups):
-        return False
-    return not _too_small(files, columns[0], thresholds) and not _overlapping(groups, columns[0])
-
-
-def _too_small(files: Sequence[FileInfo], column: str, thresholds: Thresholds) -> bool:
-    """Whether neighbours would fit into one file; the last piece of a cut, after a larger one, may."""
-    bounds = [(file.column_stats(column), file) for file in files]
-    known = [(stats.min, stats.max, file.path, file) for stats, file in bounds if stats.min is not None]
-    ordered = [item[-1] for item in sorted(known, key=lambda item: item[:3])]
-    ordered += [file for stats, file in bounds if stats.min is None]
-    weights = [thresholds.weight(file.size_bytes, file.num_rows) for file in ordered]
-    fitting = [max(pair) for pair in pairwise(weights) if sum(pair) <= thresholds.capacity]
-    return len(fitting) > 1 or any(2 * larger <= thresholds.capacity for larger in fitting)
 
 
 def prevailing_codec(files: Iterable[FileInfo]) -> str | None:
@@ -248,31 +224,19 @@ def prevailing_codec(files: Iterable[FileInfo]) -> str | None:
     return sizes.most_common(1)[0][0] if sizes else None
 
 
-def _overlapping(groups: Sequence[RowGroupInfo], column: str) -> bool:
-    bounds = []
-    for group in groups:
-        stats = group.columns.get(column)
-        if stats is not None and stats.null_count == group.num_rows:
-            continue  # only NULLs: they come last, wherever that is
-        if stats is None or stats.min is None:
-            return False
-        bounds.append((stats.min, stats.max))
-    bounds.sort()
-    return any(low < high for (_, high), (low, _) in pairwise(bounds))
-
-
 def _schema_key(schema: pa.Schema) -> str:
     # With the metadata of fields (a unit, an id), which belongs to the type; without that of the whole file.
     return str(schema.to_string(truncate_metadata=False, show_field_metadata=True, show_schema_metadata=False))
 
 
-def _plan(
+def rewrite_plan(
     operation: Operation,
     files: Sequence[FileInfo],
-    groups: list[FileGroup],
-    order_by: tuple[str, ...],
+    groups: Sequence[FileGroup],
+    clustering: Clustering | None,
     compression: str | None,
 ) -> RewritePlan:
+    """A plan for groups of files; the others stay."""
     rewritten = {file.path for group in groups for file in group}
     untouched = tuple(file for file in files if file.path not in rewritten)
-    return RewritePlan(operation, tuple(groups), untouched, order_by, compression)
+    return RewritePlan(operation, tuple(groups), untouched, clustering, compression)

@@ -17,6 +17,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from parketto.errors import UnreadableFile
+from parketto.storage.clustering import recorded
 from parketto.storage.hive import PartitionValues
 from parketto.storage.local import LocalStore
 from parketto.storage.store import FileEntry, Store
@@ -150,7 +151,7 @@ class FooterReader:
         with naming(entry.path), _footer_source(self._store, entry) as source:
             footer = pq.read_metadata(source)
             _refuse_encrypted(entry, footer, source)
-            layout = self._layout(footer.schema)
+            layout = self._layout(footer)
             schema, metadata = self._schema(layout, footer, source)
         return FileInfo(
             path=entry.path,
@@ -165,12 +166,16 @@ class FooterReader:
             row_groups=_row_groups(footer, layout),
         )
 
-    def _layout(self, schema: pq.ParquetSchema) -> _Layout:
+    def _layout(self, footer: pq.FileMetaData) -> _Layout:
+        schema, wanted = footer.schema, self._stats_columns
+        # How rows are laid out is of interest together with where it got them: by the bounds of these columns.
+        if wanted is not None and (clustering := recorded(footer.metadata)) is not None:
+            wanted = frozenset((*wanted, *clustering.columns))
         # The newest first, and not too many: looking for one must stay cheaper than working it out.
         for known in self._layouts[: -_LAYOUTS_COMPARED - 1 : -1]:
-            if known.schema.equals(schema):
+            if known.schema.equals(schema) and known.stats_columns == wanted:
                 return known
-        layout = _Layout.of(schema, self._stats_columns)
+        layout = _Layout.of(schema, wanted)
         self._layouts.append(layout)
         return layout
 
@@ -195,13 +200,14 @@ class _Layout:
     #: Positions of top-level columns among the leaves; and those whose bounds are wanted.
     names: Mapping[int, str]
     wanted: Mapping[str, int]
+    stats_columns: Collection[str] | None
 
     @classmethod
     def of(cls, schema: pq.ParquetSchema, stats_columns: Collection[str] | None) -> _Layout:
         columns = [schema.column(index) for index in range(len(schema))]
         names = {index: column.name for index, column in enumerate(columns) if column.path == column.name}
         wanted = {name: at for at, name in names.items() if stats_columns is None or name in stats_columns}
-        return cls(schema, _traits(columns), names, wanted)
+        return cls(schema, _traits(columns), names, wanted, stats_columns)
 
 
 def _footer_source(store: Store, entry: FileEntry) -> Any:

@@ -52,13 +52,13 @@ class DuckDBEngine(ThreadEngine):
 
     def rewrite(self, plan: RewritePlan, context: Context) -> Sequence[GroupResult]:
         """One task for each group; where rows are put in order, DuckDB sorts them."""
-        if not plan.order_by:
+        if plan.clustering is None:
             return super().rewrite(plan, context)
         with self._session(context) as (session, _):
             tasks = [
-                SortGroup(group, plan.operation, plan.order_by, session)
+                SortGroup(group, plan.operation, plan.clustering, session)
                 if all(keeps_order(group.schema.field(name).type) for name in plan.order_by)
-                else RewriteGroup(group, plan.operation, plan.order_by)
+                else RewriteGroup(group, plan.operation, plan.clustering)
                 for group in plan.groups
             ]
             results = self.run(tasks, context)

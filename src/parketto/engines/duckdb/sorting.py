@@ -10,6 +10,13 @@ import pyarrow as pa
 from parketto.engines.duckdb.feeding import feed_rows
 from parketto.engines.duckdb.session import Session
 from parketto.kernels.carrier import carrier_schema
+from parketto.kernels.clustering import (
+    BUCKET,
+    NumberBuckets,
+    sampled_buckets,
+    unpacked_buckets,
+    write_buckets,
+)
 from parketto.kernels.partitions import folder_codes
 from parketto.kernels.rewrite import group_writer
 from parketto.kernels.rows import ArrowRows, FileRows
@@ -17,7 +24,10 @@ from parketto.kernels.travel import travel_name, unpack
 from parketto.kernels.work import StagedFile, Worker
 from parketto.kernels.write import Output, Written, write_rows
 from parketto.plan.rewrite import FileGroup
+from parketto.storage.clustering import Clustering
 from parketto.storage.footers import FileInfo
+
+_SEQ = pa.field("seq", pa.int64())
 
 
 @dataclass(frozen=True)
@@ -26,7 +36,7 @@ class SortGroup:
 
     group: FileGroup
     operation: str
-    order_by: tuple[str, ...]
+    clustering: Clustering
     session: Session
 
     @property
@@ -39,13 +49,21 @@ class SortGroup:
         schema = carrier_schema(self.group.schema).remove_metadata()
         session = self.session.cursor()
         rows = FileRows(schema, worker.store, self.group.files)
-        feed_rows(session, "unordered", rows, schema, worker, _place, [pa.field("seq", pa.int64())])
         columns = ", ".join(travel_name(at) for at in range(len(schema.names)))
-        order = [f"{travel_name(schema.get_field_index(name))} ASC NULLS LAST" for name in self.order_by]
-        ordered = session.rows(f"SELECT {columns} FROM unordered ORDER BY {', '.join([*order, 'seq'])}")
-        with group_writer(self.group, self.operation, self.order_by, worker) as writer:
-            for batch in worker.until_cancelled(ordered):
-                writer.write(unpack(batch, schema))
+        order = [f"{travel_name(schema.get_field_index(name))} ASC NULLS LAST" for name in self.clustering.columns]
+        with group_writer(self.group, self.operation, self.clustering.columns, worker) as writer:
+            if self.clustering.is_linear:
+                feed_rows(session, "unordered", rows, schema, worker, _place, [_SEQ])
+                query = f"SELECT {columns} FROM unordered ORDER BY {', '.join([*order, 'seq'])}"
+                for batch in worker.until_cancelled(session.rows(query)):
+                    writer.write(unpack(batch, schema))
+            else:
+                buckets = sampled_buckets(self.group, self.clustering, worker)
+                numbers = NumberBuckets(buckets, _place)
+                feed_rows(session, "unordered", rows, schema, worker, numbers, [_SEQ, BUCKET])
+                query = f"SELECT {columns}, bucket FROM unordered ORDER BY {', '.join(['bucket', *order, 'seq'])}"
+                found = unpacked_buckets(worker.until_cancelled(session.rows(query)), schema)
+                write_buckets(found, writer, self.group.num_rows / buckets.count)
         return tuple(writer.staged)
 
 

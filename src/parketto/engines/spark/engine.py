@@ -13,13 +13,13 @@ import pyarrow as pa
 from parketto.engines.base import Context, GroupResult, TaskEngine
 from parketto.engines.merging import merge_small
 from parketto.engines.spark.carriers import frame_schema
+from parketto.engines.spark.clustering import WriteBuckets, along_curve, in_order, sampling
 from parketto.engines.spark.dealing import write_dealt
 from parketto.engines.spark.frames import (
     RESULT_SCHEMA,
     SpoolRows,
     WriteRows,
     count_frame,
-    read_frame,
     spool,
     write_frame,
 )
@@ -29,6 +29,7 @@ from parketto.engines.spark.session import active_session, get_session, is_conne
 from parketto.engines.spark.shipping import Shipped
 from parketto.engines.spark.tasks import collect, parallelism, run_tasks, stage_progress
 from parketto.errors import InvalidArgument, TransformFailed, quoted
+from parketto.kernels.clustering import buckets_of
 from parketto.kernels.merge_target import MergeOutcome, MergeTarget
 from parketto.kernels.rewrite import RewriteGroup, group_output
 from parketto.kernels.rows import ArrowRows, FileRows, FrameRows, RowSource, checked_columns
@@ -148,10 +149,10 @@ class SparkEngine(TaskEngine):
         large = [group for group in plan.groups if self._sorts_by_shuffle(group, plan)]
         shuffled = set(map(id, large))
         small = [group for group in plan.groups if id(group) not in shuffled]
-        tasks = [RewriteGroup(group, plan.operation, plan.order_by) for group in small]
+        tasks = [RewriteGroup(group, plan.operation, plan.clustering) for group in small]
         results = dict(zip(map(id, small), self.run(tasks, context), strict=True))
         for group in large:
-            results[id(group)] = self._sort(group, plan, context)
+            results[id(group)] = self._lay_out(group, plan, context)
         return [GroupResult(group, results[id(group)]) for group in plan.groups]
 
     def _sorts_by_shuffle(self, group: FileGroup, plan: RewritePlan) -> bool:
@@ -162,19 +163,22 @@ class SparkEngine(TaskEngine):
         alone = group.size_bytes > max(_SORT_ALONE_BYTES, _UNFAIR * fair)
         return alone or group.size_bytes > self._shuffle_bytes
 
-    def _sort(self, group: FileGroup, plan: RewritePlan, context: Context) -> Any:
-        from pyspark.sql import functions as F  # noqa: N812 - the customary name
-
+    def _lay_out(self, group: FileGroup, plan: RewritePlan, context: Context) -> Any:
+        assert plan.clustering is not None, "only rows that are laid out are shuffled"
         rows = FileRows(group.schema, context.store, group.files)
-        keys = [F.col(travel_name(group.schema.get_field_index(name))).asc_nulls_last() for name in plan.order_by]
-        frame = read_frame(self.session, rows, self._memory)
-        ordered = frame.repartitionByRange(max(1, group.outputs), *keys).sortWithinPartitions(*keys)
-        writer = WriteRows(
-            context.store, context.staging, self._memory, group_output(group, plan.operation, plan.order_by)
-        )
-        written, _ = write_frame(
-            self.session, ordered, writer, f"parketto {plan.operation}", stage_progress(context.counter())
-        )
+        output = group_output(group, plan.operation, plan.order_by)
+        progress = stage_progress(context.counter())
+        if plan.clustering.is_linear:
+            frame = in_order(self.session, rows, plan.order_by, group.outputs, self._memory)
+            writer: WriteRows | WriteBuckets = WriteRows(context.store, context.staging, self._memory, output)
+        else:
+            quiet = replace(context, progress=None)
+            samples = self.run(sampling(group, plan.clustering, parallelism(self.session)), quiet)
+            buckets = buckets_of(samples, group, plan.clustering)
+            frame = along_curve(self.session, rows, buckets, group.outputs, self._memory)
+            per_bucket = group.num_rows / buckets.count
+            writer = WriteBuckets(context.store, context.staging, self._memory, output, per_bucket)
+        written, _ = write_frame(self.session, frame, writer, f"parketto {plan.operation}", progress)
         return written.staged
 
     def write(self, source: RowSource, output: Output, context: Context) -> Written:

@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import chain
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -131,10 +131,25 @@ class WriteRows:
             yield pa.record_batch({"result": [ship((written, counts))]})
 
 
+class FrameWriter(Protocol):
+    """What writes the rows of a frame inside of Spark tasks, and says what it has written and counted."""
+
+    @property
+    def output(self) -> Output:
+        """What the files are to be like."""
+
+    @property
+    def flags(self) -> int:
+        """How many counts come back."""
+
+    def __call__(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        """One description of what was written, or none."""
+
+
 def write_frame(
     spark: SparkSession,
     frame: DataFrame,
-    writer: WriteRows,
+    writer: FrameWriter,
     what: str,
     progress: StageProgress | None = None,
 ) -> tuple[Written, list[int]]:

@@ -1,0 +1,158 @@
+"""Laying rows out along a curve: a sample says where it is cut, every row then knows its bucket."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+from parketto.kernels.carrier import carrier_schema
+from parketto.kernels.reader import BatchReader
+from parketto.kernels.sizes import decoded_bytes
+from parketto.kernels.travel import Added, unpack
+from parketto.kernels.work import Worker
+from parketto.kernels.writer import RollingWriter
+from parketto.layout.buckets import Buckets, cut_buckets
+from parketto.plan.rewrite import FileGroup
+from parketto.storage.clustering import Clustering
+from parketto.storage.footers import FileInfo
+
+# Enough for buckets that differ in size by a few percent; and no more than is soon sorted.
+_SAMPLES_PER_BUCKET = 256
+_LEAST_SAMPLES = 64 * 1024
+_MOST_SAMPLES = 1024 * 1024
+
+BUCKET = pa.field("bucket", pa.int32())
+
+
+@dataclass(frozen=True)
+class Sample:
+    """Some rows, each taken with the same chance."""
+
+    rows: pa.Table
+    share: float
+
+    def thinned(self, share: float) -> Sample:
+        """Fewer of them, as if taken with a smaller chance."""
+        if share >= self.share:
+            return self
+        chance = np.random.default_rng(self.rows.num_rows)
+        kept = np.flatnonzero(chance.random(self.rows.num_rows) < share / self.share)
+        return Sample(self.rows.take(pa.array(kept)), share)
+
+
+@dataclass(frozen=True)
+class SampleFiles:
+    """Take a sample of the clustering columns of files.
+
+    All rows of these columns are read: where files are in some order, a few of their row groups would not tell.
+    """
+
+    files: tuple[FileInfo, ...]
+    columns: tuple[str, ...]
+    share: float
+    seed: int = 0
+
+    @property
+    def size_bytes(self) -> int:
+        """The size of the files."""
+        return sum(file.size_bytes for file in self.files)
+
+    def run(self, worker: Worker) -> Sample:
+        """Read and choose; with long texts fewer rows, so that the sample stays within bounds."""
+        whole = carrier_schema(self.files[0].schema)
+        schema = pa.schema([whole.field(name) for name in self.columns])
+        reader = BatchReader(worker.store, schema, worker.batch_bytes, use_threads=worker.use_threads)
+        chance = np.random.default_rng(self.seed)
+        sample, size = Sample(schema.empty_table(), self.share), 0
+        for batch in worker.until_cancelled(reader.read(self.files)):
+            if sample.share < 1:
+                batch = batch.take(pa.array(np.flatnonzero(chance.random(batch.num_rows) < sample.share)))
+            sample = Sample(pa.concat_tables([sample.rows, pa.Table.from_batches([batch])]), sample.share)
+            size += decoded_bytes(batch)
+            if size > worker.run_bytes:
+                sample, size = sample.thinned(sample.share / 2), size // 2
+        return Sample(sample.rows.combine_chunks(), sample.share)
+
+
+def bucket_count(group: FileGroup) -> int:
+    """Into how many buckets the rows of a group are to be cut."""
+    return max(1, -(-group.num_rows // max(1, group.row_group_rows or group.num_rows)))
+
+
+def sample_share(group: FileGroup) -> float:
+    """Which share of a group's rows is a sample of them that is large enough."""
+    wanted = min(_MOST_SAMPLES, max(_LEAST_SAMPLES, _SAMPLES_PER_BUCKET * bucket_count(group)))
+    return min(1.0, wanted / max(1, group.num_rows))
+
+
+def buckets_of(samples: Sequence[Sample], group: FileGroup, clustering: Clustering) -> Buckets:
+    """Where the curve through a group's rows is cut."""
+    least = min(sample.share for sample in samples)
+    rows = pa.concat_tables([sample.thinned(least).rows for sample in samples])
+    return cut_buckets(rows, clustering.columns, clustering.curve, bucket_count(group))
+
+
+def sampled_buckets(group: FileGroup, clustering: Clustering, worker: Worker) -> Buckets:
+    """Where the curve through a group's rows is cut, from a sample that is taken here and now."""
+    task = SampleFiles(group.files, clustering.columns, sample_share(group))
+    return buckets_of([task.run(worker)], group, clustering)
+
+
+def bucket_column(schema: pa.Schema) -> str:
+    """A name for the column of bucket numbers that no column of the rows has."""
+    name = str(BUCKET.name)
+    while name in schema.names:
+        name += "_"
+    return name
+
+
+def with_buckets(batches: Iterable[pa.RecordBatch], buckets: Buckets, name: str) -> Iterator[pa.RecordBatch]:
+    """Rows with the numbers of their buckets as a last column."""
+    first = 0
+    for batch in batches:
+        numbers = buckets.of([batch.column(column) for column in buckets.columns], first)
+        first += batch.num_rows
+        yield batch.append_column(name, pa.array(numbers))
+
+
+@dataclass(frozen=True)
+class NumberBuckets:
+    """The numbers of rows' buckets as a column that travels with them, beside others that may be added."""
+
+    buckets: Buckets
+    others: Added | None = None
+
+    def __call__(self, file: Any, position: int, row: int, batch: pa.RecordBatch) -> dict[str, pa.Array]:
+        """The columns for a batch of a file, whose first row has that number."""
+        numbers = self.buckets.of([batch.column(column) for column in self.buckets.columns], row)
+        more = {} if self.others is None else self.others(file, position, row, batch)
+        return {**more, BUCKET.name: pa.array(numbers)}
+
+
+def unpacked_buckets(batches: Iterable[pa.RecordBatch], schema: pa.Schema) -> Iterator[pa.RecordBatch]:
+    """Rows that have travelled with their bucket as the last column, as they were; with the bucket."""
+    width = len(schema.names)
+    for batch in batches:
+        rows = unpack(batch.select(list(range(width))), schema)
+        yield rows.append_column(bucket_column(schema), batch.column(width))
+
+
+def write_buckets(batches: Iterable[pa.RecordBatch], writer: RollingWriter, rows_per_bucket: float) -> None:
+    """Write rows that come in the order of their buckets, the last column; every bucket begins a row group."""
+    current = None
+    for batch in batches:
+        numbers = np.asarray(batch.column(batch.num_columns - 1))
+        rows = batch.select(batch.schema.names[:-1])
+        borders = [0, *(np.flatnonzero(numbers[1:] != numbers[:-1]) + 1).tolist(), len(numbers)]
+        for start, end in pairwise(borders):
+            if start == end:
+                continue
+            if current is not None and numbers[start] != current:
+                writer.cut(rows_per_bucket)
+            current = numbers[start]
+            writer.write(rows.slice(start, end - start))

@@ -1,0 +1,129 @@
+"""Ranks: values of any type as their place among all others, so that every column counts alike on a curve.
+
+The bits of a value say little: those of small integers are almost all zero, and texts begin alike. Which share of
+the rows is smaller says all that is needed to cut a column into parts of equal size, whatever its type and however
+unevenly its values are spread.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.types as pat
+
+from parketto.layout.curves import Codes
+from parketto.layout.order import comparable, order_indices
+
+_INT64_DIGITS = 18
+
+
+@dataclass(frozen=True)
+class Ranking:
+    """The places of a column's values, learnt from a sample.
+
+    Boundaries are ascending and distinct. A value gets the code of the last boundary that is not above it: how
+    much of the sample is below the middle of that interval, as a whole number. So a value that half of the rows
+    have takes half of the codes' range, and three distinct values stand far apart.
+    """
+
+    boundaries: pa.Array
+    codes: Codes
+    null_code: int
+
+    def __call__(self, column: pa.Array) -> Codes:
+        """The codes of values; NULLs have the highest one."""
+        if not len(self.codes):
+            return np.full(len(column), self.null_code, np.uint32)
+        values = comparable(column)
+        numbers = _numbers(values)
+        if numbers is None:
+            below = _count_not_above(values, self.boundaries)
+        else:
+            edges = _numbers(self.boundaries)
+            assert edges is not None, "boundaries are of the column's type"
+            below = np.searchsorted(edges, numbers, side="right")
+        found: Codes = self.codes[np.maximum(below, 1) - 1]
+        if column.null_count:
+            found[np.asarray(column.is_null())] = self.null_code
+        return found
+
+
+def rank(sample: pa.Array, bits: int) -> Ranking:
+    """Learn the places of values from a sample of them.
+
+    >>> ranking = rank(pa.array(["a", "b", "b", "b", "c", None, None, None]), bits=3)
+    >>> ranking.boundaries.to_pylist(), ranking.codes.tolist(), ranking.null_code
+    (['a', 'b', 'c'], [0, 2, 4], 6)
+    """
+    valid = comparable(sample.drop_null())
+    total, steps = max(1, len(sample)), 1 << bits
+    null_code = min(steps - 1, int((len(valid) + len(sample)) / 2 / total * steps))
+    if not len(valid):
+        return Ranking(valid, np.empty(0, np.uint32), null_code)
+    values, starts = _distinct(valid)
+    ends = np.append(starts[1:], len(valid))
+    kept = _boundaries(starts, ends, total / steps)
+    middles = (starts[kept] + np.append(starts[kept][1:], len(valid))) / 2
+    codes = np.minimum(steps - 1, (middles / total * steps).astype(np.uint32))
+    return Ranking(values.take(pa.array(kept)), codes, null_code)
+
+
+def _boundaries(starts: npt.NDArray[np.int64], ends: npt.NDArray[np.int64], step: float) -> npt.NDArray[np.int64]:
+    """Which distinct values begin an interval: the first of each step, and those beside a value that fills one."""
+    number = (starts / step).astype(np.int64)
+    begins = np.append(True, number[1:] != number[:-1])
+    heavy = ends - starts >= step
+    begins |= heavy
+    begins[1:] |= heavy[:-1]
+    return np.flatnonzero(begins)
+
+
+def _distinct(values: pa.Array) -> tuple[pa.Array, npt.NDArray[np.int64]]:
+    """The distinct values in order, and how many of all values are below each."""
+    numbers = _numbers(values)
+    if numbers is not None:
+        _, first, counts = np.unique(numbers, return_index=True, return_counts=True)
+        return values.take(pa.array(first)), np.cumsum(counts) - counts
+    encoded = values.dictionary_encode()
+    order = order_indices(pa.table({"0": encoded.dictionary}))
+    counts = np.bincount(encoded.indices, minlength=len(order))[order]
+    return encoded.dictionary.take(pa.array(order)), np.cumsum(counts) - counts
+
+
+def _count_not_above(values: pa.Array, boundaries: pa.Array) -> npt.NDArray[np.int64]:
+    """How many boundaries are not above each value, by sorting the distinct values among them."""
+    encoded = values.dictionary_encode()
+    distinct = encoded.dictionary
+    order = order_indices(pa.table({"0": pa.concat_arrays([boundaries, distinct.cast(boundaries.type)])}))
+    is_boundary = order < len(boundaries)
+    passed = np.cumsum(is_boundary)
+    below = np.empty(len(distinct), np.int64)
+    below[order[~is_boundary] - len(boundaries)] = passed[~is_boundary]
+    if encoded.null_count:
+        below = np.append(below, 0)
+    found: npt.NDArray[np.int64] = below[np.asarray(encoded.indices.fill_null(len(distinct)))]
+    return found
+
+
+def _numbers(values: pa.Array) -> npt.NDArray[Any] | None:
+    """Values as numbers in the same order, if there are such; NaN is above all of them. What NULLs are is open."""
+    kind = values.type
+    if pat.is_null(kind):
+        return np.zeros(len(values), np.int64)
+    if pat.is_boolean(kind):
+        return np.asarray(values.cast(pa.uint8()).fill_null(0))
+    if pat.is_floating(kind):
+        return np.asarray(np.add(values.fill_null(0), kind.to_pandas_dtype()(0)))  # -0.0 becomes 0.0
+    if pat.is_integer(kind):
+        return np.asarray(values.fill_null(0))
+    if pat.is_temporal(kind):
+        return np.asarray(values.view(pa.int32() if kind.bit_width == 32 else pa.int64()).fill_null(0))
+    if pat.is_decimal128(kind) and kind.precision <= _INT64_DIGITS:
+        # The lower half of each value is the value itself.
+        halves = np.frombuffer(values.buffers()[1], np.int64)
+        return halves[2 * values.offset : 2 * (values.offset + len(values)) : 2]
+    return None

@@ -1,0 +1,111 @@
+"""Files and row groups as boxes over the clustering columns: which of them meet, and their order along a curve.
+
+Boxes stand in a coarse grid whose lines are ranks among all bounds, so that any type can be a side. Sums over the
+grid answer for all boxes at once which of them meet some of the others; no box is ever compared with every other.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from itertools import product
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from parketto.layout.curves import hilbert
+from parketto.plan.skipping import Floats, spans
+from parketto.storage.clustering import recorded
+from parketto.storage.footers import FileInfo, RowGroupInfo
+
+# So many cells has the grid at most, shared by its dimensions; columns beyond the last bit have no part in it.
+_GRID_BITS = 14
+_CURVE_BITS = 10
+
+Cells = npt.NDArray[np.int64]
+
+
+def meeting(
+    files: Sequence[FileInfo], columns: Sequence[str], is_new: Callable[[FileInfo], bool]
+) -> tuple[list[FileInfo], list[FileInfo]]:
+    """The new files, and those others of which some row group meets one of theirs in every column."""
+    groups = [(file, group) for file in files for group in file.row_groups if group.num_rows]
+    new = np.array([is_new(file) for file, _ in groups], bool)
+    found = {file.path for file in files if is_new(file)}
+    if new.any() and not new.all():
+        low, high = _grid_boxes([group for _, group in groups], columns)
+        covered = _painted(low[new], high[new])
+        met = _touches(covered, low[~new], high[~new])
+        others = [file for (file, _), fresh in zip(groups, new, strict=True) if not fresh]
+        found |= {file.path for file, touched in zip(others, met, strict=True) if touched}
+    chosen = [file for file in files if file.path in found]
+    return [file for file in chosen if is_new(file)], [file for file in chosen if not is_new(file)]
+
+
+def along_curve(files: Sequence[FileInfo]) -> list[FileInfo]:
+    """Files that record a layout in the order of the middles of their boxes along a curve; others as they come."""
+    clustering = recorded(files[0].metadata)
+    if clustering is None:
+        return list(files)
+    hulls = [_hull(file, clustering.columns) for file in files]
+    bits = max(1, min(_CURVE_BITS, 62 // len(clustering.columns)))
+    middles = []
+    for column in clustering.columns[: 1 if clustering.is_linear else None]:
+        found = spans(hulls, column)
+        middle = np.where(found.high < found.low, 1.0, (found.low + found.high) / 2)
+        middles.append(np.minimum(middle * (1 << bits), (1 << bits) - 1).astype(np.uint32))
+    place = middles[0] if clustering.is_linear else hilbert(middles, bits)
+    return [files[at] for at in np.argsort(place, kind="stable")]
+
+
+def _hull(file: FileInfo, columns: Sequence[str]) -> RowGroupInfo:
+    return RowGroupInfo(max(1, file.num_rows), 0, columns={name: file.column_stats(name) for name in columns})
+
+
+def _grid_boxes(groups: Sequence[RowGroupInfo], columns: Sequence[str]) -> tuple[Cells, Cells]:
+    """The first and the last cell of each box, in every dimension of the grid."""
+    used = columns[:_GRID_BITS]
+    cells = 1 << (_GRID_BITS // len(used))
+    low, high = [], []
+    for column in used:
+        found = spans(groups, column)
+        nothing = found.high < found.low
+        low.append(_cell(np.where(nothing, 1.0, found.low), cells, np.floor))
+        # A box that ends where a cell begins does not reach into it.
+        high.append(np.maximum(low[-1], _cell(np.where(nothing, 1.0, found.high), cells, np.ceil) - 1))
+    return np.stack(low, axis=1), np.stack(high, axis=1)
+
+
+def _cell(share: Floats, cells: int, rounding: Callable[[Floats], Any]) -> Cells:
+    top = cells if rounding is np.ceil else cells - 1
+    found: Cells = np.minimum(rounding(share * cells), top).astype(np.int64)
+    return found
+
+
+def _painted(low: Cells, high: Cells) -> npt.NDArray[Any]:
+    """How many boxes cover each cell of the grid."""
+    dimensions = low.shape[1]
+    size = 1 << (_GRID_BITS // dimensions)
+    grid = np.zeros((size + 1,) * dimensions)
+    for corner in product((0, 1), repeat=dimensions):
+        ends = np.array(corner)
+        at = np.where(ends, high + 1, low)
+        np.add.at(grid, tuple(at.T), (-1.0) ** ends.sum())
+    for axis in range(dimensions):
+        np.cumsum(grid, axis=axis, out=grid)
+    return np.asarray(grid[(slice(size),) * dimensions] > 0.5)
+
+
+def _touches(covered: npt.NDArray[Any], low: Cells, high: Cells) -> npt.NDArray[Any]:
+    """Which boxes have a covered cell, from the sums of all cells below and beside each."""
+    dimensions = low.shape[1]
+    sums = np.zeros(tuple(size + 1 for size in covered.shape))
+    sums[(slice(1, None),) * dimensions] = covered
+    for axis in range(dimensions):
+        np.cumsum(sums, axis=axis, out=sums)
+    total = np.zeros(len(low))
+    for corner in product((0, 1), repeat=dimensions):
+        ends = np.array(corner)
+        at = np.where(ends, high + 1, low)
+        total += sums[tuple(at.T)] * (-1.0) ** (dimensions - ends.sum())
+    return total > 0.5

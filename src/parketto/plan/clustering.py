@@ -1,0 +1,310 @@
+"""Plans that lay rows out by columns: which files are worth it, and together with which others.
+
+Files that were laid out before stay as they are. New ones are laid out together with those that they overlap, if
+queries gain by it; so the work follows what has changed, not the size of the dataset.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from itertools import chain, pairwise
+from typing import Literal
+
+import numpy as np
+
+from parketto.errors import InvalidArgument, quoted
+from parketto.layout.curves import CURVES, KEY_BITS
+from parketto.plan.boxes import meeting
+from parketto.plan.limits import Thresholds, check_names
+from parketto.plan.rewrite import FileGroup, RewritePlan, cells, rewrite_plan
+from parketto.plan.skipping import RANGE, ColumnReads, Floats, column_reads, spans
+from parketto.storage.clustering import LINEAR, RECORD, Clustering, recorded
+from parketto.storage.footers import FileInfo, RowGroupInfo
+
+CURVE_NAMES = (*CURVES, LINEAR)
+DEFAULT_CURVE: Literal["hilbert"] = "hilbert"
+
+#: How many rows a row group of a clustered file has, if the files are large enough for several.
+ROW_GROUP_ROWS = 64 * 1024
+_MIN_ROW_GROUP_ROWS = 1024
+# A file that is cut by its size consists of at least so many row groups, for the cut to be near the target.
+_ROW_GROUPS_PER_FILE = 8
+# Rows fall into row groups along a curve as a sample foretells: files get some room for what it does not.
+_SAMPLED_ROWS = 64 * 1024
+_ROOM = 0.95
+
+# How far a curve stays behind the ideal of n ** (-1/d), measured on evenly spread data.
+_CURVE_FACTORS = {"hilbert": 1.18, "zorder": 1.5}
+# Files are rewritten only if queries on them then read this much less.
+_MIN_GAIN = 0.1
+# A row group costs something however few rows it has: as much as this share of a full one.
+_LEAST_WEIGHT = 1 / 16
+_TOO_LARGE = 1.8
+
+
+def check_clustering(columns: Sequence[str], curve: str = DEFAULT_CURVE) -> Clustering:
+    """The columns and the curve, if they make sense. With one column every curve is its order.
+
+    >>> check_clustering(["user", "day"], "zorder")
+    Clustering(columns=('user', 'day'), curve='zorder')
+    >>> check_clustering(["user"]).curve
+    'linear'
+    """
+    names = check_names("zorder_columns", columns)
+    if curve not in CURVE_NAMES:
+        raise InvalidArgument(f"unknown curve {curve!r}; valid curves: {quoted(CURVE_NAMES)}")
+    if curve != LINEAR and len(names) > KEY_BITS:
+        raise InvalidArgument(f"a curve through {len(names)} columns: at most {KEY_BITS} are possible")
+    return Clustering(names, curve if len(names) > 1 else LINEAR)
+
+
+def plan_clustering(
+    files: Sequence[FileInfo], clustering: Clustering, thresholds: Thresholds, compression: str | None = None
+) -> RewritePlan:
+    """Plan to lay out the rows of each cell; what is laid out already, as far as footers tell, is left alone."""
+    groups: list[FileGroup] = []
+    choose = _out_of_order if clustering.is_linear else _off_the_curve
+    kept: list[str] = []
+    for cell in cells(files, by_layout=False):
+        chosen, reason = choose(cell, clustering, thresholds)
+        for found in chosen:
+            paths = {file.path for file in found}
+            together = [file for file in cell if file.path in paths]
+            groups.append(_group(together, clustering, thresholds, compression))
+        if reason:
+            kept.append(reason)
+    plan = rewrite_plan("optimize", files, groups, clustering, compression)
+    return replace(
+        plan,
+        reads={column: _reads(plan, column, clustering) for column in clustering.columns},
+        unchanged_because=None if groups or not kept else kept[0],
+    )
+
+
+def _group(
+    files: Sequence[FileInfo], clustering: Clustering, thresholds: Thresholds, compression: str | None
+) -> FileGroup:
+    rows, size = sum(file.num_rows for file in files), sum(file.size_bytes for file in files)
+    even = rows
+    if thresholds.target_rows is not None:
+        sampled = not clustering.is_linear and rows > _SAMPLED_ROWS
+        limit = max(1, int(thresholds.target_rows * (_ROOM if sampled else 1)))
+        even = max(1, -(-rows // max(1, -(-rows // limit))))
+    max_rows = None
+    if thresholds.target_rows is not None:
+        max_rows = even if clustering.is_linear else thresholds.target_rows
+    return FileGroup(
+        files=tuple(files),
+        outputs=max(thresholds.files_needed(size, rows), -(-rows // max(1, even))),
+        max_rows=max_rows,
+        roll_bytes=thresholds.target_bytes,
+        compression=compression,
+        row_group_rows=row_group_rows(rows, size, even, thresholds.target_bytes),
+        record=clustering.record(),
+    )
+
+
+def row_group_rows(rows: int, size_bytes: int, file_rows: int, target_bytes: int | None) -> int:
+    """How many rows the row groups of clustered files should have.
+
+    >>> row_group_rows(10_000_000, 10**9, 10_000_000, None), row_group_rows(1000, 10**4, 334, None)
+    (65360, 334)
+    """
+    wanted = ROW_GROUP_ROWS
+    if target_bytes is not None and rows:
+        by_bytes = target_bytes / _ROW_GROUPS_PER_FILE / max(1.0, size_bytes / rows)
+        wanted = min(wanted, max(_MIN_ROW_GROUP_ROWS, int(by_bytes)))
+    pieces = max(1, -(-file_rows // wanted))
+    return max(1, -(-file_rows // pieces))
+
+
+@dataclass(frozen=True)
+class _Gain:
+    """What queries read of some files, now and when they are laid out anew; and the words for it."""
+
+    now: float
+    then: float
+
+    @property
+    def is_minimal(self) -> bool:
+        return self.then > self.now * (1 - _MIN_GAIN)
+
+    def __str__(self) -> str:
+        return (
+            f"already laid out: a range of 1 % reads {self.now:.1%} of it, and about {self.then:.1%} if it were "
+            "rewritten"
+        )
+
+
+def _off_the_curve(
+    cell: Sequence[FileInfo], clustering: Clustering, thresholds: Thresholds
+) -> tuple[list[list[FileInfo]], str | None]:
+    """Files that are not laid out along the curve, with those that they overlap; or why it is not worth it."""
+    ill_sized = _ill_sized(cell, clustering, thresholds)
+    again = ill_sized | {file.path for file in cell if not is_laid_out(file, clustering)}
+    if not again:
+        return [], "already laid out by these columns"
+    new, met = meeting(cell, clustering.columns, lambda file: file.path in again)
+    gain = _gain(cell, new, met, clustering, thresholds)
+    if gain.is_minimal and not ill_sized:
+        return [], str(gain)
+    return [[*met, *new]], None
+
+
+def _ill_sized(cell: Sequence[FileInfo], clustering: Clustering, thresholds: Thresholds) -> set[str]:
+    """The files that are too large, or of which several runs have left small ones that can be put together."""
+    large, small = set(), {}
+    for file in cell:
+        too_large = thresholds.target_bytes is not None and file.size_bytes > _TOO_LARGE * thresholds.target_bytes
+        if too_large or _too_many_rows([file], thresholds):
+            large.add(file.path)
+        elif is_laid_out(file, clustering) and 2 * _weight(file, thresholds) <= thresholds.capacity:
+            small[file.path] = (file.metadata or {}).get(RECORD)
+    return large | small.keys() if len(set(small.values())) > 1 else large
+
+
+def _weight(file: FileInfo, thresholds: Thresholds) -> int:
+    return thresholds.weight(file.size_bytes, file.num_rows)
+
+
+def is_laid_out(file: FileInfo, clustering: Clustering) -> bool:
+    """Whether a file was laid out so. Its record alone does not tell: programs copy metadata along with rows."""
+    declared = [group.sorted_by[: len(clustering.columns)] == clustering.columns for group in file.row_groups]
+    return recorded(file.metadata) == clustering and 2 * sum(declared) >= len(declared)
+
+
+def _too_many_rows(files: Sequence[FileInfo], thresholds: Thresholds) -> bool:
+    return thresholds.target_rows is not None and any(file.num_rows > thresholds.target_rows for file in files)
+
+
+def _gain(
+    cell: Sequence[FileInfo],
+    new: Sequence[FileInfo],
+    met: Sequence[FileInfo],
+    clustering: Clustering,
+    thresholds: Thresholds,
+) -> _Gain:
+    """What a range of 1 % reads of the rows of files, on average over the columns, before and after."""
+    paths = {file.path for file in new}
+    concerned = paths | {file.path for file in met}
+    groups = [(file.path, group) for file in cell for group in file.row_groups if group.num_rows]
+    is_new = np.array([path in paths for path, _ in groups], bool)
+    inside = np.array([path in concerned for path, _ in groups], bool)
+    rows = sum(file.num_rows for file in cell)
+    full = row_group_rows(rows, sum(file.size_bytes for file in cell), rows, thresholds.target_bytes)
+    weights = np.array([max(group.num_rows, full * _LEAST_WEIGHT) for _, group in groups], float)
+    new_rows = sum(file.num_rows for file in new)
+    now, then = [], []
+    for column in clustering.columns:
+        read = spans([group for _, group in groups], column).range
+        ideal = expected_range(clustering, rows / full)
+        settled = read[~is_new]
+        if len(settled):
+            ideal = min(1.0, max(ideal, float(settled.mean())))
+        now.append(_mean(read[inside], weights[inside]))
+        old = inside & ~is_new
+        new_weight = max(new_rows, full * _LEAST_WEIGHT)
+        then.append((read[old] @ weights[old] + ideal * new_weight) / weights[inside].sum())
+    return _Gain(float(np.mean(now)), float(min(np.mean(now), np.mean(then))))
+
+
+def _mean(values: Floats, weights: Floats) -> float:
+    return float(values @ weights / weights.sum()) if len(values) else 0.0
+
+
+def expected_range(clustering: Clustering, row_groups: float, position: int = 0) -> float:
+    """What share of so many row groups a range of 1 % of one of the columns reads, if values are spread evenly.
+
+    >>> round(expected_range(Clustering(("a", "b"), "hilbert"), 64), 3)
+    0.158
+    """
+    return min(1.0, _expected_point(clustering, row_groups, position) + RANGE)
+
+
+def _expected_point(clustering: Clustering, row_groups: float, position: int = 0) -> float:
+    count = max(1.0, row_groups)
+    if clustering.is_linear:
+        return 1 / count if position == 0 else 1.0
+    return min(1.0, _CURVE_FACTORS[clustering.curve] * float(count ** (-1 / len(clustering.columns))))
+
+
+def _reads(plan: RewritePlan, column: str, clustering: Clustering) -> tuple[ColumnReads, ColumnReads]:
+    """What queries on a column read before, and about what they will read after."""
+    before = file_reads(plan.files, column)
+    if not plan.groups:
+        return before, before
+    stays = [group for file in plan.untouched for group in file.row_groups]
+    known = column_reads(stays, column)
+    point, ranged, count, depth = known["point"] * len(stays), known["range"] * len(stays), len(stays), 0
+    position = clustering.columns.index(column)
+    for group in plan.groups:
+        pieces = -(-group.num_rows // (group.row_group_rows or ROW_GROUP_ROWS)) or 1
+        point += pieces * min(before["point"], _expected_point(clustering, pieces, position))
+        ranged += pieces * min(before["range"], expected_range(clustering, pieces, position))
+        depth += max(1, round(pieces * _expected_point(clustering, pieces, position)))
+        count += pieces
+    after = ColumnReads(point=point / count, range=ranged / count, depth=max(known["depth"], depth))
+    return before, after
+
+
+def file_reads(files: Sequence[FileInfo], column: str) -> ColumnReads:
+    """What queries on a column read of files."""
+    return column_reads(list(chain.from_iterable(file.row_groups for file in files)), column)
+
+
+def _out_of_order(
+    cell: Sequence[FileInfo], clustering: Clustering, thresholds: Thresholds
+) -> tuple[list[list[FileInfo]], str | None]:
+    """Runs of files, neighbours in the first column, that are not in order or too small; or that none are."""
+    columns = clustering.columns
+    unsorted = {file.path for file in cell if not _declares(file, columns)}
+    if _too_many_rows(cell, thresholds):
+        return [list(cell)], None
+    stats = {file.path: file.column_stats(columns[0]) for file in cell}
+    bounded = [file for file in cell if stats[file.path].min is not None]
+    if any(file.path in unsorted for file in cell if stats[file.path].min is None):
+        return [list(cell)], None  # nobody knows where its rows belong
+    ordered = sorted(bounded, key=lambda file: (stats[file.path].min, stats[file.path].max, file.path))
+    ordered += [file for file in cell if stats[file.path].min is None]
+    wrong = [file.path in unsorted or _overlapping(file.row_groups, columns[0]) for file in ordered]
+    highest = 0
+    for at, file in enumerate(ordered[: len(bounded)]):
+        if at and stats[file.path].min < stats[ordered[highest].path].max:
+            wrong[highest] = wrong[at] = True  # those in between have met the same one
+        if not at or stats[file.path].max >= stats[ordered[highest].path].max:
+            highest = at
+    for at in _too_small(ordered, thresholds):
+        wrong[at : at + 2] = [True, True]
+    runs: list[list[FileInfo]] = []
+    for at, (file, is_wrong) in enumerate(zip(ordered, wrong, strict=True)):
+        if is_wrong and at and wrong[at - 1]:
+            runs[-1].append(file)
+        elif is_wrong:
+            runs.append([file])
+    return runs, None if runs else "already in order"
+
+
+def _declares(file: FileInfo, columns: tuple[str, ...]) -> bool:
+    return all(group.sorted_by[: len(columns)] == columns for group in file.row_groups if group.num_rows)
+
+
+def _too_small(ordered: Sequence[FileInfo], thresholds: Thresholds) -> list[int]:
+    """Where neighbours would fit into one file; the last piece of a cut, after a larger one, may."""
+    weights = [_weight(file, thresholds) for file in ordered]
+    fitting = [at for at, pair in enumerate(pairwise(weights)) if sum(pair) <= thresholds.capacity]
+    largest = [max(weights[at], weights[at + 1]) for at in fitting]
+    return fitting if len(fitting) > 1 or any(2 * weight <= thresholds.capacity for weight in largest) else []
+
+
+def _overlapping(groups: Sequence[RowGroupInfo], column: str) -> bool:
+    bounds = []
+    for group in groups:
+        stats = group.columns.get(column)
+        if not group.num_rows or (stats is not None and stats.null_count == group.num_rows):
+            continue  # only NULLs: they come last, wherever that is
+        if stats is None or stats.min is None:
+            return False
+        bounds.append((stats.min, stats.max))
+    bounds.sort()
+    return any(low < high for (_, high), (low, _) in pairwise(bounds))

@@ -1,0 +1,110 @@
+"""How much of a dataset queries can skip, from footers alone.
+
+Row groups are intervals between the bounds of a column. Bounds are compared by rank, never measured, so that texts
+and times count like numbers; rows are taken to be spread evenly over the bounds that their row group covers. That
+gives every row group an interval of the column's quantiles, and with it the chance that a query has to read it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, TypedDict
+
+import numpy as np
+import numpy.typing as npt
+
+from parketto.storage.footers import RowGroupInfo
+
+RANGE = 0.01
+
+Floats = npt.NDArray[np.float64]
+
+
+class ColumnReads(TypedDict):
+    """What share of the row groups queries on a column read, and how many row groups overlap in one place."""
+
+    point: float
+    #: A range of 1 % of the rows.
+    range: float
+    #: How many row groups have a value between their bounds at most.
+    depth: int
+
+
+@dataclass(frozen=True)
+class Spans:
+    """For each row group the interval of a column's quantiles that it covers; empty ones are never read."""
+
+    low: Floats
+    high: Floats
+    depth: int
+
+    @property
+    def point(self) -> Floats:
+        """The chance of each row group that it is read for the value of a row."""
+        return np.maximum(0.0, self.high - self.low)
+
+    @property
+    def range(self) -> Floats:
+        """The chance of each row group that it is read for a range of 1 % of the rows."""
+        reach = np.minimum(self.high, 1 - RANGE) - np.maximum(self.low - RANGE, 0.0)
+        return np.where(self.high < self.low, 0.0, np.clip(reach / (1 - RANGE), 0.0, 1.0))
+
+
+def spans(groups: Sequence[RowGroupInfo], column: str) -> Spans:
+    """The intervals of a column's quantiles that row groups cover.
+
+    >>> from parketto.storage.footers import ColumnStats
+    >>> halves = [RowGroupInfo(10, 80, columns={"n": ColumnStats(n, n + 9, 0)}) for n in (0, 10)]
+    >>> spans(halves, "n").point.tolist()
+    [0.5, 0.5]
+    """
+    bounds = [_bounds(group, column) for group in groups]
+    known = np.array([bound is not None and bound != _NEVER for bound in bounds], bool)
+    never = np.array([bound == _NEVER for bound in bounds], bool)
+    low = np.where(never, 1.0, 0.0)
+    high = np.where(never, 0.0, 1.0)
+    if not known.any():
+        return Spans(low, high, int(np.count_nonzero(~never)))
+    pairs = [bound for bound in bounds if bound is not None and bound != _NEVER]
+    place = {value: at for at, value in enumerate(sorted({value for pair in pairs for value in pair}))}
+    # Every value is a cell, and so is every gap between two.
+    first = np.array([2 * place[pair[0]] for pair in pairs])
+    last = np.array([2 * place[pair[1]] + 1 for pair in pairs])
+    rows = np.array([group.num_rows for group, inside in zip(groups, known, strict=True) if inside], float)
+    below = np.concatenate([[0.0], np.cumsum(_covered(first, last, rows / (last - first), 2 * len(place)))])
+    below /= below[-1]
+    low[known], high[known] = below[first], below[last]
+    everywhere = int(np.count_nonzero(~known & ~never))
+    return Spans(low, high, everywhere + int(_covered(first, last, np.ones(len(pairs)), 2 * len(place)).max()))
+
+
+def column_reads(groups: Sequence[RowGroupInfo], column: str) -> ColumnReads:
+    """What queries on a column read of row groups."""
+    if not groups:
+        return ColumnReads(point=0.0, range=0.0, depth=0)
+    found = spans(groups, column)
+    return ColumnReads(point=float(found.point.mean()), range=float(found.range.mean()), depth=found.depth)
+
+
+_NEVER = (None, None)
+
+
+def _bounds(group: RowGroupInfo, column: str) -> tuple[Any, Any] | None:
+    """The bounds of a row group; `_NEVER` if it has no value at all, None if nobody knows."""
+    stats = group.columns.get(column)
+    if stats is None:
+        return None
+    if stats.null_count == group.num_rows:
+        return _NEVER
+    if stats.min is None or stats.min != stats.min or stats.max != stats.max or stats.max < stats.min:
+        return None
+    return stats.min, stats.max
+
+
+def _covered(first: npt.NDArray[Any], last: npt.NDArray[Any], weight: Floats, cells: int) -> Floats:
+    """The weights of all intervals that cover each cell: one walk over their beginnings and ends."""
+    steps = np.zeros(cells + 1)
+    np.add.at(steps, first, weight)
+    np.add.at(steps, last, -weight)
+    return np.maximum(0.0, np.cumsum(steps)[:-1])
