@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
 
 from parketto.kernels.carrier import carrier_schema
 from parketto.kernels.reader import BatchReader
 from parketto.kernels.sizes import decoded_bytes
-from parketto.kernels.travel import Added, unpack
+from parketto.kernels.travel import unpack
 from parketto.kernels.work import Worker
 from parketto.kernels.writer import RollingWriter
 from parketto.layout.buckets import Buckets, cut_buckets
@@ -23,10 +25,12 @@ from parketto.storage.footers import FileInfo
 
 # Enough for buckets that differ in size by a few percent; and no more than is soon sorted.
 _SAMPLES_PER_BUCKET = 256
+_BUCKETS_PER_FILE = 4
 _LEAST_SAMPLES = 64 * 1024
 _MOST_SAMPLES = 1024 * 1024
 
 BUCKET = pa.field("bucket", pa.int32())
+PART = pa.field("part", pa.int32())
 
 
 @dataclass(frozen=True)
@@ -80,8 +84,15 @@ class SampleFiles:
 
 
 def bucket_count(group: FileGroup) -> int:
-    """Into how many buckets the rows of a group are to be cut."""
-    return max(1, -(-group.num_rows // max(1, group.row_group_rows or group.num_rows)))
+    """Into how many buckets the rows of a group are to be cut.
+
+    A power of two makes every bucket a whole square of the curve, or half of one. Where there is hardly more
+    than a bucket for each file, files of the right size count for more.
+    """
+    count = max(1, -(-group.num_rows // max(1, group.row_group_rows or group.num_rows)))
+    if count < _BUCKETS_PER_FILE * group.outputs and group.outputs > 1:
+        return count
+    return int(2 ** round(math.log2(count)))
 
 
 def sample_share(group: FileGroup) -> float:
@@ -94,7 +105,7 @@ def buckets_of(samples: Sequence[Sample], group: FileGroup, clustering: Clusteri
     """Where the curve through a group's rows is cut."""
     least = min(sample.share for sample in samples)
     rows = pa.concat_tables([sample.thinned(least).rows for sample in samples])
-    return cut_buckets(rows, clustering.columns, clustering.curve, bucket_count(group))
+    return cut_buckets(rows, clustering.columns, clustering.curve, bucket_count(group), group.surroundings, least)
 
 
 def sampled_buckets(group: FileGroup, clustering: Clustering, worker: Worker) -> Buckets:
@@ -122,16 +133,19 @@ def with_buckets(batches: Iterable[pa.RecordBatch], buckets: Buckets, name: str)
 
 @dataclass(frozen=True)
 class NumberBuckets:
-    """The numbers of rows' buckets as a column that travels with them, beside others that may be added."""
+    """The numbers of rows' buckets as a column that travels with them."""
 
     buckets: Buckets
-    others: Added | None = None
+    #: The first buckets of runs of buckets: then the number of its run travels with a row as well.
+    parts: npt.NDArray[np.int64] | None = None
 
-    def __call__(self, file: Any, position: int, row: int, batch: pa.RecordBatch) -> dict[str, pa.Array]:
+    def __call__(self, file: Any, position: int, row: int, batch: pa.RecordBatch) -> dict[str, pa.Array]:  # noqa: ARG002
         """The columns for a batch of a file, whose first row has that number."""
         numbers = self.buckets.of([batch.column(column) for column in self.buckets.columns], row)
-        more = {} if self.others is None else self.others(file, position, row, batch)
-        return {**more, BUCKET.name: pa.array(numbers)}
+        found = {BUCKET.name: pa.array(numbers)}
+        if self.parts is not None:
+            found[PART.name] = pa.array(np.searchsorted(self.parts, numbers, side="right") - 1, pa.int32())
+        return found
 
 
 def unpacked_buckets(batches: Iterable[pa.RecordBatch], schema: pa.Schema) -> Iterator[pa.RecordBatch]:
@@ -153,6 +167,6 @@ def write_buckets(batches: Iterable[pa.RecordBatch], writer: RollingWriter, rows
             if start == end:
                 continue
             if current is not None and numbers[start] != current:
-                writer.cut(rows_per_bucket)
+                writer.cut(rows_per_bucket, int(numbers[start]))
             current = numbers[start]
             writer.write(rows.slice(start, end - start))

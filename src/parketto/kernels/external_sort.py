@@ -38,9 +38,9 @@ def sort_batches(
         waiting.append(batch)
         waiting_bytes += decoded_bytes(batch)
         if waiting_bytes >= run_bytes:
-            runs.append(_spill(_sorted(pa.Table.from_batches(waiting, schema), columns), scratch))
+            runs.append(_spill(sort_table(pa.Table.from_batches(waiting, schema), columns), scratch))
             waiting, waiting_bytes = [], 0
-    last = _sorted(pa.Table.from_batches(waiting, schema), columns)
+    last = sort_table(pa.Table.from_batches(waiting, schema), columns)
     del waiting
     if not runs:
         yield from last.to_batches(max_chunksize=_OUTPUT_ROWS)
@@ -56,7 +56,8 @@ def sort_batches(
     yield from _merge(runs, schema, columns)
 
 
-def _sorted(table: pa.Table, columns: Sequence[str]) -> pa.Table:
+def sort_table(table: pa.Table, columns: Sequence[str]) -> pa.Table:
+    """Rows in order."""
     return table.take(pa.array(order_indices(order_keys(table, columns))))
 
 
@@ -72,20 +73,25 @@ def _spill(table: pa.Table, scratch: str) -> str:
 
 
 def _write_run(path: str, schema: pa.Schema, batches: Iterable[pa.RecordBatch]) -> None:
-    options = pa.ipc.IpcWriteOptions(compression="lz4")
-    with pa.OSFile(path, "wb") as sink, pa.ipc.new_stream(sink, schema, options=options) as writer:
+    with pa.OSFile(path, "wb") as sink, pa.ipc.new_stream(sink, schema, options=write_options()) as writer:
         for batch in batches:
             writer.write_batch(batch)
 
 
-def _read_run(path: str) -> Iterator[pa.RecordBatch]:
+def write_options() -> pa.ipc.IpcWriteOptions:
+    """How rows are written that are soon read again."""
+    return pa.ipc.IpcWriteOptions(compression="lz4")
+
+
+def read_run(path: str) -> Iterator[pa.RecordBatch]:
+    """Rows that were spilled, once."""
     with pa.OSFile(path, "rb") as source, pa.ipc.open_stream(source) as reader:
         yield from reader
     os.unlink(path)
 
 
 def _merge(paths: Sequence[str], schema: pa.Schema, columns: Sequence[str]) -> Iterator[pa.RecordBatch]:
-    runs = dict(enumerate(_read_run(path) for path in paths))
+    runs = dict(enumerate(read_run(path) for path in paths))
     last_keys: dict[int, pa.Table] = {}  # of each run that has more to give: the last row that was loaded
     block_rows: dict[int, int] = {}
     pending = schema.empty_table()

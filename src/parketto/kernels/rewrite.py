@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 import pyarrow as pa
 
+from parketto.kernels.bucket_sort import sort_by_bucket
 from parketto.kernels.carrier import carrier_schema
 from parketto.kernels.clustering import bucket_column, sampled_buckets, with_buckets, write_buckets
 from parketto.kernels.external_sort import sort_batches
@@ -15,9 +16,10 @@ from parketto.kernels.work import StagedFile, Worker
 from parketto.kernels.write import Output
 from parketto.kernels.writer import FileFormat, RollingWriter
 from parketto.plan.rewrite import FileGroup
-from parketto.storage.clustering import Clustering
+from parketto.storage.clustering import Clustering, recorded
 from parketto.storage.footers import FileInfo
 
+_BUCKET_ROOM = 2
 _PREFIXES: Mapping[str, str] = {"compact": "compact", "optimize": "optimized"}
 
 
@@ -37,7 +39,7 @@ class RewriteGroup:
     def run(self, worker: Worker) -> tuple[StagedFile, ...]:
         """Stream the rows through, sorted on the way if need be."""
         group, schema = self.group, carrier_schema(self.group.schema).remove_metadata()
-        columns = () if self.clustering is None else self.clustering.columns
+        columns = group.kept_order if self.clustering is None else self.clustering.columns
         with group_writer(group, self.operation, columns, worker) as writer:
             if self.clustering is None:
                 self._stream(writer, schema, worker)
@@ -49,8 +51,16 @@ class RewriteGroup:
                 name = bucket_column(schema)
                 rows = with_buckets(self._read(schema, worker), buckets, name)
                 numbered = schema.append(pa.field(name, pa.int32()))
-                ordered = self._sorted(rows, numbered, (name, *columns), worker)
-                write_buckets(ordered, writer, group.num_rows / buckets.count)
+                ordered = sort_by_bucket(
+                    rows,
+                    numbered,
+                    columns,
+                    buckets.count,
+                    worker.run_bytes,
+                    worker.scratch_directory(),
+                    group.num_rows,
+                )
+                write_buckets(worker.until_cancelled(ordered), writer, group.num_rows / buckets.count)
         return tuple(writer.staged)
 
     def _read(self, schema: pa.Schema, worker: Worker) -> Iterator[pa.RecordBatch]:
@@ -69,7 +79,7 @@ class RewriteGroup:
             for batch in worker.until_cancelled(rows):
                 writer.write(batch)
             if self.group.keeps_row_groups:
-                writer.cut(0)
+                writer.cut()
 
 
 def group_writer(group: FileGroup, operation: str, order_by: tuple[str, ...], worker: Worker) -> RollingWriter:
@@ -95,9 +105,16 @@ def group_output(group: FileGroup, operation: str, order_by: tuple[str, ...]) ->
         schema,
         max_rows=group.max_rows,
         roll_bytes=group.roll_bytes,
-        row_group_rows=group.row_group_rows,
+        row_group_rows=_most_row_group_rows(group),
         prefix=_PREFIXES.get(operation, operation),
     )
+
+
+def _most_row_group_rows(group: FileGroup) -> int | None:
+    clustering = None if group.record is None else recorded(group.metadata)
+    if group.row_group_rows is None or clustering is None or clustering.is_linear:
+        return group.row_group_rows
+    return _BUCKET_ROOM * group.row_group_rows  # a bucket may well be larger than foreseen
 
 
 def file_writer(

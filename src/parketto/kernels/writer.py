@@ -7,16 +7,22 @@ from dataclasses import dataclass
 from types import TracebackType
 from typing import IO
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
 from parketto.kernels.sizes import DictionaryLimits, decoded_bytes
 from parketto.kernels.work import StagedFile
+from parketto.layout.buckets import roundest
 from parketto.storage.bounds import leaf_index
 from parketto.storage.footers import STANDARD_LAYOUT, PhysicalTraits
 from parketto.storage.store import Store
 
 _MAX_ROW_GROUP_ROWS = 1024 * 1024
+# How full a file is that may end where it suits best.
+_LEAST_FULL = 0.8
+_MOST_FULL = 1.2
+_ENDLESS = 2.0**31
 
 
 @dataclass(frozen=True)
@@ -117,15 +123,36 @@ class RollingWriter:
             if self._max_rows is not None and self._file_rows + self._waiting_rows >= self._max_rows:
                 self._close_file()
 
-    def cut(self, expected_rows: float) -> None:
-        """End the row group here; and the file, if about so many rows more would be too many for it."""
-        if self._waiting:
-            self._write_row_group()
-            self._roll()
-        if self._writer is None or self._max_rows is None:
+    def cut(self, expected_rows: float = 0, number: int | None = None) -> None:
+        """End the row group here, and perhaps the file.
+
+        Args:
+            expected_rows: How many rows the next row group has, about.
+            number: The number of the next row group. Of the borders near the target the one before the roundest
+                number is where a file ends best.
+        """
+        self._write_row_group()
+        if self._writer is None:
             return
-        if self._file_rows + expected_rows > self._max_rows:
+        more = self._row_groups_to_come(expected_rows)
+        if more < 1 or (number is not None and self._is_full_enough() and _roundest(number, more) == number):
             self._close_file()
+
+    def _row_groups_to_come(self, expected_rows: float) -> int:
+        """How many more row groups the file can take."""
+        room = _ENDLESS
+        if self._max_rows is not None:
+            room = (self._max_rows - self._file_rows) / max(1.0, expected_rows)
+        if self._roll_bytes is not None and self._sink is not None:
+            written = self._sink.tell()
+            room = min(room, (self._roll_bytes * _MOST_FULL - written) / (written / self._row_groups))
+        return int(room)
+
+    def _is_full_enough(self) -> bool:
+        assert self._sink is not None, "an open writer has a sink"
+        by_rows = 0 if self._max_rows is None else self._file_rows / self._max_rows
+        by_bytes = 0 if self._roll_bytes is None else self._sink.tell() / self._roll_bytes
+        return max(by_rows, by_bytes) >= _LEAST_FULL
 
     def finish(self) -> None:
         """Write what waits. Without any rows at all, one file with the schema is still made."""
@@ -180,3 +207,8 @@ class RollingWriter:
         self._file_rows = self._row_groups = 0
         if self._row_limits is not None:
             self._max_rows = next(self._row_limits)
+
+
+def _roundest(number: int, more: int) -> int:
+    """The roundest of a number and the next ones."""
+    return int(roundest(np.array([number - 1]), np.array([number + more]))[0])

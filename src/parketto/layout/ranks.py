@@ -22,6 +22,14 @@ _INT64_DIGITS = 18
 
 
 @dataclass(frozen=True)
+class Weighted:
+    """Values that stand for many, and how many rows of a dataset each stands for."""
+
+    values: pa.Array
+    weights: npt.NDArray[np.float64]
+
+
+@dataclass(frozen=True)
 class Ranking:
     """The places of a column's values, learnt from a sample.
 
@@ -52,27 +60,40 @@ class Ranking:
         return found
 
 
-def rank(sample: pa.Array, bits: int) -> Ranking:
+def rank(sample: pa.Array, bits: int, others: Weighted | None = None, share: float = 1.0) -> Ranking:
     """Learn the places of values from a sample of them.
+
+    Args:
+        sample: Some of the values.
+        bits: How many bits codes have.
+        others: Values beside those that the sample is from: then ranks are those among all of them.
+        share: Which share of its rows the sample is.
 
     >>> ranking = rank(pa.array(["a", "b", "b", "b", "c", None, None, None]), bits=3)
     >>> ranking.boundaries.to_pylist(), ranking.codes.tolist(), ranking.null_code
     (['a', 'b', 'c'], [0, 2, 4], 6)
     """
     valid = comparable(sample.drop_null())
-    total, steps = max(1, len(sample)), 1 << bits
-    null_code = min(steps - 1, int((len(valid) + len(sample)) / 2 / total * steps))
+    weights = np.ones(len(valid))
+    if others is not None:
+        valid = pa.concat_arrays([valid, comparable(others.values)])
+        weights = np.concatenate([weights, others.weights * share])
+    filled = weights.sum()
+    total, steps = max(1.0, filled + sample.null_count), 1 << bits
+    null_code = min(steps - 1, int((filled + total) / 2 / total * steps))
     if not len(valid):
         return Ranking(valid, np.empty(0, np.uint32), null_code)
-    values, starts = _distinct(valid)
-    ends = np.append(starts[1:], len(valid))
+    values, starts = _distinct(valid, weights)
+    ends = np.append(starts[1:], filled)
     kept = _boundaries(starts, ends, total / steps)
-    middles = (starts[kept] + np.append(starts[kept][1:], len(valid))) / 2
-    codes = np.minimum(steps - 1, (middles / total * steps).astype(np.uint32))
+    middles = (starts[kept] + np.append(starts[kept][1:], filled)) / 2
+    codes = np.minimum(steps - 1, middles / total * steps).astype(np.uint32)
     return Ranking(values.take(pa.array(kept)), codes, null_code)
 
 
-def _boundaries(starts: npt.NDArray[np.int64], ends: npt.NDArray[np.int64], step: float) -> npt.NDArray[np.int64]:
+def _boundaries(
+    starts: npt.NDArray[np.float64], ends: npt.NDArray[np.float64], step: float
+) -> npt.NDArray[np.int64]:
     """Which distinct values begin an interval: the first of each step, and those beside a value that fills one."""
     number = (starts / step).astype(np.int64)
     begins = np.append(True, number[1:] != number[:-1])
@@ -82,16 +103,19 @@ def _boundaries(starts: npt.NDArray[np.int64], ends: npt.NDArray[np.int64], step
     return np.flatnonzero(begins)
 
 
-def _distinct(values: pa.Array) -> tuple[pa.Array, npt.NDArray[np.int64]]:
-    """The distinct values in order, and how many of all values are below each."""
+def _distinct(values: pa.Array, weights: npt.NDArray[np.float64]) -> tuple[pa.Array, npt.NDArray[np.float64]]:
+    """The distinct values in order, and how much of all values is below each."""
     numbers = _numbers(values)
     if numbers is not None:
-        _, first, counts = np.unique(numbers, return_index=True, return_counts=True)
-        return values.take(pa.array(first)), np.cumsum(counts) - counts
-    encoded = values.dictionary_encode()
-    order = order_indices(pa.table({"0": encoded.dictionary}))
-    counts = np.bincount(encoded.indices, minlength=len(order))[order]
-    return encoded.dictionary.take(pa.array(order)), np.cumsum(counts) - counts
+        _, first, place = np.unique(numbers, return_index=True, return_inverse=True)
+        distinct = values.take(pa.array(first))
+    else:
+        encoded = values.dictionary_encode()
+        order = order_indices(pa.table({"0": encoded.dictionary}))
+        place = np.argsort(order)[np.asarray(encoded.indices)]
+        distinct = encoded.dictionary.take(pa.array(order))
+    summed: npt.NDArray[np.float64] = np.bincount(place, weights=weights, minlength=len(distinct)).astype(float)
+    return distinct, np.cumsum(summed) - summed
 
 
 def _count_not_above(values: pa.Array, boundaries: pa.Array) -> npt.NDArray[np.int64]:

@@ -6,7 +6,7 @@ grid answer for all boxes at once which of them meet some of the others; no box 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from itertools import product
 from typing import Any
 
@@ -26,12 +26,12 @@ Cells = npt.NDArray[np.int64]
 
 
 def meeting(
-    files: Sequence[FileInfo], columns: Sequence[str], is_new: Callable[[FileInfo], bool]
+    files: Sequence[FileInfo], columns: Sequence[str], paths: Collection[str]
 ) -> tuple[list[FileInfo], list[FileInfo]]:
-    """The new files, and those others of which some row group meets one of theirs in every column."""
+    """The files of these paths, and those others of which some row group meets one of theirs in every column."""
     groups = [(file, group) for file in files for group in file.row_groups if group.num_rows]
-    new = np.array([is_new(file) for file, _ in groups], bool)
-    found = {file.path for file in files if is_new(file)}
+    new = np.array([file.path in paths for file, _ in groups], bool)
+    found = set(paths)
     if new.any() and not new.all():
         low, high = _grid_boxes([group for _, group in groups], columns)
         covered = _painted(low[new], high[new])
@@ -39,7 +39,7 @@ def meeting(
         others = [file for (file, _), fresh in zip(groups, new, strict=True) if not fresh]
         found |= {file.path for file, touched in zip(others, met, strict=True) if touched}
     chosen = [file for file in files if file.path in found]
-    return [file for file in chosen if is_new(file)], [file for file in chosen if not is_new(file)]
+    return [file for file in chosen if file.path in paths], [file for file in chosen if file.path not in paths]
 
 
 def along_curve(files: Sequence[FileInfo]) -> list[FileInfo]:

@@ -12,13 +12,16 @@ from itertools import chain, pairwise
 from typing import Literal
 
 import numpy as np
+import pyarrow as pa
 
 from parketto.errors import InvalidArgument, quoted
 from parketto.layout.curves import CURVES, KEY_BITS
+from parketto.layout.ranks import Weighted
 from parketto.plan.boxes import meeting
 from parketto.plan.limits import Thresholds, check_names
 from parketto.plan.rewrite import FileGroup, RewritePlan, cells, rewrite_plan
 from parketto.plan.skipping import RANGE, ColumnReads, Floats, column_reads, spans
+from parketto.storage.bounds import row_group_bounds
 from parketto.storage.clustering import LINEAR, RECORD, Clustering, recorded
 from parketto.storage.footers import FileInfo, RowGroupInfo
 
@@ -41,6 +44,7 @@ _MIN_GAIN = 0.1
 # A row group costs something however few rows it has: as much as this share of a full one.
 _LEAST_WEIGHT = 1 / 16
 _TOO_LARGE = 1.8
+_WIDE = 0.5
 
 
 def check_clustering(columns: Sequence[str], curve: str = DEFAULT_CURVE) -> Clustering:
@@ -71,7 +75,11 @@ def plan_clustering(
         for found in chosen:
             paths = {file.path for file in found}
             together = [file for file in cell if file.path in paths]
-            groups.append(_group(together, clustering, thresholds, compression))
+            group = _group(together, clustering, thresholds, compression)
+            if not clustering.is_linear and len(together) < len(cell):
+                others = [file for file in cell if file.path not in paths]
+                group = replace(group, surroundings=_surroundings(others, clustering.columns))
+            groups.append(group)
         if reason:
             kept.append(reason)
     plan = rewrite_plan("optimize", files, groups, clustering, compression)
@@ -103,6 +111,19 @@ def _group(
         row_group_rows=row_group_rows(rows, size, even, thresholds.target_bytes),
         record=clustering.record(),
     )
+
+
+def _surroundings(files: Sequence[FileInfo], columns: Sequence[str]) -> tuple[Weighted | None, ...]:
+    """The bounds of row groups that stay, each for half of their rows."""
+    groups = [(file, group) for file in files for group in file.row_groups if group.num_rows]
+    found = []
+    for column in columns:
+        pairs = [(row_group_bounds(file, group, column), group.num_rows / 2) for file, group in groups]
+        known = [(pair, rows) for pair, rows in pairs if pair is not None]
+        weights = np.array([rows for _, rows in known for _ in range(2)], float)
+        values = [value for pair, _ in known for value in pair]
+        found.append(Weighted(pa.array(values, values[0].type), weights) if values else None)
+    return tuple(found)
 
 
 def row_group_rows(rows: int, size_bytes: int, file_rows: int, target_bytes: int | None) -> int:
@@ -145,11 +166,32 @@ def _off_the_curve(
     again = ill_sized | {file.path for file in cell if not is_laid_out(file, clustering)}
     if not again:
         return [], "already laid out by these columns"
-    new, met = meeting(cell, clustering.columns, lambda file: file.path in again)
-    gain = _gain(cell, new, met, clustering, thresholds)
-    if gain.is_minimal and not ill_sized:
-        return [], str(gain)
+    wide = _wide(cell, clustering, again)
+    chosen, reason = set[str](), None
+    # A few rows from everywhere may not be worth it beside others that are.
+    for some in (wide, again - wide):
+        if not some:
+            continue
+        gain = _gain(cell, *meeting(cell, clustering.columns, some), clustering, thresholds)
+        if some & ill_sized or not gain.is_minimal:
+            chosen |= some
+        else:
+            reason = str(gain)
+    if not chosen:
+        return [], reason
+    new, met = meeting(cell, clustering.columns, chosen)
     return [[*met, *new]], None
+
+
+def _wide(cell: Sequence[FileInfo], clustering: Clustering, paths: set[str]) -> set[str]:
+    """Those of the files whose row groups spread over most of every column."""
+    groups = [(file.path, group) for file in cell for group in file.row_groups if group.num_rows]
+    reads = [spans([group for _, group in groups], column).point for column in clustering.columns]
+    narrowest: dict[str, list[float]] = {path: [] for path in paths}
+    for (path, _), share in zip(groups, np.min(reads, axis=0).tolist(), strict=True):
+        if path in narrowest:
+            narrowest[path].append(share)
+    return {path for path, found in narrowest.items() if found and sum(found) > _WIDE * len(found)}
 
 
 def _ill_sized(cell: Sequence[FileInfo], clustering: Clustering, thresholds: Thresholds) -> set[str]:

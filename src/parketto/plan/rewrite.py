@@ -12,6 +12,7 @@ import pyarrow as pa
 
 from parketto.errors import InvalidArgument
 from parketto.layout.order import check_orderable
+from parketto.layout.ranks import Weighted
 from parketto.plan.boxes import along_curve
 from parketto.plan.limits import DEFAULT_CODEC, CompactionScope, Thresholds, check_columns_exist, check_names
 from parketto.plan.packing import pack
@@ -40,6 +41,8 @@ class FileGroup:
     even: bool = False
     #: How many rows a row group should have, if that matters.
     row_group_rows: int | None = None
+    #: For each clustering column what is known of its values in files that stay as they are.
+    surroundings: tuple[Weighted | None, ...] = ()
     #: What the new files say about how they are laid out; None keeps what the files say.
     record: bytes | None = None
 
@@ -104,6 +107,15 @@ class FileGroup:
     def keeps_row_groups(self) -> bool:
         """Whether rows are to stay in the row groups they are in, because these were cut with care."""
         return self.record is None and recorded(self.files[0].metadata) is not None
+
+    @property
+    def kept_order(self) -> tuple[str, ...]:
+        """The columns by which the rows of each row group are sorted, if row groups stay and all of them are."""
+        clustering = recorded(self.files[0].metadata) if self.keeps_row_groups else None
+        columns = () if clustering is None else clustering.columns
+        width = len(columns)
+        every = all(part.sorted_by[:width] == columns for file in self.files for part in file.row_groups)
+        return columns if every else ()
 
     @property
     def codec(self) -> str:

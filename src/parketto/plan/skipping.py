@@ -1,8 +1,8 @@
 """How much of a dataset queries can skip, from footers alone.
 
-Row groups are intervals between the bounds of a column. Bounds are compared by rank, never measured, so that texts
-and times count like numbers; rows are taken to be spread evenly over the bounds that their row group covers. That
-gives every row group an interval of the column's quantiles, and with it the chance that a query has to read it.
+Row groups are intervals between the bounds of a column, and their rows are taken to be spread evenly in between.
+All of them together give the column's quantiles, in which every row group covers an interval again: its length is
+the chance that a query has to read it.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ import numpy.typing as npt
 from parketto.storage.footers import RowGroupInfo
 
 RANGE = 0.01
+_LEAST_WIDTH = 1e-6
 
 Floats = npt.NDArray[np.float64]
 
@@ -67,16 +68,20 @@ def spans(groups: Sequence[RowGroupInfo], column: str) -> Spans:
     if not known.any():
         return Spans(low, high, int(np.count_nonzero(~never)))
     pairs = [bound for bound in bounds if bound is not None and bound != _NEVER]
-    place = {value: at for at, value in enumerate(sorted({value for pair in pairs for value in pair}))}
-    # Every value is a cell, and so is every gap between two.
+    values = sorted({value for pair in pairs for value in pair})
+    place = {value: at for at, value in enumerate(values)}
+    # Every bound is a cell, almost without a width, and so is every gap between two.
     first = np.array([2 * place[pair[0]] for pair in pairs])
     last = np.array([2 * place[pair[1]] + 1 for pair in pairs])
+    widths = _widths(values)
+    edges = np.concatenate([[0.0], np.cumsum(widths)])
     rows = np.array([group.num_rows for group, inside in zip(groups, known, strict=True) if inside], float)
-    below = np.concatenate([[0.0], np.cumsum(_covered(first, last, rows / (last - first), 2 * len(place)))])
+    density = _covered(first, last, rows / (edges[last] - edges[first]), len(widths))
+    below = np.concatenate([[0.0], np.cumsum(density * widths)])
     below /= below[-1]
     low[known], high[known] = below[first], below[last]
     everywhere = int(np.count_nonzero(~known & ~never))
-    return Spans(low, high, everywhere + int(_covered(first, last, np.ones(len(pairs)), 2 * len(place)).max()))
+    return Spans(low, high, everywhere + int(_covered(first, last, np.ones(len(pairs)), len(widths)).max()))
 
 
 def column_reads(groups: Sequence[RowGroupInfo], column: str) -> ColumnReads:
@@ -100,6 +105,26 @@ def _bounds(group: RowGroupInfo, column: str) -> tuple[Any, Any] | None:
     if stats.min is None or stats.min != stats.min or stats.max != stats.max or stats.max < stats.min:
         return None
     return stats.min, stats.max
+
+
+def _widths(values: Sequence[Any]) -> Floats:
+    """How wide the cells of bounds, and of the gaps between them, are."""
+    numbers = _numbers(values)
+    span = max(float(numbers[-1] - numbers[0]), 1e-300)
+    gaps = np.maximum(np.diff(numbers) / span, _LEAST_WIDTH)
+    widths = np.full(2 * len(values), _LEAST_WIDTH)
+    widths[1:-1:2] = gaps
+    return widths
+
+
+def _numbers(values: Sequence[Any]) -> Floats:
+    """Bounds in ascending order as numbers; of texts the first letters in which they differ."""
+    if not isinstance(values[0], str | bytes):
+        numbers = np.array([float(value) for value in values])
+        return numbers if np.isfinite(numbers).all() else np.arange(float(len(values)))
+    texts = [value.encode() if isinstance(value, str) else value for value in values]
+    start = next((at for at, (one, other) in enumerate(zip(texts[0], texts[-1], strict=False)) if one != other), 0)
+    return np.array([float(int.from_bytes(text[start : start + 8].ljust(8, b"\0"))) for text in texts])
 
 
 def _covered(first: npt.NDArray[Any], last: npt.NDArray[Any], weight: Floats, cells: int) -> Floats:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pyarrow as pa
 import pyarrow.types as pat
 
-from parketto.storage.footers import FileInfo
+from parketto.storage.footers import ColumnStats, FileInfo, RowGroupInfo
 
 _UNITS = {"milliseconds": "ms", "microseconds": "us", "nanoseconds": "ns"}
 
@@ -27,14 +27,31 @@ def bounds(file: FileInfo, column: str) -> tuple[pa.Scalar, pa.Scalar] | None:
 
     The bounds of floating-point columns say nothing about NaN, so there are none.
     """
-    stats = file.column_stats(column)
-    if stats.min is None or file.schema is None:
+    kind = _value_type(file, column)
+    return None if kind is None or pat.is_floating(kind) else _typed(file, column, kind, file.column_stats(column))
+
+
+def row_group_bounds(file: FileInfo, group: RowGroupInfo, column: str) -> tuple[pa.Scalar, pa.Scalar] | None:
+    """The smallest and the largest value of a column in a row group, or None if that is unknown; NaN is neither."""
+    kind, stats = _value_type(file, column), group.columns.get(column)
+    return None if kind is None or stats is None else _typed(file, column, kind, stats)
+
+
+def _value_type(file: FileInfo, column: str) -> pa.DataType | None:
+    if file.schema is None:
         return None
     kind = file.schema.field(column).type
     if pat.is_dictionary(kind):
         kind = kind.value_type
-    if pat.is_floating(kind) or kind.num_fields:
+    return None if kind.num_fields else kind
+
+
+def _typed(
+    file: FileInfo, column: str, kind: pa.DataType, stats: ColumnStats
+) -> tuple[pa.Scalar, pa.Scalar] | None:
+    if stats.min is None:
         return None
+    assert file.schema is not None, "its type is known"
     written = _written_type(kind, file.traits.leaves[leaf_index(file.schema, column)])
     try:
         low, high = (pa.scalar(value, written).cast(kind) for value in (stats.min, stats.max))

@@ -32,7 +32,7 @@ _SEQ = pa.field("seq", pa.int64())
 
 @dataclass(frozen=True)
 class SortGroup:
-    """Put the rows of a group's files into new files, in order. Equal rows stay in the order they had."""
+    """Put the rows of a group's files into new files, in order. Sorted rows that are equal stay as they were."""
 
     group: FileGroup
     operation: str
@@ -59,9 +59,8 @@ class SortGroup:
                     writer.write(unpack(batch, schema))
             else:
                 buckets = sampled_buckets(self.group, self.clustering, worker)
-                numbers = NumberBuckets(buckets, _place)
-                feed_rows(session, "unordered", rows, schema, worker, numbers, [_SEQ, BUCKET])
-                query = f"SELECT {columns}, bucket FROM unordered ORDER BY {', '.join(['bucket', *order, 'seq'])}"
+                feed_rows(session, "unordered", rows, schema, worker, NumberBuckets(buckets), [BUCKET])
+                query = f"SELECT {columns}, bucket FROM unordered ORDER BY {', '.join(['bucket', *order])}"
                 found = unpacked_buckets(worker.until_cancelled(session.rows(query)), schema)
                 write_buckets(found, writer, self.group.num_rows / buckets.count)
         return tuple(writer.staged)

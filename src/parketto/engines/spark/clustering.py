@@ -15,6 +15,7 @@ from parketto.engines.spark.tasks import raising_typed, task_attempt
 from parketto.kernels.carrier import carrier_schema
 from parketto.kernels.clustering import (
     BUCKET,
+    PART,
     NumberBuckets,
     SampleFiles,
     sample_share,
@@ -59,11 +60,11 @@ def along_curve(spark: SparkSession, rows: FileRows, buckets: Buckets, parts: in
     """
     from pyspark.sql import functions as F  # noqa: N812 - the customary name
 
-    count = max(1, min(parts, buckets.count))
-    frame = read_frame(spark, rows, memory, added=NumberBuckets(buckets), added_fields=[BUCKET])
-    part = F.floor(F.col(BUCKET.name) * count / buckets.count).cast("int")
+    firsts = buckets.parts(parts)
+    numbers = NumberBuckets(buckets, parts=firsts)
+    frame = read_frame(spark, rows, memory, added=numbers, added_fields=[BUCKET, PART])
     keys = [F.col(BUCKET.name), *_keys(rows.schema, buckets.columns)]
-    return frame.repartitionById(count, part).sortWithinPartitions(*keys)
+    return frame.repartitionById(len(firsts), F.col(PART.name)).drop(PART.name).sortWithinPartitions(*keys)
 
 
 def _keys(schema: pa.Schema, columns: Sequence[str]) -> list[Column]:

@@ -1,0 +1,104 @@
+"""Sorting rows whose buckets are known: they are dealt out to disk by bucket, then each bucket is sorted alone.
+
+Rows are compared once, and only with those of their own bucket; a merge of sorted runs would compare them twice.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import ExitStack
+from itertools import pairwise
+
+import numpy as np
+import pyarrow as pa
+
+from parketto.kernels.external_sort import read_run, sort_batches, sort_table, write_options
+from parketto.kernels.sizes import runs
+
+_OUTPUT_ROWS = 16 * 1024
+_MAX_FILES = 256
+
+
+def sort_by_bucket(
+    batches: Iterable[pa.RecordBatch],
+    schema: pa.Schema,
+    columns: Sequence[str],
+    buckets: int,
+    run_bytes: int,
+    scratch: str,
+    num_rows: int,
+) -> Iterator[pa.RecordBatch]:
+    """Rows in the order of their buckets, and inside of a bucket in that of columns.
+
+    Args:
+        batches: The rows; the last column is the number of a row's bucket.
+        schema: Their schema.
+        columns: The columns that decide the order inside of a bucket.
+        buckets: How many buckets there are.
+        run_bytes: How much may be held, about twice.
+        scratch: Where to put what does not fit.
+        num_rows: How many rows there are.
+    """
+    # Every piece is there twice for a moment: as it came and in its order.
+    limit = max(1, run_bytes // 2)
+    tables = runs(batches, limit)
+    first, second = next(tables, None), next(tables, None)
+    if first is None:
+        return
+    if second is None:
+        yield from _sorted(first, columns)
+        return
+    wanted = -(-first.nbytes * num_rows // max(1, first.num_rows) // limit)
+    parts = int(max(2, min(buckets, wanted, _MAX_FILES)))
+    paths = [os.path.join(scratch, f"part-{number:05d}.arrows") for number in range(parts)]
+    sizes = _deal([first, second], tables, schema, paths, buckets)
+    del first, second
+    for path, size in zip(paths, sizes, strict=True):
+        found = read_run(path)
+        if size > 4 * limit:  # far more than foreseen: this part is sorted on disk once more
+            keys = (schema.names[-1], *columns)
+            yield from sort_batches(found, schema, keys, run_bytes, scratch)
+        elif size:
+            yield from _sorted(pa.Table.from_batches(found, schema), columns)
+
+
+def _deal(
+    head: list[pa.Table], rest: Iterator[pa.Table], schema: pa.Schema, paths: Sequence[str], buckets: int
+) -> list[int]:
+    """Write rows to the files of their parts; returns how large each is in memory."""
+    sizes = [0] * len(paths)
+    with ExitStack() as stack:
+        writers = []
+        for path in paths:
+            sink = stack.enter_context(pa.OSFile(path, "wb"))
+            writers.append(stack.enter_context(pa.ipc.new_stream(sink, schema, options=write_options())))
+        while head:
+            table = head.pop(0)
+            numbers = np.asarray(table.column(table.num_columns - 1)).astype(np.int64)
+            part = (numbers * len(paths) // buckets).astype(np.uint16)
+            for number, piece in _pieces(table, part):
+                writers[number].write_table(piece)
+                sizes[number] += piece.nbytes
+            del table
+            if not head and (more := next(rest, None)) is not None:
+                head.append(more)
+    return sizes
+
+
+def _sorted(table: pa.Table, columns: Sequence[str]) -> Iterator[pa.RecordBatch]:
+    numbers = np.asarray(table.column(table.num_columns - 1))
+    for _, piece in _pieces(table, (numbers - numbers.min(initial=0)).astype(np.uint32)):
+        yield from sort_table(piece, columns).to_batches(max_chunksize=_OUTPUT_ROWS)
+
+
+def _pieces(table: pa.Table, number: np.ndarray) -> Iterator[tuple[int, pa.Table]]:
+    """The rows of each number for themselves, in the order that they had."""
+    if number.max(initial=0) < 2**16:
+        number = number.astype(np.uint16)  # sixteen bits are sorted without comparing
+    order = np.argsort(number, kind="stable")
+    ordered, number = table.take(pa.array(order)), number[order]
+    borders = [0, *(np.flatnonzero(number[1:] != number[:-1]) + 1).tolist(), len(number)]
+    for start, end in pairwise(borders):
+        if end > start:
+            yield int(number[start]), ordered.slice(start, end - start)
