@@ -1,0 +1,239 @@
+"""Where the column chunks of copied row groups come to lie, and what that changes in what describes them."""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from typing import IO, NamedTuple
+
+from parketto.errors import FooterError
+from parketto.rowgroups.compact import (
+    I32,
+    I64,
+    LIST,
+    Fields,
+    Shape,
+    decode,
+    decode_first,
+    encode,
+    encode_strings,
+    key,
+)
+from parketto.rowgroups.footer import (
+    EXTENSION_FIELD,
+    MAGIC,
+    ChunkKeys,
+    Column,
+    Footer,
+    GroupKeys,
+    MetaKeys,
+    RowGroup,
+    read_exactly,
+)
+from parketto.rowgroups.transfer import read_ranges
+
+_PAGE_LOCATIONS, _PAGE_OFFSET, _PAGE_SIZE = key(1, LIST), key(1, I64), key(2, I32)
+_OFFSET_INDEX_SHAPE: Shape = {_PAGE_LOCATIONS: {}}
+_BLOOM_BYTES = key(1, I32)
+_BLOOM_HEADER_BYTES = 256
+_INDEX_KEYS = (
+    ChunkKeys.OFFSET_INDEX_OFFSET,
+    ChunkKeys.OFFSET_INDEX_LENGTH,
+    ChunkKeys.COLUMN_INDEX_OFFSET,
+    ChunkKeys.COLUMN_INDEX_LENGTH,
+)
+
+
+class Run(NamedTuple):
+    """A range of the source that is copied in one piece."""
+
+    start: int
+    size: int
+
+
+class PlacedChunk(NamedTuple):
+    """A column chunk in its new place: encoded ColumnMetaData, the other fields, and its page index."""
+
+    meta: bytes
+    fields: Fields
+    column_index: bytes
+    offset_index: bytes
+
+
+@dataclass
+class PlacedGroup:
+    """A row group in its new place."""
+
+    fields: Fields
+    num_rows: int
+    chunks: list[PlacedChunk] = field(default_factory=list)
+
+
+@dataclass
+class Placement:
+    """What to copy, in this order; what then to write into the footer; and where the copied bytes end."""
+
+    runs: list[Run]
+    groups: list[PlacedGroup]
+    end: int
+
+
+def place(source: IO[bytes], footer: Footer, numbers: Sequence[int], position: int) -> Placement:
+    """Work out where the row groups come to lie if they are copied to `position`. Nothing is written.
+
+    A row group's chunks keep the order in which they lie in the source, so that most are copied in one piece, and
+    its Bloom filters follow it.
+    """
+    groups = [footer.row_groups[number] for number in numbers]
+    expected = [(leaf.physical_type, encode_strings(leaf.path), leaf.repeated) for leaf in footer.leaves]
+    for group in groups:
+        _check_columns(group, expected)
+    _check_ranges([column for group in groups for column in group.columns], footer.data_end)
+    indexes = read_ranges(source, _index_ranges(groups, footer.data_end))
+    placement = Placement([], [], position)
+    for group in groups:
+        _place_group(source, footer, group, indexes, placement)
+    return placement
+
+
+def _place_group(
+    source: IO[bytes], footer: Footer, group: RowGroup, indexes: dict[tuple[int, int], bytes], into: Placement
+) -> None:
+    shifts: dict[int, int] = {}
+    for column in sorted(group.columns, key=operator.attrgetter("start")):
+        shifts[id(column)] = _add_run(into, column.start, column.size)
+    blooms: dict[int, tuple[int, int]] = {}
+    for column in group.columns:
+        if (bloom := _bloom_range(source, column, footer.data_end)) is not None:
+            blooms[id(column)] = (bloom[0] + _add_run(into, *bloom), bloom[1])
+    placed = PlacedGroup(_without_extension(group.fields), group.num_rows)
+    del placed.fields[GroupKeys.COLUMNS]
+    first = group.columns[0]
+    # Readers that split a file go by these. Not every writer gets them right, and here they are known.
+    placed.fields[GroupKeys.FILE_OFFSET] = first.start + shifts[id(first)]
+    placed.fields[GroupKeys.TOTAL_COMPRESSED_SIZE] = group.total_compressed_size
+    for column in group.columns:
+        shift = shifts[id(column)]
+        placed.chunks.append(
+            PlacedChunk(
+                _moved_meta(column, shift, blooms.get(id(column))),
+                _moved_chunk(column, shift),
+                indexes.get(column.column_index, b"") if column.column_index else b"",
+                _moved_index(column, shift, indexes[column.offset_index]) if column.offset_index else b"",
+            )
+        )
+    into.groups.append(placed)
+
+
+def _add_run(into: Placement, start: int, size: int) -> int:
+    """Copy a range next; by how much its bytes move."""
+    shift = into.end - start
+    if size:
+        if into.runs and sum(into.runs[-1]) == start:
+            into.runs[-1] = Run(into.runs[-1].start, into.runs[-1].size + size)
+        else:
+            into.runs.append(Run(start, size))
+        into.end += size
+    return shift
+
+
+def _moved_meta(column: Column, shift: int, bloom: tuple[int, int] | None) -> bytes:
+    meta = _without_extension(column.meta)
+    start, end = column.start, column.start + column.size
+    meta[MetaKeys.DATA_PAGE_OFFSET] += shift
+    # An offset that is left at 0, or points elsewhere, stands for none; a copy would give it a meaning.
+    dictionary = meta.pop(MetaKeys.DICTIONARY_PAGE_OFFSET, None)
+    if dictionary == start:
+        meta[MetaKeys.DICTIONARY_PAGE_OFFSET] = dictionary + shift
+    index_page = meta.pop(MetaKeys.INDEX_PAGE_OFFSET, None)
+    if index_page is not None and start <= index_page < end:
+        meta[MetaKeys.INDEX_PAGE_OFFSET] = index_page + shift
+    meta.pop(MetaKeys.BLOOM_OFFSET, None)
+    meta.pop(MetaKeys.BLOOM_LENGTH, None)
+    if bloom is not None:
+        meta[MetaKeys.BLOOM_OFFSET], meta[MetaKeys.BLOOM_LENGTH] = bloom
+    return encode(meta)
+
+
+def _moved_chunk(column: Column, shift: int) -> Fields:
+    fields = _without_extension(column.fields)
+    for place_of in (ChunkKeys.META_DATA, ChunkKeys.FILE_PATH, *_INDEX_KEYS):
+        fields.pop(place_of, None)
+    # Once the place of a second copy of the chunk's description, which is not copied; then the chunk's; now 0.
+    offset = fields.get(ChunkKeys.FILE_OFFSET, 0)
+    inside = column.start <= offset < column.start + column.size
+    fields[ChunkKeys.FILE_OFFSET] = offset + shift if inside else 0
+    return fields
+
+
+def _moved_index(column: Column, shift: int, raw: bytes) -> bytes:
+    index = decode(raw, _OFFSET_INDEX_SHAPE)
+    start, end = column.start, column.start + column.size
+    pages = index.get(_PAGE_LOCATIONS)
+    if pages is None:
+        raise FooterError("the index of a column's pages lists none")
+    for page in pages:
+        offset, size = page.get(_PAGE_OFFSET, -1), page.get(_PAGE_SIZE, -1)
+        if size < 0 or not start <= offset <= end - size:
+            raise FooterError("the index of a column's pages points out of the column")
+        page[_PAGE_OFFSET] = offset + shift
+    return encode(_without_extension(index))
+
+
+def _bloom_range(source: IO[bytes], column: Column, data_end: int) -> tuple[int, int] | None:
+    found = column.bloom_filter
+    if found is None:
+        return None
+    offset, size = found
+    if size is None:
+        _check_inside(offset, 0, data_end)
+        head = read_exactly(source, offset, min(_BLOOM_HEADER_BYTES, data_end - offset))
+        header, header_bytes = decode_first(head)
+        size = header_bytes + header.get(_BLOOM_BYTES, -1)
+        if size < header_bytes:
+            raise FooterError("a Bloom filter has no valid size")
+    _check_inside(offset, size, data_end)
+    return offset, size
+
+
+def _index_ranges(groups: Iterable[RowGroup], data_end: int) -> list[tuple[int, int]]:
+    found = []
+    for group in groups:
+        for column in group.columns:
+            for place_of in (column.column_index, column.offset_index):
+                if place_of is not None:
+                    _check_inside(*place_of, data_end)
+                    found.append(place_of)
+    return found
+
+
+def _check_columns(group: RowGroup, expected: list[tuple[int, bytes, bool]]) -> None:
+    if len(group.columns) != len(expected) or not expected:
+        raise FooterError(f"a row group has {len(group.columns)} columns, and the schema has {len(expected)}")
+    for column, (physical_type, path, repeated) in zip(group.columns, expected, strict=True):
+        meta = column.meta
+        if meta[MetaKeys.TYPE] != physical_type or meta.get(MetaKeys.PATH) != path:
+            raise FooterError("the columns of a row group are not those of the schema")
+        if not repeated and meta[MetaKeys.NUM_VALUES] != group.num_rows:
+            raise FooterError(f"a column has {meta[MetaKeys.NUM_VALUES]} values in {group.num_rows} rows")
+
+
+def _check_ranges(columns: list[Column], data_end: int) -> None:
+    end = len(MAGIC)
+    for start, size in sorted((column.start, column.size) for column in columns):
+        if not size:
+            continue
+        if start < end:
+            raise FooterError("column chunks overlap")
+        _check_inside(start, size, data_end)
+        end = start + size
+
+
+def _check_inside(start: int, size: int, data_end: int) -> None:
+    if start < len(MAGIC) or size < 0 or start > data_end - size:
+        raise FooterError(f"{size} bytes at byte {start} are not in the file")
+
+
+def _without_extension(fields: Fields) -> Fields:
+    return {place_of: value for place_of, value in fields.items() if place_of >> 4 != EXTENSION_FIELD}
