@@ -95,7 +95,8 @@ class RowGroupAppender:
         Args:
             source: The file: anything binary that can seek.
             footer: Its footer, from `read_footer`.
-            row_groups: The numbers of the row groups, in the order wanted; None takes all.
+            row_groups: The numbers of the row groups, in the order wanted; None takes all. Those without rows are
+                left out.
 
         Raises:
             FooterError: They cannot be copied as they are; says why.

@@ -181,7 +181,7 @@ def _skip(data: bytes, at: int, kind: int, depth: int) -> int:
                 at += size
                 if at > len(data):
                     raise IndexError
-            elif kind > 2:
+            elif not 1 <= kind <= 2:
                 at = _skip(data, at, kind, depth + 1)
     if kind == 9 or kind == 10:
         if depth > _MAX_DEPTH:
@@ -190,7 +190,7 @@ def _skip(data: bytes, at: int, kind: int, depth: int) -> int:
         for _ in range(size):
             at = _skip_element(data, at, kind, depth + 1)
         return at
-    if kind <= 2:
+    if 1 <= kind <= 2:
         return at
     if kind == 11:
         return _skip_map(data, at, depth + 1)

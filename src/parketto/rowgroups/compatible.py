@@ -11,7 +11,7 @@ import re
 from collections.abc import Callable
 from importlib.metadata import PackageNotFoundError, version
 
-from parketto.rowgroups.footer import ChunkKeys, Footer
+from parketto.rowgroups.footer import Footer
 from parketto.rowgroups.schema import INT96, difference
 
 #: Says whether two `ARROW:schema` entries make Arrow read the same. Arrow's own notes are part of the entry.
@@ -43,13 +43,7 @@ def why_not_copied(footer: Footer) -> str | None:
     writer = _writer(footer.created_by)
     if writer is not None and writer[0] == _SHORT_CHUNKS[0] and writer[1] < _SHORT_CHUNKS[1]:
         return "its writer did not count the headers of dictionaries"
-    for group in footer.row_groups:
-        for column in group.columns:
-            if column.fields.get(ChunkKeys.FILE_PATH):
-                return "its columns are in other files"
-            if ChunkKeys.CRYPTO in column.fields or ChunkKeys.ENCRYPTED_META_DATA in column.fields:
-                return "its columns are encrypted"
-    return None
+    return footer.elsewhere
 
 
 def why_not_together(

@@ -244,6 +244,17 @@ class Footer:
             found.setdefault(entry.get(_KEY, b""), entry.get(_VALUE))
         return found
 
+    @cached_property
+    def elsewhere(self) -> str | None:
+        """What keeps a column's pages from being read from this file, if anything does."""
+        for group in self.row_groups:
+            for column in group.columns:
+                if column.fields.get(ChunkKeys.FILE_PATH):
+                    return "its columns are in other files"
+                if _is_encrypted(column.fields):
+                    return "its columns are encrypted"
+        return None
+
     @property
     def created_by(self) -> bytes | None:
         """The writer's name for itself."""

@@ -72,7 +72,8 @@ def _read_batch(
 
 def _copy_in_kernel(source: IO[bytes], start: int, size: int, sink: IO[bytes]) -> int:
     """Let the kernel copy; the number of bytes that it did. Some filesystems only note that they are the same."""
-    from_file, to_file = _descriptor(source), _descriptor(sink)
+    from_file = _descriptor(source)
+    to_file = _descriptor(sink) if isinstance(sink, io.FileIO | io.BufferedWriter) else None
     if from_file is None or to_file is None or not hasattr(os, "copy_file_range"):
         return 0
     sink.flush()  # what is still in Python's buffer comes first
@@ -97,10 +98,10 @@ def _copy_in_kernel(source: IO[bytes], start: int, size: int, sink: IO[bytes]) -
 
 def _descriptor(file: Any) -> int | None:
     """The descriptor of a plain local file. What wraps one (to compress, say) has one as well, but other bytes."""
-    raw = getattr(file, "raw", None) if isinstance(file, io.BufferedReader | io.BufferedWriter) else file
+    raw: Any = getattr(file, "raw", None) if isinstance(file, io.BufferedReader | io.BufferedWriter) else file
     with contextlib.suppress(OSError, ValueError):
-        if isinstance(raw, io.FileIO):
-            return raw.fileno()
+        if isinstance(raw, io.FileIO) or (type(raw).__module__, type(raw).__name__) == ("pyarrow.lib", "OSFile"):
+            return int(raw.fileno())
     return None
 
 
