@@ -223,13 +223,15 @@ def _check_columns(group: RowGroup, expected: list[tuple[int, bytes, bool]]) -> 
 
 def _check_ranges(columns: list[Column], data_end: int) -> None:
     end = len(MAGIC)
-    for start, size in sorted((column.start, column.size) for column in columns):
-        if not size:
-            continue
+    for start, size, first_page in sorted(
+        (column.start, column.size, column.meta[MetaKeys.DATA_PAGE_OFFSET]) for column in columns
+    ):
         if start < end:
-            raise FooterError("column chunks overlap")
-        _check_inside(start, size, data_end)
+            raise FooterError("column chunks overlap, or begin before the file does")
         end = start + size
+        _check_inside(start, size, data_end)
+        if first_page >= end:
+            raise FooterError("the first page of a column is not in it")
 
 
 def _check_inside(start: int, size: int, data_end: int) -> None:
