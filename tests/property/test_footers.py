@@ -28,7 +28,7 @@ from parketto.rowgroups import read_footer
 from parketto.rowgroups.compact import BINARY, I16, I32, I64, LIST, STRUCT, decode, decode_first, encode, key
 from parketto.rowgroups.footer import FOOTER_SHAPE
 
-CASES = 400
+CASES = 250
 SWEEP_CASES = 20_000
 # Numbers that are likely to be borders.
 EVIL = [0, 1, 3, 4, 127, 128, 2**15 - 1, 2**31 - 1, 2**31, 2**32, 2**62, 2**63 - 1, -1, -4, -(2**31), -(2**63)]

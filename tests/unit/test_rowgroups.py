@@ -424,21 +424,65 @@ def test_ordinals_are_counted_anew() -> None:
     assert [group.ordinal for group in footer.row_groups] == [0, 1, 2, 3]
 
 
-def test_more_row_groups_than_ordinals() -> None:
+def test_more_row_groups_than_ordinals(monkeypatch) -> None:
     def number(footer: dict[int, Any]) -> None:
         for at, group in enumerate(footer[FileKeys.ROW_GROUPS]):
             group[GroupKeys.ORDINAL] = at
 
-    table = pa.table({"id": pa.array(range(10000), pa.int32())})
-    source = io.BytesIO(changed_footer(in_memory(table, row_group_size=1).getvalue(), number))
-    footer = read_footer(source)
-    sink = io.BytesIO()
-    with RowGroupAppender(sink) as out:
-        for _ in range(4):
-            out.append(source, footer)
-    merged = read_footer(sink)
-    assert merged.num_rows == len(merged.row_groups) == 40000
-    assert all(group.ordinal is None for group in merged.row_groups)
+    monkeypatch.setattr("parketto.rowgroups.appender._MAX_ORDINAL", 2)
+    source = io.BytesIO(changed_footer(simple(row_group_size=50).getvalue(), number))
+    ordinals = [group.ordinal for group in read_footer(io.BytesIO(joined([source, source]))).row_groups]
+    assert ordinals == [None] * 4
+
+
+def test_what_lies_in_one_place_is_not_copied_twice() -> None:
+    """Else a small file could ask for a copy of any size."""
+
+    def same_chunk(footer: dict[int, Any]) -> None:
+        footer[FileKeys.ROW_GROUPS] *= 2
+        footer[FileKeys.NUM_ROWS] *= 2
+
+    def same_index(footer: dict[int, Any]) -> None:
+        chunks = footer[FileKeys.ROW_GROUPS][0][GroupKeys.COLUMNS]
+        for place in (ChunkKeys.COLUMN_INDEX_OFFSET, ChunkKeys.COLUMN_INDEX_LENGTH):
+            chunks[0][place] = chunks[1][place]
+
+    def same_bloom(footer: dict[int, Any]) -> None:
+        first, second = metas(footer)
+        for place in (MetaKeys.BLOOM_OFFSET, MetaKeys.BLOOM_LENGTH):
+            first[place] = second[place]
+
+    def bloom_in_chunk(footer: dict[int, Any]) -> None:
+        meta = metas(footer)[0]
+        meta[MetaKeys.BLOOM_OFFSET], meta[MetaKeys.BLOOM_LENGTH] = meta[MetaKeys.DATA_PAGE_OFFSET], 10
+
+    data = simple(write_page_index=True, bloom_filter_options={"s": {"ndv": 10, "fpp": 0.1}}).getvalue()
+    joined([io.BytesIO(data)])
+    for change in (same_chunk, same_index, same_bloom, bloom_in_chunk):
+        with pytest.raises(FooterError, match="overlap"):
+            joined([io.BytesIO(changed_footer(data, change))])
+
+
+@pytest.mark.parametrize(
+    ("place", "value"),
+    [
+        (MetaKeys.DATA_PAGE_OFFSET, 10**9),
+        (MetaKeys.DATA_PAGE_OFFSET, 1),
+        (MetaKeys.TOTAL_COMPRESSED_SIZE, 10**9),
+        (MetaKeys.TOTAL_COMPRESSED_SIZE, -1),
+        (MetaKeys.NUM_VALUES, 99),
+        (MetaKeys.TYPE, 1),
+        (MetaKeys.PATH, b"\x18\x01z"),
+        (MetaKeys.BLOOM_OFFSET, 10**9),
+        (MetaKeys.BLOOM_OFFSET, -5),
+    ],
+)
+def test_what_cannot_be_true(place, value) -> None:
+    def change(footer: dict[int, Any]) -> None:
+        metas(footer)[0][place] = value
+
+    with pytest.raises(FooterError):
+        joined([io.BytesIO(changed_footer(simple(use_dictionary=False).getvalue(), change))])
 
 
 def test_gaps_and_columns_in_another_order_of_place() -> None:

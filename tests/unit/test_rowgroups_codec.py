@@ -129,6 +129,13 @@ def test_lists_of_something_else() -> None:
         decode_list(b"\x2c\x00", STRUCT)
 
 
+def test_many_nothings_are_not_made() -> None:
+    nothings = b"\x29\xfc\xc0\x84\x3d" + bytes(1_000_001)
+    with pytest.raises(FooterError):
+        decode(nothings, NESTED)
+    assert len(decode(nothings)[key(2, LIST)]) > 1_000_000
+
+
 def test_what_follows_is_seen() -> None:
     assert decode_first(b"\x15\x02\x00rest") == ({key(1, I32): 1}, 3)
     with pytest.raises(FooterError, match="4 bytes follow"):

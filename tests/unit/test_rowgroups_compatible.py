@@ -187,6 +187,11 @@ def test_what_old_dates_mean(one, other, together) -> None:
         assert why_not_together(noted(**first), noted(**second)) is None
 
 
+def test_areas() -> None:
+    assert "area" in why_not_together(noted(geo="here"), noted(geo="there"))
+    assert why_not_together(noted(geo="here"), noted(geo="here")) is None
+
+
 def test_temporal_columns_are_found_however_they_are_written() -> None:
     for kind, options in (
         (pa.timestamp("us"), {}),

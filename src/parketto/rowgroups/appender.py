@@ -60,6 +60,7 @@ class RowGroupAppender:
         self._writers: set[bytes | None] = set()
         self._version = 1
         self._groups: list[tuple[PlacedGroup, bool]] = []
+        self._num_rows = 0
         self._orders: bytes | None = None
         self._position = 0
         self._open = True
@@ -82,7 +83,7 @@ class RowGroupAppender:
     @property
     def num_rows(self) -> int:
         """The rows of all row groups so far."""
-        return sum(group.num_rows for group, _ in self._groups)
+        return self._num_rows
 
     @property
     def num_row_groups(self) -> int:
@@ -108,7 +109,8 @@ class RowGroupAppender:
         self._check_together(footer)
         check_size(source, footer.file_size)
         placement = place(source, footer, numbers, self._position or len(MAGIC))
-        if self.num_rows + sum(group.num_rows for group in placement.groups) > _MAX_ROWS:
+        rows = self._num_rows + sum(group.num_rows for group in placement.groups)
+        if rows > _MAX_ROWS:
             raise FooterError("no file can have so many rows")
         self._open = False  # until all is copied: half a row group cannot be taken back
         if not self._position:
@@ -116,7 +118,7 @@ class RowGroupAppender:
         for run in placement.runs:
             copy_range(source, run.start, run.size, self._sink)
         self._open = True
-        self._position = placement.end
+        self._position, self._num_rows = placement.end, rows
         self._groups += [(group, footer.column_orders is not None) for group in placement.groups]
         self._first = self._first or footer
         self._orders = self._orders or footer.column_orders

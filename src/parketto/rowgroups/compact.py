@@ -149,6 +149,9 @@ def _read_shaped(data: bytes, at: int, kind: int, shape: Shape, depth: int) -> t
     element, size, at = _list_head(data, at)
     if size and element != STRUCT:
         raise FooterError("a list of structs holds something else")
+    # A struct that we look into has a field at least; a list of nothings would be a list of many dictionaries.
+    if size * 3 > len(data) - at:
+        raise IndexError
     structs = []
     for _ in range(size):
         fields, at = _read_struct(data, at, shape, depth)
@@ -261,12 +264,16 @@ def _varint(data: bytes, at: int) -> tuple[int, int]:
     return value, at
 
 
-_SHORT = [bytes([number]) for number in range(128)]
+_BYTES = [bytes([number]) for number in range(256)]
 
 
 def _write_varint(value: int) -> bytes:
     if value < 128:
-        return _SHORT[value]
+        return _BYTES[value]
+    if value < 16384:
+        return bytes((value & 127 | 128, value >> 7))
+    if value < 2097152:
+        return bytes((value & 127 | 128, value >> 7 & 127 | 128, value >> 14))
     parts = bytearray()
     while value > 127:
         parts.append(value & 127 | 128)
@@ -276,7 +283,7 @@ def _write_varint(value: int) -> bytes:
 
 
 def _list_header(size: int, kind: int) -> bytes:
-    return bytes([size << 4 | kind]) if size < 15 else bytes([240 | kind]) + _write_varint(size)
+    return _BYTES[size << 4 | kind] if size < 15 else _BYTES[240 | kind] + _write_varint(size)
 
 
 def _write_struct(parts: list[bytes], fields: Fields) -> None:
@@ -284,13 +291,17 @@ def _write_struct(parts: list[bytes], fields: Fields) -> None:
     for place in sorted(fields):
         value = fields[place]
         field_id, kind = place >> 4, place & 15
-        if 0 < field_id - last < 16:
-            parts.append(bytes(((field_id - last) << 4 | kind,)))
+        delta = field_id - last
+        if 0 < delta < 16:
+            parts.append(_BYTES[delta << 4 | kind])
         else:
-            parts.append(bytes((kind,)) + _write_varint(field_id << 1))
+            parts.append(_BYTES[kind] + _write_varint(field_id << 1))
         last = field_id
         if 4 <= kind <= 6:
-            parts.append(_write_varint((value << 1 ^ value >> 63) & 0xFFFFFFFFFFFFFFFF))
+            if 0 <= value < 64:
+                parts.append(_BYTES[value << 1])
+            else:
+                parts.append(_write_varint((value << 1 ^ value >> 63) & 0xFFFFFFFFFFFFFFFF))
         elif kind == 8:
             parts.append(_write_varint(len(value)))
             parts.append(value)

@@ -28,6 +28,8 @@ _CALENDAR_KEYS = (
     b"writer.date.proleptic",
     b"writer.zone.conversion.legacy",
 )
+# GeoParquet notes the area that a file covers, and readers skip files by it.
+_AREA_KEY = b"geo"
 # What changed how Spark writes them. It compares versions as texts.
 _SPARK_TURNS = (b"3.0.0", b"3.1.0")
 _WRITER = re.compile(rb"(.*?)\s+version\s*v?(\d+)\.(\d+)(?:\.(\d+))?")
@@ -83,6 +85,8 @@ def _why_not_metadata(first: Footer, other: Footer, same_arrow_schema: SameArrow
     one, two = first.key_value_metadata, other.key_value_metadata
     if not same_arrow_schema(one.get(_ARROW_SCHEMA), two.get(_ARROW_SCHEMA)):
         return "Arrow's notes on the schema differ"
+    if one.get(_AREA_KEY) != two.get(_AREA_KEY):
+        return "notes on the area that they cover differ"
     if any(leaf.temporal for leaf in first.leaves):
         for entry in _CALENDAR_KEYS:
             # An empty entry says as much as none with a value: Spark asks whether it is there.

@@ -28,6 +28,8 @@ MAGIC = b"PAR1"
 _ENCRYPTED_MAGIC = b"PARE"
 # Most footers fit into this many bytes: then one ranged read gets them.
 _TAIL_BYTES = 64 * 1024
+# Far beyond any footer that serves its readers; decoded it takes many times its size.
+_MAX_BYTES = 128 * 1024 * 1024
 
 
 class FileKeys:
@@ -100,7 +102,7 @@ _KNOWN_FILE_KEYS = frozenset(value for name, value in vars(FileKeys).items() if 
 class Column:
     """A column chunk: one leaf column of one row group."""
 
-    __slots__ = ("fields", "meta")
+    __slots__ = ("fields", "meta", "size", "start")
 
     def __init__(self, fields: Fields) -> None:
         self.fields = fields
@@ -111,6 +113,12 @@ class Column:
         for place, name in _REQUIRED:
             if meta.get(place, -1) < 0:
                 raise FooterError(f"a column chunk has no valid {name}")
+        #: The bytes of all its pages, headers included.
+        self.size: int = meta[MetaKeys.TOTAL_COMPRESSED_SIZE]
+        first: int = meta[MetaKeys.DATA_PAGE_OFFSET]
+        dictionary: int = meta.get(MetaKeys.DICTIONARY_PAGE_OFFSET, 0)
+        #: Where its first page is. Some writers leave 0 or nonsense where there is no dictionary.
+        self.start = dictionary if 0 < dictionary < first else first
 
     @property
     def physical_type(self) -> int:
@@ -133,18 +141,6 @@ class Column:
     def num_values(self) -> int:
         """Its values, nulls included."""
         return _number(self.meta, MetaKeys.NUM_VALUES)
-
-    @property
-    def start(self) -> int:
-        """Where its first page is. Some writers leave 0 or nonsense where there is no dictionary."""
-        first = _number(self.meta, MetaKeys.DATA_PAGE_OFFSET)
-        dictionary = self.meta.get(MetaKeys.DICTIONARY_PAGE_OFFSET, 0)
-        return dictionary if 0 < dictionary < first else first
-
-    @property
-    def size(self) -> int:
-        """The bytes of all its pages, headers included."""
-        return _number(self.meta, MetaKeys.TOTAL_COMPRESSED_SIZE)
 
     @property
     def offset_index(self) -> tuple[int, int] | None:
@@ -291,6 +287,8 @@ def read_footer(source: IO[bytes]) -> Footer:
     head = tail[:4] if len(tail) == size else read_exactly(source, 0, 4)
     if magic != MAGIC or head != MAGIC:
         raise FooterError("it does not begin and end as a Parquet file does")
+    if length > _MAX_BYTES:
+        raise FooterError(f"a footer of {length} bytes is too long")
     if length > size - 12:
         raise FooterError(f"a footer of {length} bytes does not fit into a file of {size}")
     data = tail[-8 - length : -8] if length + 8 <= len(tail) else read_exactly(source, size - 8 - length, length)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import operator
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
-from typing import IO, NamedTuple
+from typing import IO, NamedTuple, TypeAlias
 
 from parketto.errors import FooterError
 from parketto.rowgroups.compact import (
@@ -37,6 +37,8 @@ _PAGE_LOCATIONS, _PAGE_OFFSET, _PAGE_SIZE = key(1, LIST), key(1, I64), key(2, I3
 _OFFSET_INDEX_SHAPE: Shape = {_PAGE_LOCATIONS: {}}
 _BLOOM_BYTES = key(1, I32)
 _BLOOM_HEADER_BYTES = 256
+_EXTENSION = EXTENSION_FIELD << 4
+_Range: TypeAlias = tuple[int, int]  # start and size
 _INDEX_KEYS = (
     ChunkKeys.OFFSET_INDEX_OFFSET,
     ChunkKeys.OFFSET_INDEX_LENGTH,
@@ -91,35 +93,43 @@ def place(source: IO[bytes], footer: Footer, numbers: Sequence[int], position: i
         _check_columns(group, expected)
     # Some writers make one of no rows, with pages that are nowhere. Nobody misses it.
     groups = [group for group in groups if group.num_rows]
-    _check_ranges([column for group in groups for column in group.columns], footer.data_end)
-    indexes = read_ranges(source, _index_ranges(groups, footer.data_end))
+    columns = [column for group in groups for column in group.columns]
+    _check_pages(columns)
+    indexes = [index for column in columns for index in (column.column_index, column.offset_index) if index]
+    blooms = _bloom_filters(source, columns, footer.data_end)
+    # Apart from each other they cannot be more than the file; whatever a footer says, a copy is no larger.
+    _check_apart(
+        [*((column.start, column.size) for column in columns), *indexes, *blooms.values()], footer.data_end
+    )
+    read = read_ranges(source, indexes)
     placement = Placement([], [], position)
     for group in groups:
-        _place_group(source, footer, group, indexes, placement)
+        _place_group(group, blooms, read, placement)
     return placement
 
 
 def _place_group(
-    source: IO[bytes], footer: Footer, group: RowGroup, indexes: dict[tuple[int, int], bytes], into: Placement
+    group: RowGroup, blooms: dict[Column, _Range], indexes: dict[_Range, bytes], into: Placement
 ) -> None:
-    shifts: dict[int, int] = {}
-    for column in sorted(group.columns, key=operator.attrgetter("start")):
-        shifts[id(column)] = _add_run(into, column.start, column.size)
-    blooms: dict[int, tuple[int, int]] = {}
+    shifts = {
+        column: _add_run(into, column.start, column.size)
+        for column in sorted(group.columns, key=operator.attrgetter("start"))
+    }
+    moved_blooms: dict[Column, _Range] = {}
     for column in group.columns:
-        if (bloom := _bloom_range(source, column, footer.data_end)) is not None:
-            blooms[id(column)] = (bloom[0] + _add_run(into, *bloom), bloom[1])
+        if (bloom := blooms.get(column)) is not None:
+            moved_blooms[column] = (bloom[0] + _add_run(into, *bloom), bloom[1])
     placed = PlacedGroup(_without_extension(group.fields), group.num_rows)
     del placed.fields[GroupKeys.COLUMNS]
     first = group.columns[0]
     # Readers that split a file go by these. Not every writer gets them right, and here they are known.
-    placed.fields[GroupKeys.FILE_OFFSET] = first.start + shifts[id(first)]
+    placed.fields[GroupKeys.FILE_OFFSET] = first.start + shifts[first]
     placed.fields[GroupKeys.TOTAL_COMPRESSED_SIZE] = group.total_compressed_size
     for column in group.columns:
-        shift = shifts[id(column)]
+        shift = shifts[column]
         placed.chunks.append(
             PlacedChunk(
-                _moved_meta(column, shift, blooms.get(id(column))),
+                _moved_meta(column, shift, moved_blooms.get(column)),
                 _moved_chunk(column, shift),
                 indexes.get(column.column_index, b"") if column.column_index else b"",
                 _moved_index(column, shift, indexes[column.offset_index]) if column.offset_index else b"",
@@ -140,7 +150,7 @@ def _add_run(into: Placement, start: int, size: int) -> int:
     return shift
 
 
-def _moved_meta(column: Column, shift: int, bloom: tuple[int, int] | None) -> bytes:
+def _moved_meta(column: Column, shift: int, bloom: _Range | None) -> bytes:
     meta = _without_extension(column.meta)
     start, end = column.start, column.start + column.size
     meta[MetaKeys.DATA_PAGE_OFFSET] += shift
@@ -183,11 +193,15 @@ def _moved_index(column: Column, shift: int, raw: bytes) -> bytes:
     return encode(_without_extension(index))
 
 
-def _bloom_range(source: IO[bytes], column: Column, data_end: int) -> tuple[int, int] | None:
-    found = column.bloom_filter
-    if found is None:
-        return None
-    offset, size = found
+def _bloom_filters(source: IO[bytes], columns: Iterable[Column], data_end: int) -> dict[Column, _Range]:
+    found: dict[Column, _Range] = {}
+    for column in columns:
+        if (bloom := column.bloom_filter) is not None:
+            found[column] = _bloom_range(source, *bloom, data_end)
+    return found
+
+
+def _bloom_range(source: IO[bytes], offset: int, size: int | None, data_end: int) -> _Range:
     if size is None:
         _check_inside(offset, 0, data_end)
         head = read_exactly(source, offset, min(_BLOOM_HEADER_BYTES, data_end - offset))
@@ -195,19 +209,7 @@ def _bloom_range(source: IO[bytes], column: Column, data_end: int) -> tuple[int,
         size = header_bytes + header.get(_BLOOM_BYTES, -1)
         if size < header_bytes:
             raise FooterError("a Bloom filter has no valid size")
-    _check_inside(offset, size, data_end)
     return offset, size
-
-
-def _index_ranges(groups: Iterable[RowGroup], data_end: int) -> list[tuple[int, int]]:
-    found = []
-    for group in groups:
-        for column in group.columns:
-            for place_of in (column.column_index, column.offset_index):
-                if place_of is not None:
-                    _check_inside(*place_of, data_end)
-                    found.append(place_of)
-    return found
 
 
 def _check_columns(group: RowGroup, expected: list[tuple[int, bytes, bool]]) -> None:
@@ -221,17 +223,19 @@ def _check_columns(group: RowGroup, expected: list[tuple[int, bytes, bool]]) -> 
             raise FooterError(f"a column has {meta[MetaKeys.NUM_VALUES]} values in {group.num_rows} rows")
 
 
-def _check_ranges(columns: list[Column], data_end: int) -> None:
-    end = len(MAGIC)
-    for start, size, first_page in sorted(
-        (column.start, column.size, column.meta[MetaKeys.DATA_PAGE_OFFSET]) for column in columns
-    ):
-        if start < end:
-            raise FooterError("column chunks overlap, or begin before the file does")
-        end = start + size
-        _check_inside(start, size, data_end)
-        if first_page >= end:
+def _check_pages(columns: Iterable[Column]) -> None:
+    for column in columns:
+        if column.meta[MetaKeys.DATA_PAGE_OFFSET] >= column.start + column.size:
             raise FooterError("the first page of a column is not in it")
+
+
+def _check_apart(ranges: list[_Range], data_end: int) -> None:
+    end = len(MAGIC)
+    for start, size in sorted(ranges):
+        _check_inside(start, size, data_end)
+        if start < end:
+            raise FooterError("columns, indexes or Bloom filters overlap")
+        end = start + size
 
 
 def _check_inside(start: int, size: int, data_end: int) -> None:
@@ -240,4 +244,7 @@ def _check_inside(start: int, size: int, data_end: int) -> None:
 
 
 def _without_extension(fields: Fields) -> Fields:
-    return {place_of: value for place_of, value in fields.items() if place_of >> 4 != EXTENSION_FIELD}
+    copied = fields.copy()
+    if copied and max(copied) >= _EXTENSION:
+        copied = {place_of: value for place_of, value in fields.items() if place_of < _EXTENSION}
+    return copied
