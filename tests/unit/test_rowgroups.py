@@ -166,7 +166,24 @@ def test_only_some_inputs_have_an_index(several, tmp_path) -> None:
     paths = several([everything(0)], write_page_index=True) + several([everything(1)], write_page_index=False)
     out = join_paths(paths, tmp_path / "out")
     assert_same_rows(out, paths)
-    assert {group for group, *_ in page_places((tmp_path / "out").read_bytes())} == {0}
+    # Readers that look at one column to see whether there are indexes are not misled.
+    assert not list(page_places((tmp_path / "out").read_bytes()))
+    for group in footer_of(out).row_groups:
+        assert all(column.column_index is column.offset_index is None for column in group.columns)
+
+
+def test_an_index_that_points_elsewhere() -> None:
+    source = simple(rows=1000, max_rows_per_page=100, write_page_index=True).getvalue()
+    start, size = read_footer(io.BytesIO(source)).row_groups[0].columns[0].offset_index
+    pages = decode(source[start : start + size], {key(1, LIST): {}})
+    offset, row = key(1, I64), key(3, I64)
+    for number, place, by in ((0, offset, -3), (9, offset, 2), (0, row, 1), (4, row, -150), (9, row, 127)):
+        changed = {key(1, LIST): [dict(page) for page in pages[key(1, LIST)]]}
+        changed[key(1, LIST)][number][place] += by
+        index = encode(changed)
+        assert len(index) == size
+        with pytest.raises(FooterError, match="index of a column's pages"):
+            joined([io.BytesIO(source[:start] + index + source[start + size :])])
 
 
 def test_bloom_filters_of_pyarrow(several, tmp_path) -> None:

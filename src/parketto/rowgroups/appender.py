@@ -44,7 +44,7 @@ class RowGroupAppender:
 
     The first footer's schema and metadata hold for the file; `why_not_together` says which others fit. Pages are
     copied as they are, and so are Bloom filters; page indexes are held until `finish` and written together
-    before the footer, where readers expect to find all of them at once.
+    before the footer, where readers expect to find all of them at once; if one input has none, they are left out.
 
     What `append` refuses leaves the file as it was before, so a caller may write those rows in another way and
     append that. What is not finished is no valid file.
@@ -164,6 +164,9 @@ class RowGroupAppender:
 
     def _write_indexes(self, groups: list[PlacedGroup]) -> list[bytes]:
         chunks = [chunk for group in groups for chunk in group.chunks]
+        # All columns or none: some readers look at the first one only, others give up at one without.
+        if not all(chunk.offset_index for chunk in chunks):
+            chunks = []
         for chunk in chunks:
             self._write_index(
                 chunk, chunk.column_index, ChunkKeys.COLUMN_INDEX_OFFSET, ChunkKeys.COLUMN_INDEX_LENGTH

@@ -33,7 +33,7 @@ from parketto.rowgroups.footer import (
 )
 from parketto.rowgroups.transfer import read_ranges
 
-_PAGE_LOCATIONS, _PAGE_OFFSET, _PAGE_SIZE = key(1, LIST), key(1, I64), key(2, I32)
+_PAGE_LOCATIONS, _PAGE_OFFSET, _PAGE_SIZE, _PAGE_ROW = key(1, LIST), key(1, I64), key(2, I32), key(3, I64)
 _OFFSET_INDEX_SHAPE: Shape = {_PAGE_LOCATIONS: {}}
 _BLOOM_BYTES = key(1, I32)
 _BLOOM_HEADER_BYTES = 256
@@ -132,7 +132,7 @@ def _place_group(
                 _moved_meta(column, shift, moved_blooms.get(column)),
                 _moved_chunk(column, shift),
                 indexes.get(column.column_index, b"") if column.column_index else b"",
-                _moved_index(column, shift, indexes[column.offset_index]) if column.offset_index else b"",
+                _moved_index(column, shift, indexes[column.offset_index], group) if column.offset_index else b"",
             )
         )
     into.groups.append(placed)
@@ -179,17 +179,19 @@ def _moved_chunk(column: Column, shift: int) -> Fields:
     return fields
 
 
-def _moved_index(column: Column, shift: int, raw: bytes) -> bytes:
+def _moved_index(column: Column, shift: int, raw: bytes, group: RowGroup) -> bytes:
     index = decode(raw, _OFFSET_INDEX_SHAPE)
-    start, end = column.start, column.start + column.size
+    start, end = column.meta[MetaKeys.DATA_PAGE_OFFSET], column.start + column.size
     pages = index.get(_PAGE_LOCATIONS)
-    if pages is None:
-        raise FooterError("the index of a column's pages lists none")
+    if not pages or pages[0].get(_PAGE_ROW) != 0:
+        raise FooterError("the index of a column's pages does not begin with the first row")
+    last_row = 0
     for page in pages:
-        offset, size = page.get(_PAGE_OFFSET, -1), page.get(_PAGE_SIZE, -1)
-        if size < 0 or not start <= offset <= end - size:
+        offset, size, row = page.get(_PAGE_OFFSET, -1), page.get(_PAGE_SIZE, -1), page.get(_PAGE_ROW, -1)
+        if size < 0 or not start <= offset <= end - size or not last_row <= row < group.num_rows:
             raise FooterError("the index of a column's pages points out of the column")
         page[_PAGE_OFFSET] = offset + shift
+        last_row = row
     return encode(_without_extension(index))
 
 
