@@ -299,6 +299,13 @@ def test_nothing_appended_is_no_file() -> None:
         RowGroupAppender(io.BytesIO()).finish()
 
 
+def test_a_file_begins_at_its_beginning() -> None:
+    sink = io.BytesIO()
+    sink.write(b"something")
+    with pytest.raises(InvalidArgument, match="first byte"):
+        RowGroupAppender(sink)
+
+
 def test_finished_is_finished() -> None:
     sink = io.BytesIO()
     source = simple()

@@ -22,7 +22,7 @@ from helpers.parquet_files import (
 from parketto.errors import FooterError
 
 ROWS = 3000
-FILTERS = ["id between 1500 and 1520", "s = 's77' and id > 5000", "id in (3, 4100)", "day = date'2020-01-05'"]
+FILTERS = ["id between 1500 and 1520", "s = 's77' and id > 5000", "id in (3, 4100) or day = date'2020-01-05'"]
 
 
 @pytest.fixture(params=[True, False], ids=["vectorized", "row by row"])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import operator
 import struct
 from collections.abc import Iterable, Mapping, Sequence
@@ -55,6 +56,9 @@ class RowGroupAppender:
     """
 
     def __init__(self, sink: IO[bytes], *, same_arrow_schema: SameArrowSchema = operator.eq) -> None:
+        with contextlib.suppress(OSError):  # a pipe does not know
+            if sink.tell():
+                raise InvalidArgument("a Parquet file begins at the first byte, and the sink is not there")
         self._sink, self._same_arrow_schema = sink, same_arrow_schema
         self._first: Footer | None = None
         self._writers: set[bytes | None] = set()

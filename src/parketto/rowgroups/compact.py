@@ -49,7 +49,7 @@ def decode(data: bytes, shape: Shape = _FLAT) -> Fields:
 def decode_first(data: bytes, shape: Shape = _FLAT) -> tuple[Fields, int]:
     """The struct that the bytes begin with, and where it ends."""
     try:
-        return _read_struct(data, 0, shape, 0)
+        return _read_struct(data, 0, shape, 0, {})
     except IndexError:
         raise FooterError("it ends in the middle of a value") from None
 
@@ -96,9 +96,11 @@ def encode_strings(strings: Sequence[bytes]) -> bytes:
     return b"".join(parts)
 
 
-def _read_struct(data: bytes, at: int, shape: Shape, depth: int) -> tuple[Fields, int]:
+def _read_struct(data: bytes, at: int, shape: Shape, depth: int, seen: dict[int, bytes]) -> tuple[Fields, int]:
     # The hot loop: a wide file has tens of thousands of these structs. An index past the end is an IndexError,
-    # which the callers above translate, so that single bytes need no check of their own.
+    # which the callers above translate, so that single bytes need no check of their own. Many raw values are the
+    # same in struct after struct. No value is the beginning of another one, so where the bytes of the last one of
+    # its kind stand again, that is the value, and need not be walked through.
     fields: Fields = {}
     field_id = 0
     end = len(data)
@@ -134,18 +136,23 @@ def _read_struct(data: bytes, at: int, shape: Shape, depth: int) -> tuple[Fields
             fields[place] = data[at : at + size]
             at += size
         elif place in shape:
-            fields[place], at = _read_shaped(data, at, kind, shape[place], depth + 1)
+            fields[place], at = _read_shaped(data, at, kind, shape[place], depth + 1, seen)
+        elif place in seen and data.startswith(seen[place], at):
+            fields[place] = seen[place]
+            at += len(seen[place])
         else:
             start = at
             at = _skip(data, at, kind, depth)
-            fields[place] = data[start:at]
+            fields[place] = seen[place] = data[start:at]
 
 
-def _read_shaped(data: bytes, at: int, kind: int, shape: Shape, depth: int) -> tuple[Any, int]:
+def _read_shaped(
+    data: bytes, at: int, kind: int, shape: Shape, depth: int, seen: dict[int, bytes]
+) -> tuple[Any, int]:
     if depth > _MAX_DEPTH:
         raise FooterError("it is nested too deeply")
     if kind == STRUCT:
-        return _read_struct(data, at, shape, depth)
+        return _read_struct(data, at, shape, depth, seen)
     element, size, at = _list_head(data, at)
     if size and element != STRUCT:
         raise FooterError("a list of structs holds something else")
@@ -154,7 +161,7 @@ def _read_shaped(data: bytes, at: int, kind: int, shape: Shape, depth: int) -> t
         raise IndexError
     structs = []
     for _ in range(size):
-        fields, at = _read_struct(data, at, shape, depth)
+        fields, at = _read_struct(data, at, shape, depth, seen)
         structs.append(fields)
     return structs, at
 

@@ -110,9 +110,9 @@ class Column:
         if meta is None:
             raise FooterError("a column chunk is not described" + (_ENCRYPTED if _is_encrypted(fields) else ""))
         self.meta: Fields = meta
-        for place, name in _REQUIRED:
+        for place in _REQUIRED:
             if meta.get(place, -1) < 0:
-                raise FooterError(f"a column chunk has no valid {name}")
+                raise FooterError(f"field {place >> 4} of a column chunk is missing or wrong")
         #: The bytes of all its pages, headers included.
         self.size: int = meta[MetaKeys.TOTAL_COMPRESSED_SIZE]
         first: int = meta[MetaKeys.DATA_PAGE_OFFSET]
@@ -324,11 +324,11 @@ def read_exactly(source: IO[bytes], start: int, size: int) -> bytes:
 _ENCRYPTED = ": it is encrypted"
 _KEY, _VALUE = key(1, BINARY), key(2, BINARY)
 _REQUIRED = (
-    (MetaKeys.TYPE, "type"),
-    (MetaKeys.CODEC, "codec"),
-    (MetaKeys.NUM_VALUES, "number of values"),
-    (MetaKeys.TOTAL_COMPRESSED_SIZE, "size"),
-    (MetaKeys.DATA_PAGE_OFFSET, "place"),
+    MetaKeys.TYPE,
+    MetaKeys.CODEC,
+    MetaKeys.NUM_VALUES,
+    MetaKeys.TOTAL_COMPRESSED_SIZE,
+    MetaKeys.DATA_PAGE_OFFSET,
 )
 _CRYPTO = frozenset({ChunkKeys.CRYPTO, ChunkKeys.ENCRYPTED_META_DATA})
 
