@@ -84,6 +84,10 @@ class UnreadableFile(ParkettoError, ValueError):
         )
 
 
+class FooterError(ParkettoError, ValueError):
+    """A Parquet footer is damaged, or row groups cannot be copied as they are. Says why; nothing was changed."""
+
+
 class CommitError(ParkettoError):
     """An operation could not be committed. The subclasses say what that means for the dataset."""
 

@@ -13,6 +13,7 @@ SOURCE = Path(__file__).parents[2] / "src" / "parketto"
 # Lower floors never import from higher ones.
 FLOORS = [
     "errors",
+    "rowgroups",
     "storage",
     "layout",
     "plan",

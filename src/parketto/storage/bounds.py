@@ -32,7 +32,7 @@ def bounds(file: FileInfo, column: str) -> tuple[pa.Scalar, pa.Scalar] | None:
 
 
 def row_group_bounds(file: FileInfo, group: RowGroupInfo, column: str) -> tuple[pa.Scalar, pa.Scalar] | None:
-    """The smallest and the largest value of a column in a row group, or None if that is unknown; NaN is neither."""
+    """The smallest and the largest value of a column in a row group, or None if unknown; NaN is neither."""
     kind, stats = _value_type(file, column), group.columns.get(column)
     return None if kind is None or stats is None else _typed(file, column, kind, stats)
 

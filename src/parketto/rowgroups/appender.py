@@ -1,0 +1,237 @@
+"""Writing one Parquet file out of the row groups of others, as the bytes that they are."""
+
+from __future__ import annotations
+
+import contextlib
+import operator
+import struct
+from collections.abc import Iterable, Mapping, Sequence
+from types import TracebackType
+from typing import IO
+
+from parketto.errors import FooterError, InvalidArgument
+from parketto.rowgroups.compact import (
+    BINARY,
+    FALSE,
+    TRUE,
+    Fields,
+    decode,
+    encode,
+    encode_structs,
+    key,
+)
+from parketto.rowgroups.compatible import SameArrowSchema, common_writer, why_not_copied, why_not_together
+from parketto.rowgroups.footer import (
+    MAGIC,
+    ChunkKeys,
+    FileKeys,
+    Footer,
+    GroupKeys,
+    MetaKeys,
+    read_footer,
+)
+from parketto.rowgroups.placing import PlacedChunk, PlacedGroup, place
+from parketto.rowgroups.transfer import check_size, copy_range, write_fully
+
+_MAX_ORDINAL = 2**15 - 1
+_MAX_FOOTER_BYTES = 2**31 - 1
+_MAX_ROWS = 2**63 - 1
+# min_value and max_value, and whether they are exact.
+_ORDERED_BOUNDS = (key(5, BINARY), key(6, BINARY), key(7, TRUE), key(7, FALSE), key(8, TRUE), key(8, FALSE))
+
+
+class RowGroupAppender:
+    """Appends row groups to a new file.
+
+    The first footer's schema and metadata hold for the file; `why_not_together` says which others fit. Pages are
+    copied as they are, and so are Bloom filters; page indexes are held until `finish` and written together
+    before the footer, where readers expect to find all of them at once; if one input has none, they are left out.
+
+    What `append` refuses leaves the file as it was before, so a caller may write those rows in another way and
+    append that. What is not finished is no valid file.
+
+    Args:
+        sink: Where to write: a new binary file.
+        same_arrow_schema: As in `why_not_together`.
+    """
+
+    def __init__(self, sink: IO[bytes], *, same_arrow_schema: SameArrowSchema = operator.eq) -> None:
+        with contextlib.suppress(OSError):  # a pipe does not know
+            if sink.tell():
+                raise InvalidArgument("a Parquet file begins at the first byte, and the sink is not there")
+        self._sink, self._same_arrow_schema = sink, same_arrow_schema
+        self._first: Footer | None = None
+        self._writers: set[bytes | None] = set()
+        self._version = 1
+        self._groups: list[tuple[PlacedGroup, bool]] = []
+        self._num_rows = 0
+        self._orders: bytes | None = None
+        self._position = 0
+        self._open = True
+
+    def __enter__(self) -> RowGroupAppender:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if kind is None and self._open:
+            self.finish()
+        self._open = False
+
+    @property
+    def size_bytes(self) -> int:
+        """The bytes written so far; the footer and page indexes come on top."""
+        return self._position
+
+    @property
+    def num_rows(self) -> int:
+        """The rows of all row groups so far."""
+        return self._num_rows
+
+    @property
+    def num_row_groups(self) -> int:
+        """How many row groups there are so far."""
+        return len(self._groups)
+
+    def append(self, source: IO[bytes], footer: Footer, row_groups: Sequence[int] | None = None) -> None:
+        """Copy row groups of a file.
+
+        Args:
+            source: The file: anything binary that can seek.
+            footer: Its footer, from `read_footer`.
+            row_groups: The numbers of the row groups, in the order wanted; None takes all. Those without rows are
+                left out.
+
+        Raises:
+            FooterError: They cannot be copied as they are; says why.
+        """
+        self._check_open()
+        numbers = range(len(footer.row_groups)) if row_groups is None else row_groups
+        if any(not 0 <= number < len(footer.row_groups) for number in numbers) or len(set(numbers)) < len(numbers):
+            raise InvalidArgument(f"the file has {len(footer.row_groups)} row groups, each of which goes in once")
+        self._check_together(footer)
+        check_size(source, footer.file_size)
+        placement = place(source, footer, numbers, self._position or len(MAGIC))
+        rows = self._num_rows + sum(group.num_rows for group in placement.groups)
+        if rows > _MAX_ROWS:
+            raise FooterError("no file can have so many rows")
+        self._open = False  # until all is copied: half a row group cannot be taken back
+        if not self._position:
+            write_fully(self._sink, MAGIC)
+        for run in placement.runs:
+            copy_range(source, run.start, run.size, self._sink)
+        self._open = True
+        self._position, self._num_rows = placement.end, rows
+        self._groups += [(group, footer.column_orders is not None) for group in placement.groups]
+        self._first = self._first or footer
+        self._orders = self._orders or footer.column_orders
+        self._writers.add(footer.created_by)
+        self._version = max(self._version, footer.fields.get(FileKeys.VERSION, 1))
+
+    def finish(self, key_value_metadata: Mapping[bytes, bytes] | None = None) -> int:
+        """Write what makes it a Parquet file; the file's size. The sink stays open.
+
+        Args:
+            key_value_metadata: What to note in the file instead of the first footer's notes.
+        """
+        self._check_open()
+        if self._first is None:
+            raise InvalidArgument("a file without a schema is no Parquet file: nothing was appended")
+        self._open = False
+        groups = [self._finished(group, ordered=ordered) for group, ordered in self._groups]
+        footer = encode(self._footer(self._first, self._write_indexes(groups), key_value_metadata))
+        if len(footer) > _MAX_FOOTER_BYTES:
+            raise FooterError("the footer would be too long")
+        write_fully(self._sink, footer + struct.pack("<I", len(footer)) + MAGIC)
+        return self._position + len(footer) + 8
+
+    def _check_open(self) -> None:
+        if not self._open:
+            raise InvalidArgument("the file is finished, or was given up")
+
+    def _check_together(self, footer: Footer) -> None:
+        if self._first is None:
+            reason = why_not_copied(footer)
+        else:
+            reason = why_not_together(self._first, footer, same_arrow_schema=self._same_arrow_schema)
+        if reason is None and None not in (self._orders, footer.column_orders):
+            reason = "their bounds are in different orders" if self._orders != footer.column_orders else None
+        if reason is not None:
+            raise FooterError(f"row groups cannot be copied: {reason}")
+
+    def _finished(self, group: PlacedGroup, *, ordered: bool) -> PlacedGroup:
+        """Readers trust bounds whose order the footer declares. Those that came without do not become trusted."""
+        if ordered or self._orders is None:
+            return group
+        return PlacedGroup(group.fields, group.num_rows, [_without_bounds(chunk) for chunk in group.chunks])
+
+    def _write_indexes(self, groups: list[PlacedGroup]) -> list[bytes]:
+        chunks = [chunk for group in groups for chunk in group.chunks]
+        # All columns or none: some readers look at the first one only, others give up at one without.
+        if not all(chunk.offset_index for chunk in chunks):
+            chunks = []
+        for chunk in chunks:
+            self._write_index(
+                chunk, chunk.column_index, ChunkKeys.COLUMN_INDEX_OFFSET, ChunkKeys.COLUMN_INDEX_LENGTH
+            )
+        for chunk in chunks:
+            self._write_index(
+                chunk, chunk.offset_index, ChunkKeys.OFFSET_INDEX_OFFSET, ChunkKeys.OFFSET_INDEX_LENGTH
+            )
+        numbered = len(groups) <= _MAX_ORDINAL + 1
+        return [_encoded(group, number if numbered else None) for number, group in enumerate(groups)]
+
+    def _write_index(self, chunk: PlacedChunk, index: bytes, offset_key: int, length_key: int) -> None:
+        if index:
+            chunk.fields[offset_key], chunk.fields[length_key] = self._position, len(index)
+            write_fully(self._sink, index)
+            self._position += len(index)
+
+    def _footer(self, first: Footer, groups: list[bytes], notes: Mapping[bytes, bytes] | None) -> Fields:
+        fields = first.unknown_fields | {
+            FileKeys.VERSION: self._version,
+            FileKeys.SCHEMA: first.schema,
+            FileKeys.NUM_ROWS: self.num_rows,
+            FileKeys.ROW_GROUPS: encode_structs(groups),
+        }
+        if notes is not None:
+            fields[FileKeys.KEY_VALUES] = encode_structs(
+                [encode({key(1, BINARY): name, key(2, BINARY): value}) for name, value in notes.items()]
+            )
+        elif FileKeys.KEY_VALUES in first.fields:
+            fields[FileKeys.KEY_VALUES] = first.fields[FileKeys.KEY_VALUES]
+        created_by = common_writer(first, self._writers)
+        if created_by is not None:
+            fields[FileKeys.CREATED_BY] = created_by
+        if self._orders is not None:
+            fields[FileKeys.COLUMN_ORDERS] = self._orders
+        return fields
+
+
+def append_files(sources: Iterable[IO[bytes]], sink: IO[bytes]) -> int:
+    """Make one file of all row groups of some files, in order; its size. The files must fit together."""
+    with RowGroupAppender(sink) as out:
+        for source in sources:
+            out.append(source, read_footer(source))
+        return out.finish()
+
+
+def _without_bounds(chunk: PlacedChunk) -> PlacedChunk:
+    meta = decode(chunk.meta)
+    if MetaKeys.STATISTICS in meta:
+        statistics = decode(meta[MetaKeys.STATISTICS])
+        for bound in _ORDERED_BOUNDS:
+            statistics.pop(bound, None)
+        meta[MetaKeys.STATISTICS] = statistics
+    return PlacedChunk(encode(meta), chunk.fields, b"", chunk.offset_index)
+
+
+def _encoded(group: PlacedGroup, ordinal: int | None) -> bytes:
+    fields = dict(group.fields)
+    had_ordinal = fields.pop(GroupKeys.ORDINAL, None) is not None
+    if had_ordinal and ordinal is not None:
+        fields[GroupKeys.ORDINAL] = ordinal
+    chunks = [encode(chunk.fields | {ChunkKeys.META_DATA: chunk.meta}) for chunk in group.chunks]
+    fields[GroupKeys.COLUMNS] = encode_structs(chunks)
+    return encode(fields)

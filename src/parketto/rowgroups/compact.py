@@ -1,0 +1,323 @@
+"""Thrift's compact protocol, as far as Parquet footers need it: structs in, structs out, nothing lost on the way.
+
+A struct becomes a dictionary. Its keys say which field it is *and* how that was written (`key`), so a field of
+an unknown number, or of an unexpected type, is just one more entry and is written again as it was. What is
+inside of a struct stays raw bytes unless a `Shape` asks for more: the raw form of a value does not depend on
+where it stands, so it can be spliced into another footer, and most of a footer is never taken apart.
+
+Bytes come from files that anybody may have written. Every length is compared with what is left before
+anything is made of it, nesting has a limit, and whatever is wrong is a `FooterError`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any, TypeAlias
+
+from parketto.errors import FooterError
+
+TRUE, FALSE, I8, I16, I32, I64, DOUBLE, BINARY, LIST, SET, MAP, STRUCT = range(1, 13)
+
+#: Values by `key`: integers as such, BINARY as its content, the rest raw, or decoded where the shape says so.
+Fields: TypeAlias = dict[int, Any]
+#: The inner structs to decode, by key: a LIST is one of structs.
+Shape: TypeAlias = Mapping[int, Any]
+
+# Footers nest about eight deep.
+_MAX_DEPTH = 32
+_BITS = {I16: 16, I32: 32, I64: 64}
+_FLAT: Shape = {}
+
+
+def key(field_id: int, kind: int) -> int:
+    """The key of a field in `Fields`.
+
+    >>> key(9, I64)
+    150
+    """
+    return field_id << 4 | kind
+
+
+def decode(data: bytes, shape: Shape = _FLAT) -> Fields:
+    """The struct that the bytes are, all of them."""
+    fields, end = decode_first(data, shape)
+    if end != len(data):
+        raise FooterError(f"{len(data) - end} bytes follow where nothing should")
+    return fields
+
+
+def decode_first(data: bytes, shape: Shape = _FLAT) -> tuple[Fields, int]:
+    """The struct that the bytes begin with, and where it ends."""
+    try:
+        return _read_struct(data, 0, shape, 0, {})
+    except IndexError:
+        raise FooterError("it ends in the middle of a value") from None
+
+
+def decode_list(data: bytes, kind: int) -> list[bytes]:
+    """The elements of a raw LIST of structs, each raw; or of strings, their content."""
+    found = []
+    try:
+        found_kind, size, at = _list_head(data, 0)
+        if size and found_kind != kind:
+            raise FooterError("a list holds something else than it should")
+        for _ in range(size):
+            end = _skip(data, at, kind, 0)
+            if kind == BINARY:
+                at = _varint(data, at)[1]
+            found.append(data[at:end])
+            at = end
+    except IndexError:
+        raise FooterError("it ends in the middle of a list") from None
+    return found
+
+
+def encode(fields: Fields) -> bytes:
+    """The bytes of a struct: fields in the order of their numbers.
+
+    >>> encode({key(1, I32): 1, key(6, BINARY): b"me"}).hex()
+    '150258026d6500'
+    """
+    parts: list[bytes] = []
+    _write_struct(parts, fields)
+    return b"".join(parts)
+
+
+def encode_structs(structs: Sequence[bytes]) -> bytes:
+    """A raw LIST of structs that are encoded already."""
+    return _list_header(len(structs), STRUCT) + b"".join(structs)
+
+
+def encode_strings(strings: Sequence[bytes]) -> bytes:
+    """A raw LIST of strings."""
+    parts = [_list_header(len(strings), BINARY)]
+    for string in strings:
+        parts += (_write_varint(len(string)), string)
+    return b"".join(parts)
+
+
+def _read_struct(data: bytes, at: int, shape: Shape, depth: int, seen: dict[int, bytes]) -> tuple[Fields, int]:
+    # The hot loop: a wide file has tens of thousands of these structs. An index past the end is an IndexError,
+    # which the callers above translate, so that single bytes need no check of their own. Many raw values are the
+    # same in struct after struct. No value is the beginning of another one, so where the bytes of the last one of
+    # its kind stand again, that is the value, and need not be walked through.
+    fields: Fields = {}
+    field_id = 0
+    end = len(data)
+    while True:
+        head = data[at]
+        at += 1
+        if not head:
+            return fields, at
+        kind = head & 15
+        if head > 15:
+            field_id += head >> 4
+        else:
+            value, at = _varint(data, at)
+            field_id = value >> 1 ^ -(value & 1)
+        if not 0 < field_id < 32768:
+            raise FooterError(f"there is no field {field_id}")
+        place = field_id << 4 | kind
+        if 4 <= kind <= 6:
+            value = data[at]
+            at += 1
+            if value > 127:
+                value, at = _varint(data, at - 1)
+                if value >> _BITS[kind]:
+                    raise FooterError(f"field {field_id} is a number of more than {_BITS[kind]} bits")
+            fields[place] = value >> 1 ^ -(value & 1)
+        elif kind == 8:
+            size = data[at]
+            at += 1
+            if size > 127:
+                size, at = _varint(data, at - 1)
+            if size > end - at:
+                raise IndexError
+            fields[place] = data[at : at + size]
+            at += size
+        elif place in shape:
+            fields[place], at = _read_shaped(data, at, kind, shape[place], depth + 1, seen)
+        elif place in seen and data.startswith(seen[place], at):
+            fields[place] = seen[place]
+            at += len(seen[place])
+        else:
+            start = at
+            at = _skip(data, at, kind, depth)
+            fields[place] = seen[place] = data[start:at]
+
+
+def _read_shaped(
+    data: bytes, at: int, kind: int, shape: Shape, depth: int, seen: dict[int, bytes]
+) -> tuple[Any, int]:
+    if depth > _MAX_DEPTH:
+        raise FooterError("it is nested too deeply")
+    if kind == STRUCT:
+        return _read_struct(data, at, shape, depth, seen)
+    element, size, at = _list_head(data, at)
+    if size and element != STRUCT:
+        raise FooterError("a list of structs holds something else")
+    # A struct that we look into has a field at least; a list of nothings would be a list of many dictionaries.
+    if size * 3 > len(data) - at:
+        raise IndexError
+    structs = []
+    for _ in range(size):
+        fields, at = _read_struct(data, at, shape, depth, seen)
+        structs.append(fields)
+    return structs, at
+
+
+def _skip(data: bytes, at: int, kind: int, depth: int) -> int:
+    """Where a value ends."""
+    if kind == 12:
+        if depth > _MAX_DEPTH:
+            raise FooterError("it is nested too deeply")
+        while True:
+            head = data[at]
+            at += 1
+            if not head:
+                return at
+            if head < 16:
+                at = _varint(data, at)[1]
+            kind = head & 15
+            if 4 <= kind <= 6:
+                at += 1
+                if data[at - 1] > 127:
+                    at = _varint(data, at - 1)[1]
+            elif kind == 8:
+                size = data[at]
+                at += 1
+                if size > 127:
+                    size, at = _varint(data, at - 1)
+                at += size
+                if at > len(data):
+                    raise IndexError
+            elif not 1 <= kind <= 2:
+                at = _skip(data, at, kind, depth + 1)
+    if kind == 9 or kind == 10:
+        if depth > _MAX_DEPTH:
+            raise FooterError("it is nested too deeply")
+        kind, size, at = _list_head(data, at)
+        for _ in range(size):
+            at = _skip_element(data, at, kind, depth + 1)
+        return at
+    if 1 <= kind <= 2:
+        return at
+    if kind == 11:
+        return _skip_map(data, at, depth + 1)
+    return _skip_element(data, at, kind, depth)
+
+
+def _skip_element(data: bytes, at: int, kind: int, depth: int) -> int:
+    """Where an element of a list or a map ends; there a truth value takes a byte."""
+    if 4 <= kind <= 6:
+        return at + 1 if data[at] < 128 else _varint(data, at)[1]
+    if kind == 8:
+        size, at = _varint(data, at)
+        at += size
+    elif 1 <= kind <= 3:
+        at += 1
+    elif kind == 7:
+        at += 8
+    elif 9 <= kind <= 12:
+        return _skip(data, at, kind, depth)
+    else:
+        raise FooterError(f"there is no type {kind}")
+    if at > len(data):
+        raise IndexError
+    return at
+
+
+def _skip_map(data: bytes, at: int, depth: int) -> int:
+    if depth > _MAX_DEPTH:
+        raise FooterError("it is nested too deeply")
+    size, at = _varint(data, at)
+    if not size:
+        return at
+    if size > len(data) - at:
+        raise IndexError
+    kinds = data[at]
+    at += 1
+    for _ in range(size):
+        at = _skip_element(data, at, kinds >> 4, depth)
+        at = _skip_element(data, at, kinds & 15, depth)
+    return at
+
+
+def _list_head(data: bytes, at: int) -> tuple[int, int, int]:
+    head = data[at]
+    at += 1
+    size = head >> 4
+    if size == 15:
+        size, at = _varint(data, at)
+    # Every element takes a byte at least.
+    if size > len(data) - at:
+        raise IndexError
+    return head & 15, size, at
+
+
+def _varint(data: bytes, at: int) -> tuple[int, int]:
+    value = shift = 0
+    while True:
+        byte = data[at]
+        at += 1
+        value |= (byte & 127) << shift
+        if byte < 128:
+            break
+        shift += 7
+        if shift > 63:
+            raise FooterError("a number has more than 64 bits")
+    if value >> 64:
+        raise FooterError("a number has more than 64 bits")
+    return value, at
+
+
+_BYTES = [bytes([number]) for number in range(256)]
+
+
+def _write_varint(value: int) -> bytes:
+    if value < 128:
+        return _BYTES[value]
+    if value < 16384:
+        return bytes((value & 127 | 128, value >> 7))
+    if value < 2097152:
+        return bytes((value & 127 | 128, value >> 7 & 127 | 128, value >> 14))
+    parts = bytearray()
+    while value > 127:
+        parts.append(value & 127 | 128)
+        value >>= 7
+    parts.append(value)
+    return bytes(parts)
+
+
+def _list_header(size: int, kind: int) -> bytes:
+    return _BYTES[size << 4 | kind] if size < 15 else _BYTES[240 | kind] + _write_varint(size)
+
+
+def _write_struct(parts: list[bytes], fields: Fields) -> None:
+    last = 0
+    for place in sorted(fields):
+        value = fields[place]
+        field_id, kind = place >> 4, place & 15
+        delta = field_id - last
+        if 0 < delta < 16:
+            parts.append(_BYTES[delta << 4 | kind])
+        else:
+            parts.append(_BYTES[kind] + _write_varint(field_id << 1))
+        last = field_id
+        if 4 <= kind <= 6:
+            if 0 <= value < 64:
+                parts.append(_BYTES[value << 1])
+            else:
+                parts.append(_write_varint((value << 1 ^ value >> 63) & 0xFFFFFFFFFFFFFFFF))
+        elif kind == 8:
+            parts.append(_write_varint(len(value)))
+            parts.append(value)
+        elif isinstance(value, bytes):
+            parts.append(value)
+        elif kind == STRUCT:
+            _write_struct(parts, value)
+        else:
+            parts.append(_list_header(len(value), STRUCT))
+            for element in value:
+                _write_struct(parts, element)
+    parts.append(b"\0")

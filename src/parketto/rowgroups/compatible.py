@@ -1,0 +1,147 @@
+"""Which files' row groups may stand in one file: those that every reader reads by the same rules.
+
+A footer holds for all of its row groups. So whatever a reader takes from it must be the same in the files that
+the row groups come from: the schema, the calendar of old dates, how much of a writer's work to believe.
+"""
+
+from __future__ import annotations
+
+import operator
+import re
+from collections.abc import Callable
+from importlib.metadata import PackageNotFoundError, version
+
+from parketto.rowgroups.footer import Footer
+from parketto.rowgroups.schema import INT96, difference
+
+#: Says whether two `ARROW:schema` entries make Arrow read the same. Arrow's own notes are part of the entry.
+SameArrowSchema = Callable[[bytes | None, bytes | None], bool]
+
+_ARROW_SCHEMA = b"ARROW:schema"
+_SPARK_VERSION = b"org.apache.spark.version"
+# Spark asks which calendar dates before 1582 are in, and in which time zone they were converted. Hive has its own.
+_CALENDAR_KEYS = (
+    b"org.apache.spark.legacyDateTime",
+    b"org.apache.spark.legacyINT96",
+    b"org.apache.spark.timeZone",
+    b"writer.time.zone",
+    b"writer.date.proleptic",
+    b"writer.zone.conversion.legacy",
+)
+# GeoParquet notes the area that a file covers, and readers skip files by it.
+_AREA_KEY = b"geo"
+# What changed how Spark writes them. It compares versions as texts.
+_SPARK_TURNS = (b"3.0.0", b"3.1.0")
+_WRITER = re.compile(rb"(.*?)\s+version\s*v?(\d+)\.(\d+)(?:\.(\d+))?")
+# Readers work around what older versions of these did wrong: bounds of text and of unsigned numbers, delta encoded
+# text, compressed pages said not to be.
+_SOUND_SINCE = {b"parquet-mr": (1, 10, 0), b"parquet-cpp": (2, 0, 0)}
+# Its column chunks are longer than they say; readers look behind them.
+_SHORT_CHUNKS = (b"parquet-mr", (1, 2, 9))
+
+
+def why_not_copied(footer: Footer) -> str | None:
+    """Why no row group of the file can be copied, whatever file it goes to."""
+    writer = _writer(footer.created_by)
+    if writer is not None and writer[0] == _SHORT_CHUNKS[0] and writer[1] < _SHORT_CHUNKS[1]:
+        return "its writer did not count the headers of dictionaries"
+    return footer.elsewhere
+
+
+def why_not_together(
+    first: Footer, other: Footer, *, same_arrow_schema: SameArrowSchema = operator.eq
+) -> str | None:
+    """Why row groups of two files cannot stand in one file, with the first one's schema and metadata.
+
+    Args:
+        first: The footer whose schema and metadata hold for all.
+        other: The footer of a file whose row groups are to be added.
+        same_arrow_schema: Whether Arrow reads the same with two `ARROW:schema` entries, None where there is none.
+            Their bytes are compared unless the caller knows better.
+
+    Returns:
+        A reason in words, or None if they can.
+    """
+    return (
+        why_not_copied(first)
+        or why_not_copied(other)
+        or difference(first.schema, other.schema)
+        or _why_not_metadata(first, other, same_arrow_schema)
+        or _why_not_writers(first, other)
+    )
+
+
+def common_writer(first: Footer, texts: set[bytes | None]) -> bytes | None:
+    """What a file says that it was created by, given what its row groups' files say.
+
+    Hive and Spark can be told to shift INT96 timestamps of all writers but parquet-mr, so its name stays on those.
+    """
+    if len(texts) == 1 or (_has_int96(first) and _is_parquet_mr(first)):
+        return first.created_by
+    return f"parketto version {_own_version()} (build row-group-copy)".encode()
+
+
+def _why_not_metadata(first: Footer, other: Footer, same_arrow_schema: SameArrowSchema) -> str | None:
+    one, two = first.key_value_metadata, other.key_value_metadata
+    if not same_arrow_schema(one.get(_ARROW_SCHEMA), two.get(_ARROW_SCHEMA)):
+        return "Arrow's notes on the schema differ"
+    if one.get(_AREA_KEY) != two.get(_AREA_KEY):
+        return "notes on the area that they cover differ"
+    if any(leaf.temporal for leaf in first.leaves):
+        for entry in _CALENDAR_KEYS:
+            # An empty entry says as much as none with a value: Spark asks whether it is there.
+            if (entry in one) != (entry in two) or one.get(entry) != two.get(entry):
+                return f"{entry.decode()!r} differs, and with it what dates mean"
+        if _spark_turn(first) != _spark_turn(other):
+            return f"{_SPARK_VERSION.decode()!r} differs so much that dates mean something else"
+    if first.unknown_fields != other.unknown_fields:
+        return "their footers say different things that this version does not know"
+    mine, theirs = first.column_orders, other.column_orders
+    # Bounds without a declared order can be left out; those in another one could not even be told apart.
+    if mine is not None and theirs is not None and mine != theirs:
+        return "their bounds are in different orders"
+    return None
+
+
+def _why_not_writers(first: Footer, other: Footer) -> str | None:
+    if first.created_by == other.created_by:
+        return None
+    for footer in (first, other):
+        writer = _writer(footer.created_by)
+        if writer is None:
+            return "one of the writers does not tell its version, and readers trust it less for that"
+        if writer[1] < _SOUND_SINCE.get(writer[0], ()):
+            return (
+                f"readers treat files of {(footer.created_by or b'').decode(errors='replace')!r} in a special way"
+            )
+    if _has_int96(first) and _is_parquet_mr(first) != _is_parquet_mr(other):
+        return "INT96 timestamps mean something else, depending on the writer"
+    return None
+
+
+def _spark_turn(footer: Footer) -> int | None:
+    text = footer.key_value_metadata.get(_SPARK_VERSION)
+    return None if text is None else sum(text >= turn for turn in _SPARK_TURNS)
+
+
+def _writer(created_by: bytes | None) -> tuple[bytes, tuple[int, int, int]] | None:
+    found = _WRITER.match(created_by or b"")
+    if found is None or max(map(len, found.groups(b"0")[1:])) > 9:
+        return None
+    name, major, minor, patch = found.groups(b"0")
+    return name, (int(major), int(minor), int(patch))
+
+
+def _is_parquet_mr(footer: Footer) -> bool:
+    return (footer.created_by or b"").startswith(b"parquet-mr")
+
+
+def _has_int96(footer: Footer) -> bool:
+    return any(leaf.physical_type == INT96 for leaf in footer.leaves)
+
+
+def _own_version() -> str:
+    try:
+        return version("parketto")
+    except PackageNotFoundError:
+        return "0.0.0"  # run from its sources

@@ -1,0 +1,349 @@
+"""Parquet footers as plain data: what a footer says, field by field, with everything it holds kept for writing."""
+
+from __future__ import annotations
+
+import io
+import struct
+from collections.abc import Mapping
+from functools import cached_property
+from typing import IO, Any
+
+from parketto.errors import FooterError
+from parketto.rowgroups.compact import (
+    BINARY,
+    I16,
+    I32,
+    I64,
+    LIST,
+    STRUCT,
+    Fields,
+    Shape,
+    decode,
+    decode_list,
+    key,
+)
+from parketto.rowgroups.schema import Leaf, read_schema
+
+MAGIC = b"PAR1"
+_ENCRYPTED_MAGIC = b"PARE"
+# Most footers fit into this many bytes: then one ranged read gets them.
+_TAIL_BYTES = 64 * 1024
+# Far beyond any footer that serves its readers; decoded it takes many times its size.
+_MAX_BYTES = 128 * 1024 * 1024
+
+
+class FileKeys:
+    """Fields of FileMetaData."""
+
+    VERSION = key(1, I32)
+    SCHEMA = key(2, LIST)
+    NUM_ROWS = key(3, I64)
+    ROW_GROUPS = key(4, LIST)
+    KEY_VALUES = key(5, LIST)
+    CREATED_BY = key(6, BINARY)
+    COLUMN_ORDERS = key(7, LIST)
+    ENCRYPTION = key(8, STRUCT)
+    SIGNING_KEY = key(9, BINARY)
+
+
+class GroupKeys:
+    """Fields of RowGroup."""
+
+    COLUMNS = key(1, LIST)
+    TOTAL_BYTE_SIZE = key(2, I64)
+    NUM_ROWS = key(3, I64)
+    SORTING_COLUMNS = key(4, LIST)
+    FILE_OFFSET = key(5, I64)
+    TOTAL_COMPRESSED_SIZE = key(6, I64)
+    ORDINAL = key(7, I16)
+
+
+class ChunkKeys:
+    """Fields of ColumnChunk."""
+
+    FILE_PATH = key(1, BINARY)
+    FILE_OFFSET = key(2, I64)
+    META_DATA = key(3, STRUCT)
+    OFFSET_INDEX_OFFSET = key(4, I64)
+    OFFSET_INDEX_LENGTH = key(5, I32)
+    COLUMN_INDEX_OFFSET = key(6, I64)
+    COLUMN_INDEX_LENGTH = key(7, I32)
+    CRYPTO = key(8, STRUCT)
+    ENCRYPTED_META_DATA = key(9, BINARY)
+
+
+class MetaKeys:
+    """Fields of ColumnMetaData."""
+
+    TYPE = key(1, I32)
+    ENCODINGS = key(2, LIST)
+    PATH = key(3, LIST)
+    CODEC = key(4, I32)
+    NUM_VALUES = key(5, I64)
+    TOTAL_UNCOMPRESSED_SIZE = key(6, I64)
+    TOTAL_COMPRESSED_SIZE = key(7, I64)
+    DATA_PAGE_OFFSET = key(9, I64)
+    INDEX_PAGE_OFFSET = key(10, I64)
+    DICTIONARY_PAGE_OFFSET = key(11, I64)
+    STATISTICS = key(12, STRUCT)
+    BLOOM_OFFSET = key(14, I64)
+    BLOOM_LENGTH = key(15, I32)
+
+
+# The format keeps this number free for extensions. One of a whole footer is that footer again in another form,
+# with offsets of its own, so what holds offsets loses it when it is copied.
+EXTENSION_FIELD = 32767
+FOOTER_SHAPE: Shape = {
+    FileKeys.ROW_GROUPS: {GroupKeys.COLUMNS: {ChunkKeys.META_DATA: {}}},
+}
+_KNOWN_FILE_KEYS = frozenset(value for name, value in vars(FileKeys).items() if name.isupper())
+
+
+class Column:
+    """A column chunk: one leaf column of one row group."""
+
+    __slots__ = ("fields", "meta", "size", "start")
+
+    def __init__(self, fields: Fields) -> None:
+        self.fields = fields
+        meta = fields.get(ChunkKeys.META_DATA)
+        if meta is None:
+            raise FooterError("a column chunk is not described" + (_ENCRYPTED if _is_encrypted(fields) else ""))
+        self.meta: Fields = meta
+        for place in _REQUIRED:
+            if meta.get(place, -1) < 0:
+                raise FooterError(f"field {place >> 4} of a column chunk is missing or wrong")
+        #: The bytes of all its pages, headers included.
+        self.size: int = meta[MetaKeys.TOTAL_COMPRESSED_SIZE]
+        first: int = meta[MetaKeys.DATA_PAGE_OFFSET]
+        dictionary: int = meta.get(MetaKeys.DICTIONARY_PAGE_OFFSET, 0)
+        #: Where its first page is. Some writers leave 0 or nonsense where there is no dictionary.
+        self.start = dictionary if 0 < dictionary < first else first
+
+    @property
+    def physical_type(self) -> int:
+        """The number of its physical type."""
+        return _number(self.meta, MetaKeys.TYPE)
+
+    @property
+    def codec(self) -> int:
+        """The number of its compression codec."""
+        return _number(self.meta, MetaKeys.CODEC)
+
+    @property
+    def path(self) -> tuple[str, ...]:
+        """The names that lead to the column."""
+        return tuple(
+            name.decode(errors="surrogateescape") for name in decode_list(self.meta[MetaKeys.PATH], BINARY)
+        )
+
+    @property
+    def num_values(self) -> int:
+        """Its values, nulls included."""
+        return _number(self.meta, MetaKeys.NUM_VALUES)
+
+    @property
+    def offset_index(self) -> tuple[int, int] | None:
+        """Where the places of its pages are listed, and in how many bytes."""
+        return _range(self.fields, ChunkKeys.OFFSET_INDEX_OFFSET, ChunkKeys.OFFSET_INDEX_LENGTH)
+
+    @property
+    def column_index(self) -> tuple[int, int] | None:
+        """Where the bounds of its pages are listed, and in how many bytes."""
+        return _range(self.fields, ChunkKeys.COLUMN_INDEX_OFFSET, ChunkKeys.COLUMN_INDEX_LENGTH)
+
+    @property
+    def bloom_filter(self) -> tuple[int, int | None] | None:
+        """Where its Bloom filter is, and in how many bytes; older writers do not say that."""
+        offset = self.meta.get(MetaKeys.BLOOM_OFFSET, 0)
+        return (offset, self.meta.get(MetaKeys.BLOOM_LENGTH)) if offset else None
+
+
+class RowGroup:
+    """A row group, and its columns in the order of the schema."""
+
+    __slots__ = ("columns", "fields")
+
+    def __init__(self, fields: Fields) -> None:
+        self.fields = fields
+        if self.num_rows < 0:
+            raise FooterError("a row group has no valid number of rows")
+        self.columns = [Column(chunk) for chunk in fields.get(GroupKeys.COLUMNS, ())]
+
+    @property
+    def num_rows(self) -> int:
+        """How many rows it has."""
+        return int(self.fields.get(GroupKeys.NUM_ROWS, -1))
+
+    @property
+    def total_byte_size(self) -> int:
+        """Its bytes before compression."""
+        return int(self.fields.get(GroupKeys.TOTAL_BYTE_SIZE, 0))
+
+    @property
+    def total_compressed_size(self) -> int:
+        """The bytes of its pages."""
+        return sum(column.size for column in self.columns)
+
+    @property
+    def ordinal(self) -> int | None:
+        """Its number in the file, where the writer says it."""
+        return self.fields.get(GroupKeys.ORDINAL)
+
+    @property
+    def sorting_columns(self) -> bytes:
+        """The order that its rows declare, raw; empty if none."""
+        return bytes(self.fields.get(GroupKeys.SORTING_COLUMNS, b""))
+
+
+class Footer:
+    """What the end of a Parquet file says.
+
+    Args:
+        fields: The decoded FileMetaData.
+        file_size: The size of the file.
+        data_end: Where the footer begins: all that it refers to lies before.
+    """
+
+    def __init__(self, fields: Fields, file_size: int, data_end: int) -> None:
+        self.fields, self.file_size, self.data_end = fields, file_size, data_end
+        if FileKeys.ENCRYPTION in fields or FileKeys.SIGNING_KEY in fields:
+            raise FooterError("its columns are encrypted")
+        if FileKeys.SCHEMA not in fields:
+            raise FooterError("it has no schema")
+        self.row_groups = [RowGroup(group) for group in fields.get(FileKeys.ROW_GROUPS, ())]
+        rows = sum(group.num_rows for group in self.row_groups)
+        if fields.get(FileKeys.NUM_ROWS) != rows:
+            raise FooterError(f"its row groups have {rows} rows, not {fields.get(FileKeys.NUM_ROWS)}")
+
+    @property
+    def num_rows(self) -> int:
+        """How many rows the file has."""
+        return _number(self.fields, FileKeys.NUM_ROWS)
+
+    @property
+    def schema(self) -> bytes:
+        """The schema, raw."""
+        return bytes(self.fields[FileKeys.SCHEMA])
+
+    @cached_property
+    def leaves(self) -> tuple[Leaf, ...]:
+        """The columns of each row group."""
+        return read_schema(self.schema).leaves
+
+    @cached_property
+    def key_value_metadata(self) -> Mapping[bytes, bytes | None]:
+        """What writers have noted beside the schema. The first of two equal keys counts."""
+        found: dict[bytes, bytes | None] = {}
+        for raw in decode_list(self.fields.get(FileKeys.KEY_VALUES, b"\x0c"), STRUCT):
+            entry = decode(raw)
+            found.setdefault(entry.get(_KEY, b""), entry.get(_VALUE))
+        return found
+
+    @cached_property
+    def elsewhere(self) -> str | None:
+        """What keeps a column's pages from being read from this file, if anything does."""
+        for group in self.row_groups:
+            for column in group.columns:
+                if column.fields.get(ChunkKeys.FILE_PATH):
+                    return "its columns are in other files"
+                if _is_encrypted(column.fields):
+                    return "its columns are encrypted"
+        return None
+
+    @property
+    def created_by(self) -> bytes | None:
+        """The writer's name for itself."""
+        return self.fields.get(FileKeys.CREATED_BY)
+
+    @property
+    def column_orders(self) -> bytes | None:
+        """In which order bounds are meant, raw. Without it readers do not trust all of them."""
+        return self.fields.get(FileKeys.COLUMN_ORDERS)
+
+    @property
+    def unknown_fields(self) -> Fields:
+        """What this version of Parketto does not know."""
+        return {
+            place: value
+            for place, value in self.fields.items()
+            if place not in _KNOWN_FILE_KEYS and place >> 4 != EXTENSION_FIELD
+        }
+
+
+def read_footer(source: IO[bytes]) -> Footer:
+    """Read the footer of a Parquet file: anything binary that can seek.
+
+    Raises:
+        FooterError: It is no Parquet file, or a damaged or encrypted one.
+    """
+    size = size_of(source)
+    if size < 12:
+        raise FooterError(f"{size} bytes are no Parquet file")
+    tail = read_exactly(source, max(0, size - _TAIL_BYTES), min(size, _TAIL_BYTES))
+    length, magic = struct.unpack("<I4s", tail[-8:])
+    if magic == _ENCRYPTED_MAGIC:
+        raise FooterError("its footer is encrypted")
+    head = tail[:4] if len(tail) == size else read_exactly(source, 0, 4)
+    if magic != MAGIC or head != MAGIC:
+        raise FooterError("it does not begin and end as a Parquet file does")
+    if length > _MAX_BYTES:
+        raise FooterError(f"a footer of {length} bytes is too long")
+    if length > size - 12:
+        raise FooterError(f"a footer of {length} bytes does not fit into a file of {size}")
+    data = tail[-8 - length : -8] if length + 8 <= len(tail) else read_exactly(source, size - 8 - length, length)
+    return parse_footer(data, size)
+
+
+def parse_footer(data: bytes, file_size: int) -> Footer:
+    """The footer that these bytes are: what stands between the data and the last eight bytes of a file."""
+    # Whatever follows the struct would be a signature, and the columns encrypted: so there must be nothing.
+    return Footer(decode(data, FOOTER_SHAPE), file_size, file_size - 8 - len(data))
+
+
+def size_of(source: IO[bytes]) -> int:
+    """How many bytes a file has."""
+    source.seek(0, io.SEEK_END)
+    return source.tell()
+
+
+def read_exactly(source: IO[bytes], start: int, size: int) -> bytes:
+    """So many bytes from there; that they are all there has been checked, so fewer mean a changed file."""
+    source.seek(start)
+    parts = []
+    missing = size
+    while missing:
+        part = source.read(missing)
+        if not part:
+            raise FooterError(f"the file ends at byte {start + size - missing}: it has changed while it was read")
+        parts.append(bytes(part))
+        missing -= len(part)
+    return parts[0] if len(parts) == 1 else b"".join(parts)
+
+
+_ENCRYPTED = ": it is encrypted"
+_KEY, _VALUE = key(1, BINARY), key(2, BINARY)
+_REQUIRED = (
+    MetaKeys.TYPE,
+    MetaKeys.CODEC,
+    MetaKeys.NUM_VALUES,
+    MetaKeys.TOTAL_COMPRESSED_SIZE,
+    MetaKeys.DATA_PAGE_OFFSET,
+)
+_CRYPTO = frozenset({ChunkKeys.CRYPTO, ChunkKeys.ENCRYPTED_META_DATA})
+
+
+def _is_encrypted(fields: Fields) -> bool:
+    return not _CRYPTO.isdisjoint(fields)
+
+
+def _number(fields: Fields, place: int) -> int:
+    value: int = fields[place]
+    return value
+
+
+def _range(fields: Fields, offset_key: int, length_key: int) -> tuple[int, int] | None:
+    offset: Any = fields.get(offset_key)
+    length: Any = fields.get(length_key)
+    # Writers without an index leave both out, or put 0.
+    return (offset, length) if offset and length else None
