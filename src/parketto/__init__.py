@@ -39,6 +39,7 @@ from parketto.handlers import (
     compact_parquet_dataset_pyarrow,
     optimize_parquet_dataset_pyarrow,
 )
+from parketto.operations.suggest import Advice, Suggestion
 from parketto.plan.expressions import sql
 from parketto.plan.merge import MergeStats
 from parketto.plan.rewrite import FileGroup
@@ -59,6 +60,7 @@ __version__ = _version("parketto")
 _logging.getLogger(__name__).addHandler(_logging.NullHandler())
 
 __all__ = [
+    "Advice",
     "AuthenticationFailed",
     "AwsStorageOptions",
     "CRUDStats",
@@ -98,6 +100,7 @@ __all__ = [
     "SizeEstimate",
     "SparkParquetHandler",
     "StorageOptions",
+    "Suggestion",
     "TransformFailed",
     "UnreadableFile",
     "WriteStats",

@@ -14,7 +14,7 @@ from fsspec import AbstractFileSystem
 from parketto.commit.recovery import list_settled
 from parketto.commit.workspace import Workspace
 from parketto.layout.order import check_orderable
-from parketto.plan.clustering import DEFAULT_CURVE, check_clustering, plan_clustering
+from parketto.plan.clustering import DEFAULT_CURVE, Curve, check_clustering, plan_clustering
 from parketto.plan.limits import Thresholds, check_columns_exist
 from parketto.plan.rewrite import (
     FileGroup,
@@ -104,7 +104,7 @@ def plan_optimize_groups(
     sample_schema: pa.Schema,
     target_mb_per_file: float | None = None,
     target_rows_per_file: int | None = None,
-    curve: str = DEFAULT_CURVE,
+    curve: Curve = DEFAULT_CURVE,
 ) -> GroupPlan:
     """Plan which files to lay out together. Pure: no file is touched.
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, Literal
 
 from parketto.dataset.editing import EditableDataset
@@ -13,9 +13,10 @@ from parketto.kernels.write import Output
 from parketto.kernels.writer import FileFormat
 from parketto.operations.maintain import MaintenanceReport, maintain
 from parketto.operations.repartition import repartition
+from parketto.operations.suggest import Advice, suggest
 from parketto.operations.write import write
-from parketto.plan.clustering import DEFAULT_CURVE, check_clustering, plan_clustering
-from parketto.plan.limits import CompactionScope, Thresholds, check_codec, check_max_rows
+from parketto.plan.clustering import DEFAULT_CURVE, Curve, check_clustering, plan_clustering
+from parketto.plan.limits import CompactionScope, Thresholds, check_codec, check_max_rows, check_positive_whole
 from parketto.plan.naming import Naming, NamingScheme
 from parketto.plan.rewrite import (
     RewritePlan,
@@ -182,7 +183,7 @@ class Dataset(EditableDataset):
         compression: str | None = None,
         dry_run: bool = False,
         *,
-        curve: Literal["hilbert", "zorder", "linear"] = DEFAULT_CURVE,
+        curve: Curve = DEFAULT_CURVE,
         progress: ProgressCallback | None = None,
     ) -> MaintenanceStats:
         """Lay out the rows of each partition so that queries on any of the columns can skip most of them.
@@ -236,6 +237,46 @@ class Dataset(EditableDataset):
             progress=progress,
             stats_columns=clustering.columns,
         ).stats
+
+    def suggest(
+        self,
+        queries: Sequence[Any] | Mapping[Any, float],
+        target_mb_per_file: float | None = None,
+        partition_filter: PartitionFilter = None,
+        *,
+        max_columns: int = 4,
+        progress: ProgressCallback | None = None,
+    ) -> Advice:
+        """Propose columns to lay the dataset out by, from what queries look for. Nothing is written.
+
+        Layouts are tried on a sample of the rows, so that skew, correlations and columns of few distinct values
+        count for what they are.
+
+        Args:
+            queries: Conditions as for `delete` (`"user = 7"`, expressions), and names of columns that are queried
+                by ranges of 1 % of the rows. A mapping gives them weights, such as how often they run.
+            target_mb_per_file: How large files would be, as for `optimize`.
+            partition_filter: Which partitions to look at.
+            max_columns: How many columns to propose at most.
+            progress: Called with a `Progress` whenever a piece of the sampling is done.
+
+        Returns:
+            `suggestions`, the best first, each with `columns` and `curve` for `optimize`, the share of the row
+            groups that queries would read on average (`reads`) and each for itself (`reads_by_query`);
+            `reads_now`, what they read of the dataset as it is; and `distinct_values` of each column.
+
+        Example:
+            >>> import pyarrow as pa
+            >>> clicks = Dataset("memory://suggest-example", engine="pyarrow")
+            >>> rows = {"user": [n * 7919 % 10_007 for n in range(100_000)], "at": list(range(100_000))}
+            >>> _ = clicks.write(pa.table({**rows, "kind": [n % 2 for n in range(100_000)]}))
+            >>> advice = clicks.suggest(["user = 7", "at BETWEEN 500 AND 900"], target_mb_per_file=0.05)
+            >>> sorted(advice["suggestions"][0]["columns"]), advice["reads_now"]
+            (['at', 'user'], 1.0)
+        """
+        check_positive_whole("max_columns", max_columns)
+        thresholds = Thresholds.of(target_mb_per_file, None)
+        return suggest(self._place, queries, thresholds, max_columns, partition_filter, progress)
 
     def repartition(
         self,

@@ -13,6 +13,7 @@ from parketto.engines.base import Engine, ProgressCallback
 from parketto.kernels.rows import FileRows
 from parketto.operations.single import write_file
 from parketto.operations.sources import given_rows, path_rows
+from parketto.plan.clustering import DEFAULT_CURVE, Curve
 from parketto.plan.limits import check_codec, check_columns_exist, check_names
 from parketto.plan.merge import MergeStats, Strategy
 from parketto.plan.naming import NamingScheme
@@ -253,8 +254,10 @@ class ParquetHandler:
         compression: str | None = None,
         dry_run: bool = False,
         progress: ProgressCallback | None = None,
+        *,
+        curve: Curve = DEFAULT_CURVE,
     ) -> MaintenanceStats:
-        """Order the rows of each partition of a dataset by columns. See `Dataset.optimize`.
+        """Lay out the rows of each partition of a dataset by columns. See `Dataset.optimize`.
 
         Args:
             path: The directory of the dataset.
@@ -265,10 +268,11 @@ class ParquetHandler:
             compression: Another codec for files that are rewritten; by default the one they have.
             dry_run: Only say what would be done.
             progress: Called as work gets done.
+            curve: `"hilbert"`, `"zorder"`, or `"linear"` for a plain sort.
 
         Returns:
-            How many files there were and are, how many were rewritten, along which columns, and the codec; in a
-            dry run also the groups that are planned.
+            How many files there were and are, how many were rewritten, along which columns and curve, the codec,
+            and what queries on each column read before and after; in a dry run also the groups that are planned.
 
         Raises:
             FileNotFoundError: There is no dataset.
@@ -290,6 +294,7 @@ class ParquetHandler:
             partition_filter,
             compression,
             dry_run,
+            curve=curve,
             progress=progress,
         )
 

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from fsspec import AbstractFileSystem
 
 from parketto.dataset import Dataset
+from parketto.plan.clustering import DEFAULT_CURVE, Curve
 from parketto.stats import MaintenanceStats
 from parketto.storage.hive import PartitionFilter
 
@@ -45,8 +46,9 @@ def optimize_parquet_dataset_pyarrow(
     compression: str | None = None,
     dry_run: bool = False,
     filesystem: AbstractFileSystem | None = None,
+    curve: Curve = DEFAULT_CURVE,
 ) -> MaintenanceStats:
-    """Order the rows of a dataset by columns, with PyArrow and fsspec alone. See `Dataset.optimize`.
+    """Lay out the rows of a dataset by columns, with PyArrow and fsspec alone. See `Dataset.optimize`.
 
     Example:
         >>> import pyarrow as pa
@@ -58,5 +60,11 @@ def optimize_parquet_dataset_pyarrow(
         [1, 3, None]
     """
     return Dataset(path, "pyarrow", filesystem).optimize(
-        zorder_columns, target_mb_per_file, target_rows_per_file, partition_filter, compression, dry_run
+        zorder_columns,
+        target_mb_per_file,
+        target_rows_per_file,
+        partition_filter,
+        compression,
+        dry_run,
+        curve=curve,
     )

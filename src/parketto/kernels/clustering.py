@@ -83,6 +83,12 @@ class SampleFiles:
         return Sample(sample.rows.combine_chunks(), sample.share)
 
 
+def joined(samples: Sequence[Sample]) -> Sample:
+    """Samples of several parts as one of the whole."""
+    least = min(sample.share for sample in samples)
+    return Sample(pa.concat_tables([sample.thinned(least).rows for sample in samples]), least)
+
+
 def bucket_count(group: FileGroup) -> int:
     """Into how many buckets the rows of a group are to be cut.
 
@@ -103,9 +109,9 @@ def sample_share(group: FileGroup) -> float:
 
 def buckets_of(samples: Sequence[Sample], group: FileGroup, clustering: Clustering) -> Buckets:
     """Where the curve through a group's rows is cut."""
-    least = min(sample.share for sample in samples)
-    rows = pa.concat_tables([sample.thinned(least).rows for sample in samples])
-    return cut_buckets(rows, clustering.columns, clustering.curve, bucket_count(group), group.surroundings, least)
+    sample = joined(samples)
+    count = bucket_count(group)
+    return cut_buckets(sample.rows, clustering.columns, clustering.curve, count, group.surroundings, sample.share)
 
 
 def sampled_buckets(group: FileGroup, clustering: Clustering, worker: Worker) -> Buckets:

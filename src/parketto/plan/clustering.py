@@ -25,8 +25,9 @@ from parketto.storage.bounds import row_group_bounds
 from parketto.storage.clustering import LINEAR, RECORD, Clustering, recorded
 from parketto.storage.footers import FileInfo, RowGroupInfo
 
+Curve = Literal["hilbert", "zorder", "linear"]
 CURVE_NAMES = (*CURVES, LINEAR)
-DEFAULT_CURVE: Literal["hilbert"] = "hilbert"
+DEFAULT_CURVE: Curve = "hilbert"
 
 #: How many rows a row group of a clustered file has, if the files are large enough for several.
 ROW_GROUP_ROWS = 64 * 1024

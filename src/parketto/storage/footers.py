@@ -137,22 +137,27 @@ class FooterReader:
     objects.
 
     Args:
-        store: Where the files are.
+        store: Where the files are, if they are to be opened here.
         stats_columns: The columns whose bounds are kept; None keeps all.
     """
 
-    def __init__(self, store: Store, stats_columns: Collection[str] | None = ()) -> None:
+    def __init__(self, store: Store | None, stats_columns: Collection[str] | None = ()) -> None:
         self._store, self._stats_columns = store, stats_columns
         self._layouts: list[_Layout] = []
         self._schemas: dict[tuple[int, tuple[tuple[bytes, bytes], ...]], tuple[pa.Schema, dict[bytes, bytes]]] = {}
 
     def read(self, entry: FileEntry, partition: PartitionValues = ()) -> FileInfo:
         """Read one footer."""
+        assert self._store is not None, "files are opened in a store"
         with naming(entry.path), _footer_source(self._store, entry) as source:
-            footer = pq.read_metadata(source)
-            _refuse_encrypted(entry, footer, source)
-            layout = self._layout(footer)
-            schema, metadata = self._schema(layout, footer, source)
+            return self.describe(entry, source, partition)
+
+    def describe(self, entry: FileEntry, source: Any, partition: PartitionValues = ()) -> FileInfo:
+        """What the footer of an open file says."""
+        footer = pq.read_metadata(source)
+        _refuse_encrypted(entry, footer, source)
+        layout = self._layout(footer)
+        schema, metadata = self._schema(layout, footer, source)
         return FileInfo(
             path=entry.path,
             size_bytes=entry.size_bytes,
@@ -189,6 +194,11 @@ class FooterReader:
             # Not the footer's own idea of it: only the reader's restores UUID, JSON and other extension types.
             self._schemas[key] = (pq.ParquetFile(source, metadata=footer).schema_arrow, metadata)
         return self._schemas[key]
+
+
+def describe(file: pa.Buffer) -> FileInfo:
+    """What the footer of a file in memory says, the bounds of all columns included."""
+    return FooterReader(None, stats_columns=None).describe(FileEntry("", file.size, ""), pa.BufferReader(file))
 
 
 @dataclass(frozen=True, slots=True)

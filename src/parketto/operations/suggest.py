@@ -1,0 +1,227 @@
+"""Which columns to lay a dataset out by: layouts are tried on a sample, and asked what the queries would read."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, TypedDict
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from parketto.engines.base import Context, ProgressCallback
+from parketto.errors import ColumnNotFound, InvalidArgument
+from parketto.kernels.clustering import SampleFiles, joined
+from parketto.kernels.work import Staging
+from parketto.languages import predicate
+from parketto.layout.buckets import cut_buckets
+from parketto.layout.order import is_orderable, order_indices, order_keys
+from parketto.operations.place import Place
+from parketto.plan.clustering import DEFAULT_CURVE, row_group_rows
+from parketto.plan.expressions import Predicate
+from parketto.plan.form import Form, form_of
+from parketto.plan.limits import Thresholds
+from parketto.plan.pruning import row_groups_may_match
+from parketto.plan.skipping import column_reads
+from parketto.storage.clustering import LINEAR
+from parketto.storage.footers import FileInfo, describe
+from parketto.storage.hive import PartitionFilter
+
+_SAMPLES = 256 * 1024
+_SAMPLES_PER_ROW_GROUP = 64
+_MOST_ROW_GROUPS = 1024
+_FILES_PER_TASK = 16
+# Another column is proposed only if queries then read this much less.
+_WORTH = 0.05
+
+
+class Suggestion(TypedDict):
+    """Columns to lay the dataset out by, and what share of the row groups queries would then read."""
+
+    columns: list[str]
+    curve: str
+    #: On average over the queries, by their weights.
+    reads: float
+    reads_by_query: dict[str, float]
+
+
+class Advice(TypedDict):
+    """What to lay a dataset out by: the best first; none if nothing would help."""
+
+    suggestions: list[Suggestion]
+    #: What share of the row groups the queries read as the dataset is.
+    reads_now: float
+    reads_now_by_query: dict[str, float]
+    #: About how many distinct values each column has.
+    distinct_values: dict[str, int]
+
+
+@dataclass(frozen=True)
+class Query:
+    """A condition, or a column that is queried by ranges of 1 % of the rows."""
+
+    text: str
+    weight: float
+    condition: Predicate | None
+    columns: tuple[str, ...]
+
+    def reads(self, files: Sequence[FileInfo], form: Form) -> float:
+        """What share of the row groups of files it reads."""
+        groups = [group for file in files for group in file.row_groups if group.num_rows]
+        if not groups:
+            return 0.0
+        if self.condition is None:
+            return column_reads(groups, self.columns[0])["range"]
+        read = sum(sum(row_groups_may_match(self.condition, file, form.path_only)) for file in files)
+        return read / len(groups)
+
+
+def suggest(
+    place: Place,
+    queries: Sequence[Any] | Mapping[Any, float],
+    thresholds: Thresholds,
+    max_columns: int,
+    partition_filter: PartitionFilter,
+    progress: ProgressCallback | None,
+) -> Advice:
+    """Discover → sample → try layouts → report. Nothing is written."""
+    files = place.snapshot(partition_filter, stats_columns=None).files
+    form = form_of(files)
+    asked = _queries(queries, files, form)
+    candidates = _candidates(asked, files)
+    if not candidates:
+        raise InvalidArgument(
+            "none of the queries has a column that rows can be laid out by: it must be in the files, not only in "
+            "their paths, and of a type that can be ordered"
+        )
+    sample = _sample(place, files, candidates, progress)
+    rows, size = sum(file.num_rows for file in files), sum(file.size_bytes for file in files)
+    count = math.ceil(rows / max(1, row_group_rows(rows, size, rows, thresholds.target_bytes)))
+    trial = _Trial(sample, asked, form, min(count, _MOST_ROW_GROUPS, sample.num_rows // _SAMPLES_PER_ROW_GROUP))
+    now = {query.text: query.reads(files, form) for query in asked}
+    return Advice(
+        suggestions=_greedy(trial, candidates, max_columns),
+        reads_now=_average(asked, now),
+        reads_now_by_query=now,
+        distinct_values={name: _distinct(sample.column(name), rows) for name in candidates},
+    )
+
+
+def _queries(queries: Any, files: Sequence[FileInfo], form: Form) -> list[Query]:
+    if isinstance(queries, str) or not isinstance(queries, Sequence | Mapping) or not queries:
+        raise InvalidArgument(
+            "queries must be a list of conditions or column names, or a mapping of them to weights"
+        )
+    schema = form.row_schema(files[0].schema)
+    weights = dict(queries) if isinstance(queries, Mapping) else dict.fromkeys(queries, 1.0)
+    return [_query(said, weight, schema) for said, weight in weights.items()]
+
+
+def _query(said: Any, weight: Any, schema: pa.Schema) -> Query:
+    if not (isinstance(weight, int | float) and math.isfinite(weight) and weight > 0):
+        raise InvalidArgument(f"the weight of {said!r} must be a number greater than 0, got {weight!r}")
+    if isinstance(said, str) and said in schema.names:
+        return Query(said, weight, None, (said,))
+    if isinstance(said, str) and said.isidentifier():
+        raise ColumnNotFound([said], schema.names, "columns")
+    condition = predicate(said, schema)
+    return Query(condition.formula.text, weight, condition, condition.columns)
+
+
+def _candidates(queries: Sequence[Query], files: Sequence[FileInfo]) -> list[str]:
+    """Columns of queries that are in all files, in a type that can be ordered; the most used first."""
+    weights: dict[str, float] = {}
+    for query in queries:
+        for column in query.columns:
+            weights[column] = weights.get(column, 0.0) + query.weight
+    schemas = {id(file.schema): file.schema for file in files if file.schema is not None}.values()
+    usable = [
+        name
+        for name in weights
+        if all(schema.names.count(name) == 1 and is_orderable(schema.field(name).type) for schema in schemas)
+    ]
+    return sorted(usable, key=lambda name: -weights[name])
+
+
+def _sample(
+    place: Place, files: Sequence[FileInfo], columns: Sequence[str], progress: ProgressCallback | None
+) -> pa.Table:
+    place.engine.check_store(place.store)
+    share = min(1.0, _SAMPLES / max(1, sum(file.num_rows for file in files)))
+    filled = [file for file in files if file.num_rows]
+    tasks = [
+        SampleFiles(tuple(filled[start : start + _FILES_PER_TASK]), tuple(columns), share, seed=start)
+        for start in range(0, len(filled), _FILES_PER_TASK)
+    ]
+    return joined(place.engine.run(tasks, Context(place.store, Staging(""), "suggest", progress))).rows
+
+
+@dataclass(frozen=True)
+class _Trial:
+    """Lays the sample out by columns, as the dataset would be, and asks the queries what they read of it."""
+
+    sample: pa.Table
+    queries: Sequence[Query]
+    form: Form
+    row_groups: int
+
+    def of(self, columns: Sequence[str]) -> Suggestion:
+        count = max(1, self.row_groups)
+        ordered = self.sample.take(pa.array(order_indices(order_keys(self.sample, columns))))
+        if len(columns) > 1:
+            buckets = cut_buckets(ordered, columns, DEFAULT_CURVE, count)
+            arrays = [ordered.column(name).combine_chunks() for name in columns]
+            numbers = buckets.of(arrays)
+            order = np.argsort(numbers, kind="stable")
+            ordered = ordered.take(pa.array(order))
+            borders = np.flatnonzero(np.diff(numbers[order])) + 1
+        else:
+            borders = np.unique(np.linspace(0, ordered.num_rows, count + 1).astype(int)[1:-1])
+        laid_out = _as_file(ordered, [int(border) for border in borders])
+        found = {query.text: query.reads([laid_out], self.form) for query in self.queries}
+        return Suggestion(
+            columns=list(columns),
+            curve=DEFAULT_CURVE if len(columns) > 1 else LINEAR,
+            reads=_average(self.queries, found),
+            reads_by_query=found,
+        )
+
+
+def _as_file(rows: pa.Table, borders: Sequence[int]) -> FileInfo:
+    """What the footer of a file says that has these rows, in row groups that begin at the borders."""
+    sink = pa.BufferOutputStream()
+    with pq.ParquetWriter(sink, rows.schema, compression="none", use_dictionary=False) as writer:
+        for start, end in zip([0, *borders], [*borders, rows.num_rows], strict=True):
+            if end > start:
+                writer.write_table(rows.slice(start, end - start))
+    return describe(sink.getvalue())
+
+
+def _greedy(trial: _Trial, candidates: Sequence[str], max_columns: int) -> list[Suggestion]:
+    """The best single column, and then one more at a time as long as it helps."""
+    found: list[Suggestion] = []
+    while len(found) < min(max_columns, len(candidates)):
+        chosen = found[-1]["columns"] if found else []
+        tries = [trial.of([*chosen, name]) for name in candidates if name not in chosen]
+        best = min(tries, key=lambda suggestion: suggestion["reads"])
+        if found and best["reads"] > found[-1]["reads"] * (1 - _WORTH):
+            break
+        found.append(best)
+    return sorted(found, key=lambda suggestion: suggestion["reads"])
+
+
+def _average(queries: Sequence[Query], reads: Mapping[str, float]) -> float:
+    return sum(query.weight * reads[query.text] for query in queries) / sum(query.weight for query in queries)
+
+
+def _distinct(column: pa.ChunkedArray, rows: int) -> int:
+    """About how many distinct values there are, from a sample: the rarer its values, the more there must be."""
+    counts = np.asarray(column.combine_chunks().dictionary_encode().drop_null().indices)
+    if not len(counts):
+        return 0
+    times = np.bincount(counts)
+    once, twice = int((times == 1).sum()), int((times == 2).sum())
+    unseen = once * once / (2 * twice) if twice else once * (once - 1) / 2
+    return int(min(rows, len(times) + (unseen if len(column) < rows else 0)))
