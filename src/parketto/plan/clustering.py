@@ -29,8 +29,12 @@ Curve = Literal["hilbert", "zorder", "linear"]
 CURVE_NAMES = (*CURVES, LINEAR)
 DEFAULT_CURVE: Curve = "hilbert"
 
-#: How many rows a row group of a clustered file has, if the files are large enough for several.
+# How many rows a row group of a clustered file has: enough row groups to skip most of them, and no more. Of 4 million
+# rows in row groups of 16, 64 and 256 thousand DuckDB reads a narrow range in 14.5, 14.9 and 19.2 ms, a box in 8.6,
+# 5.8 and 9.6, and everything in 336, 271 and 245. Smaller datasets get smaller ones, for there to be many.
 ROW_GROUP_ROWS = 64 * 1024
+_SMALL_ROW_GROUP_ROWS = 16 * 1024
+_MANY_ROW_GROUPS = 64
 _MIN_ROW_GROUP_ROWS = 1024
 # A file that is cut by its size consists of at least so many row groups, for the cut to be near the target.
 _ROW_GROUPS_PER_FILE = 8
@@ -133,7 +137,7 @@ def row_group_rows(rows: int, size_bytes: int, file_rows: int, target_bytes: int
     >>> row_group_rows(10_000_000, 10**9, 10_000_000, None), row_group_rows(1000, 10**4, 334, None)
     (65360, 334)
     """
-    wanted = ROW_GROUP_ROWS
+    wanted = max(_SMALL_ROW_GROUP_ROWS, min(ROW_GROUP_ROWS, rows // _MANY_ROW_GROUPS))
     if target_bytes is not None and rows:
         by_bytes = target_bytes / _ROW_GROUPS_PER_FILE / max(1.0, size_bytes / rows)
         wanted = min(wanted, max(_MIN_ROW_GROUP_ROWS, int(by_bytes)))
