@@ -20,7 +20,7 @@ def test_readme_examples_run(
     monkeypatch.chdir(tmp_path)
     monkeypatch.delenv("PARKETTO_ENGINE")
     blocks = re.findall(r"```python\n(.*?)```", (ROOT / "README.md").read_text(), re.S)
-    assert len(blocks) == 6
+    assert len(blocks) == 7
     names: dict[str, object] = {}
     for block in blocks:
         exec(compile(block, "README.md", "exec"), names)
@@ -28,10 +28,13 @@ def test_readme_examples_run(
     assert "3 -> 1" in said
     assert "{'inserted': 1, 'updated': 1, 'deleted': 0, 'total': 10}" in said
     assert "[2, 5, 5, 7, 7, 10, 14, 18]" in said
+    assert "['at', 'user']" in said
+    assert "a range of 1 % reads 100% of the row groups, now 2" in said
+    assert "already laid out by these columns" in said
     assert "[Row(n=510)]" in said
     assert "{'n': 2, 'top': 12.5}" in said
     assert "deleted 1, restored 1" in said
-    made = ["backups", "events", "numbers", "quotes", "quotes_by_side", "ticks", "trades"]
+    made = ["backups", "events", "numbers", "quotes", "quotes_by_side", "ticks", "trades", "visits"]
     assert sorted(path.name for path in tmp_path.iterdir()) == made
 
 

@@ -29,9 +29,9 @@ Curve = Literal["hilbert", "zorder", "linear"]
 CURVE_NAMES = (*CURVES, LINEAR)
 DEFAULT_CURVE: Curve = "hilbert"
 
-# How many rows a row group of a clustered file has: enough row groups to skip most of them, and no more. Of 4 million
-# rows in row groups of 16, 64 and 256 thousand DuckDB reads a narrow range in 14.5, 14.9 and 19.2 ms, a box in 8.6,
-# 5.8 and 9.6, and everything in 336, 271 and 245. Smaller datasets get smaller ones, for there to be many.
+# How many rows a row group of a clustered file has: enough row groups to skip most of them, and no more. Of four
+# million rows in row groups of 16, 64 and 256 thousand DuckDB reads a range in 14.5, 14.9 and 19.2 ms, a small box
+# in 8.6, 5.8 and 9.6, and everything in 336, 271 and 245. Smaller datasets get smaller ones, for there to be many.
 ROW_GROUP_ROWS = 64 * 1024
 _SMALL_ROW_GROUP_ROWS = 16 * 1024
 _MANY_ROW_GROUPS = 64
