@@ -72,15 +72,18 @@ class SampleFiles:
         schema = pa.schema([whole.field(name) for name in self.columns])
         reader = BatchReader(worker.store, schema, worker.batch_bytes, use_threads=worker.use_threads)
         chance = np.random.default_rng(self.seed)
-        sample, size = Sample(schema.empty_table(), self.share), 0
+        kept: list[pa.RecordBatch] = []
+        share, size = self.share, 0
         for batch in worker.until_cancelled(reader.read(self.files)):
-            if sample.share < 1:
-                batch = batch.take(pa.array(np.flatnonzero(chance.random(batch.num_rows) < sample.share)))
-            sample = Sample(pa.concat_tables([sample.rows, pa.Table.from_batches([batch])]), sample.share)
+            if share < 1:
+                batch = batch.take(pa.array(np.flatnonzero(chance.random(batch.num_rows) < share)))
+            kept.append(batch)
             size += decoded_bytes(batch)
             if size > worker.run_bytes:
-                sample, size = sample.thinned(sample.share / 2), size // 2
-        return Sample(sample.rows.combine_chunks(), sample.share)
+                thinner = Sample(pa.Table.from_batches(kept), share).thinned(share / 2)
+                kept, share = thinner.rows.combine_chunks().to_batches(), thinner.share
+                size = sum(map(decoded_bytes, kept))
+        return Sample(pa.Table.from_batches(kept, reader.schema).combine_chunks(), share)
 
 
 def joined(samples: Sequence[Sample]) -> Sample:

@@ -42,7 +42,7 @@ class BatchReader:
         self._store, self._batch_bytes, self._use_threads = store, batch_bytes, use_threads
         self._names = schema.names
         # Metadata is written verbatim at the end; here it would only make equal schemas unequal.
-        self._schema = schema.remove_metadata()
+        self.schema = schema.remove_metadata()
         self._row_bytes = _fixed_row_bytes(schema)
 
     def read(self, files: Sequence[FileInfo]) -> Iterator[pa.RecordBatch]:
@@ -84,7 +84,7 @@ class BatchReader:
 
     def _exact(self, batch: pa.RecordBatch) -> pa.RecordBatch:
         # Arrow reads `a.b` along with `a`, and in the order of the file.
-        return recast(batch if batch.schema.names == self._names else batch.select(self._names), self._schema)
+        return recast(batch if batch.schema.names == self._names else batch.select(self._names), self.schema)
 
     @staticmethod
     def _width(batch: pa.RecordBatch) -> float:
