@@ -27,7 +27,7 @@ from harness.work import JOBS, Job, Request, request_for
 DOCUMENT = os.path.join(peers.PROJECT, "docs", "benchmarks.md")
 BASE_ROWS = 10_000_000
 QUICK_ROWS = 200_000
-QUICK_ALWAYS = ("parketto/duckdb", "parketto/pyarrow")
+QUICK_ALWAYS = ("parketto/duckdb",)
 WARM_ROWS, WARM_FILES = 2_000, 4
 
 

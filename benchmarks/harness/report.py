@@ -153,10 +153,10 @@ def print_table(title: str, headings: Sequence[str], cells: Iterable[Sequence[st
 
     console = Console()
     if not console.is_terminal:
-        console = Console(width=170)
+        console = Console(width=200)
     table = Table(title=title, title_justify="left")
     for number, heading in enumerate(headings):
-        table.add_column(heading, justify="left" if number < left else "right")
+        table.add_column(heading, justify="left" if number < left else "right", no_wrap=number < left)
     for row in cells:
         marked = [f"[bold red]{cell}[/]" if any(bad in cell for bad in BAD) else cell for cell in row]
         table.add_row(*marked)

@@ -100,7 +100,7 @@ class Job:
         operation: What is done.
         kind: The data.
         ask: The request, given the data and a folder for sources.
-        in_quick: Who takes part in a quick run beside Parketto with PyArrow and DuckDB.
+        in_quick: Who takes part in a quick run beside Parketto with DuckDB.
     """
 
     title: str
@@ -180,19 +180,35 @@ def _repartition(_made: Made, _sources: str) -> Request:
 
 
 JOBS: dict[str, Job] = {
-    "compact-narrow": Job("compact, narrow rows", "compact", "narrow", _compact, ("duckdb", "pyarrow")),
-    "compact-wide": Job("compact, 100 columns", "compact", "wide", _compact, ("duckdb",)),
+    "compact-narrow": Job(
+        "compact, narrow rows", "compact", "narrow", _compact, ("parketto/pyarrow", "duckdb", "pyarrow")
+    ),
+    "compact-wide": Job(
+        "compact, 100 columns",
+        "compact",
+        "wide",
+        _compact,
+        ("parketto/pyarrow", "duckdb"),
+    ),
     "compact-strings": Job("compact, text", "compact", "strings", _compact, ("polars",)),
-    "compact-tiny": Job("compact, tiny files and row groups", "compact", "tiny", _compact, ("delta", "fsspeckit")),
+    "compact-tiny": Job(
+        "compact, tiny files and row groups",
+        "compact",
+        "tiny",
+        _compact,
+        ("parketto/pyarrow", "delta", "fsspeckit"),
+    ),
     "compact-healthy": Job(
         "compact, healthy row groups",
         "compact",
         "healthy",
         _compact,
-        ("parketto/spark", "spark", "duckdb", "polars", "delta"),
+        ("parketto/pyarrow", "parketto/spark", "spark", "duckdb", "polars", "delta"),
     ),
     "compact-partitioned": Job("compact, 100 partitions", "compact", "partitioned", _compact, ("delta",)),
-    "cluster": Job("cluster by 2 columns", "cluster", "healthy", _cluster, ("duckdb", "delta")),
+    "cluster": Job(
+        "cluster by 2 columns", "cluster", "healthy", _cluster, ("parketto/pyarrow", "duckdb", "delta")
+    ),
     "upsert-narrow": Job(
         "upsert, keys of one file", "upsert", "healthy", _upsert("narrow", _one_file), ("duckdb", "delta")
     ),
@@ -201,7 +217,7 @@ JOBS: dict[str, Job] = {
         "upsert",
         "healthy",
         _upsert("scattered", _all_over),
-        ("parketto/spark", "spark", "duckdb", "delta"),
+        ("parketto/pyarrow", "parketto/spark", "spark", "duckdb", "delta"),
     ),
     "upsert-large": Job(
         "upsert, a fifth of the rows", "upsert", "healthy", _upsert("large", _a_fifth), ("duckdb", "delta")
@@ -213,7 +229,11 @@ JOBS: dict[str, Job] = {
         "delete 1 % of one partition", "delete", "partitioned", _delete(_in_partition), ("duckdb", "delta")
     ),
     "update-partition": Job(
-        "update 1 % of one partition", "update", "partitioned", _update(_in_partition), ("duckdb",)
+        "update 1 % of one partition",
+        "update",
+        "partitioned",
+        _update(_in_partition),
+        ("parketto/pyarrow", "duckdb"),
     ),
     "repartition": Job(
         f"repartition by {data.PRODUCTS} values", "repartition", "healthy", _repartition, ("duckdb", "polars")
