@@ -180,62 +180,42 @@ def _repartition(_made: Made, _sources: str) -> Request:
 
 
 JOBS: dict[str, Job] = {
-    "compact-narrow": Job(
-        "compact, narrow rows", "compact", "narrow", _compact, ("parketto/pyarrow", "duckdb", "pyarrow")
-    ),
-    "compact-wide": Job(
-        "compact, 100 columns",
-        "compact",
-        "wide",
-        _compact,
-        ("parketto/pyarrow", "duckdb"),
-    ),
+    "compact-narrow": Job("compact, narrow rows", "compact", "narrow", _compact, ("pyarrow",)),
+    "compact-wide": Job("compact, 100 columns", "compact", "wide", _compact, ("duckdb",)),
     "compact-strings": Job("compact, text", "compact", "strings", _compact, ("polars",)),
-    "compact-tiny": Job(
-        "compact, tiny files and row groups",
-        "compact",
-        "tiny",
-        _compact,
-        ("parketto/pyarrow", "delta", "fsspeckit"),
-    ),
+    "compact-tiny": Job("compact, tiny files and row groups", "compact", "tiny", _compact, ("delta", "fsspeckit")),
     "compact-healthy": Job(
         "compact, healthy row groups",
         "compact",
         "healthy",
         _compact,
-        ("parketto/pyarrow", "parketto/spark", "spark", "duckdb", "polars", "delta"),
+        ("parketto/spark", "parketto/pyarrow", "spark", "duckdb", "delta"),
     ),
     "compact-partitioned": Job("compact, 100 partitions", "compact", "partitioned", _compact, ("delta",)),
-    "cluster": Job(
-        "cluster by 2 columns", "cluster", "healthy", _cluster, ("parketto/pyarrow", "duckdb", "delta")
-    ),
+    "cluster": Job("cluster by 2 columns", "cluster", "healthy", _cluster, ("parketto/pyarrow", "delta")),
     "upsert-narrow": Job(
-        "upsert, keys of one file", "upsert", "healthy", _upsert("narrow", _one_file), ("duckdb", "delta")
+        "upsert, keys of one file", "upsert", "healthy", _upsert("narrow", _one_file), ("delta",)
     ),
     "upsert-scattered": Job(
         "upsert, keys all over",
         "upsert",
         "healthy",
         _upsert("scattered", _all_over),
-        ("parketto/pyarrow", "parketto/spark", "spark", "duckdb", "delta"),
+        ("parketto/spark", "spark", "delta"),
     ),
     "upsert-large": Job(
-        "upsert, a fifth of the rows", "upsert", "healthy", _upsert("large", _a_fifth), ("duckdb", "delta")
+        "upsert, a fifth of the rows", "upsert", "healthy", _upsert("large", _a_fifth), ("delta",)
     ),
-    "delete-narrow": Job("delete 1 % in a range", "delete", "healthy", _delete(_near), ("duckdb", "delta")),
-    "delete-scattered": Job("delete 1 % all over", "delete", "healthy", _delete(_far), ("duckdb", "polars")),
-    "update": Job("update 1 % all over", "update", "healthy", _update(_far), ("duckdb", "delta")),
+    "delete-narrow": Job("delete 1 % in a range", "delete", "healthy", _delete(_near), ("delta",)),
+    "delete-scattered": Job("delete 1 % all over", "delete", "healthy", _delete(_far), ("duckdb",)),
+    "update": Job("update 1 % all over", "update", "healthy", _update(_far), ("delta",)),
     "delete-partition": Job(
-        "delete 1 % of one partition", "delete", "partitioned", _delete(_in_partition), ("duckdb", "delta")
+        "delete 1 % of one partition", "delete", "partitioned", _delete(_in_partition), ("delta",)
     ),
     "update-partition": Job(
-        "update 1 % of one partition",
-        "update",
-        "partitioned",
-        _update(_in_partition),
-        ("parketto/pyarrow", "duckdb"),
+        "update 1 % of one partition", "update", "partitioned", _update(_in_partition), ("duckdb",)
     ),
     "repartition": Job(
-        f"repartition by {data.PRODUCTS} values", "repartition", "healthy", _repartition, ("duckdb", "polars")
+        f"repartition by {data.PRODUCTS} values", "repartition", "healthy", _repartition, ("polars",)
     ),
 }

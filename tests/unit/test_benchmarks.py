@@ -130,7 +130,7 @@ def test_shares_of_a_sorted_and_a_shuffled_column(tmp_path: Path) -> None:
     assert skipping.shares(groups, by_b) == (1.0, 1.0)
 
 
-def test_boxes_hold_a_row_of_the_data() -> None:
+def test_boxes_end_at_values_of_the_data() -> None:
     table = pa.table({"a": [1, 5, 9, 2], "b": ["w", "x", "y", "z"]})
     rows = list(zip(*(table.column(name).to_pylist() for name in "ab"), strict=True))
     for box in skipping.predicates(table, ["a", "b"], 20)["box"]:
