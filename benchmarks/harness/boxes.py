@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from colorsys import hsv_to_rgb
 from html import escape
 
 SIDE, GAP, TOP = 220, 24, 28
@@ -22,14 +23,18 @@ def draw(layouts: Mapping[str, Sequence[Box]]) -> str:
     for number, (name, boxes) in enumerate(layouts.items()):
         left = GAP + number * (SIDE + GAP)
         parts.append(f'<text x="{left}" y="{TOP - 9}" fill="#222">{escape(name)}</text>')
-        parts.append(f'<g transform="translate({left} {TOP})" fill-opacity=".25" stroke="#222" stroke-width=".7">')
+        parts.append(
+            f'<g transform="translate({left} {TOP})" fill-opacity="0.35" stroke="#222" stroke-width="0.7">'
+        )
         for index, ((x0, x1), (y0, y1)) in enumerate(boxes):
             x, y = _place(x0, spans[0]), SIDE - _place(y1, spans[1])
             wide, high = _place(x1, spans[0]) - x, _place(y1, spans[1]) - _place(y0, spans[1])
-            hue = round(300 * index / max(1, len(boxes)))
+            colour = "#" + "".join(
+                f"{round(255 * part):02x}" for part in hsv_to_rgb(0.83 * index / len(boxes), 0.7, 0.9)
+            )
             parts.append(
                 f'<rect x="{x:.1f}" y="{y:.1f}" width="{max(wide, 0.5):.1f}" height="{max(high, 0.5):.1f}" '
-                f'fill="hsl({hue} 70% 50%)"/>'
+                f'fill="{colour}"/>'
             )
         parts.append("</g>")
     return "\n".join([*parts, "</svg>\n"])
