@@ -1,7 +1,8 @@
 """Compare a run with the baseline: has Parketto become slower beside its peers?
 
 Only ratios count, Parketto to a peer in one and the same run: seconds are those of a machine. A ratio may fall to
-(1 - tolerance) of the baseline's. Runs that take less than the floor, on either side, are shown and do not count.
+(1 - tolerance) of the baseline's. Runs that take less than the floor, on either side, are shown and do not count;
+with fewer than three rounds on either side nothing does, because one disturbance is enough to move a ratio.
 The exit code is 0 if all is well, 1 if a ratio fell too far, 2 if there is nothing to compare.
 """
 
@@ -19,6 +20,7 @@ from harness import report
 BASELINE = os.path.join(os.path.dirname(os.path.abspath(__file__)), "baseline.json")
 TOLERANCE = 0.4
 FLOOR_SECONDS = 0.15
+LEAST_ROUNDS = 3
 KEPT = ("job", "scale", "contestant", "against", "ratio", "seconds", "outcome")
 HEADINGS = ("work", "contestant", "baseline", "now", "change", "verdict")
 
@@ -46,6 +48,9 @@ def main() -> int:
         return 2
     lines = compare(baseline, result, arguments.tolerance, arguments.floor)
     report.print_table(f"ratios, tolerance {arguments.tolerance:.0%}", HEADINGS, [line[:6] for line in lines])
+    if min(baseline["rounds"], result["rounds"]) < LEAST_ROUNDS:
+        print(f"information only: {result['rounds']} rounds, the baseline has {baseline['rounds']}")
+        return 2
     counted = [line[5] for line in lines if line[5] in ("ok", "SLOWER")]
     if not counted:
         print("nothing to compare")

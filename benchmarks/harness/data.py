@@ -52,7 +52,7 @@ def trades(first: int, rows: int, rng: np.random.Generator) -> pa.Table:
         {
             "id": ids,
             "time": pa.array(1_700_000_000_000_000 + 500 * ids, pa.timestamp("us", "UTC")),
-            "order_id": _hexadecimal(rng, rows),
+            "order_id": _hexadecimal(rng, rows, 21),
             "product": _names("P{:02d}-USD", PRODUCTS)[rng.integers(0, PRODUCTS, rows)],
             "bucket": rng.integers(0, BUCKETS, rows).astype(np.int32),
             "lot": rng.integers(0, 100, rows).astype(np.int32),
@@ -99,7 +99,7 @@ def strings(first: int, rows: int, rng: np.random.Generator) -> pa.Table:
     return pa.table(
         {
             "id": np.arange(first, first + rows),
-            "request": _hexadecimal(rng, rows),
+            "request": _hexadecimal(rng, rows, 16),
             "path": pa.array([f"/srv/data/{a}/{b}.html" for a, b in picked[:, :2]]),
             "message": pa.array([" ".join(row) for row in picked[:, 2:]]),
             "host": _names("host-{:03d}.example", 200)[rng.integers(0, 200, rows)],
@@ -218,7 +218,7 @@ def _names(template: str, count: int) -> np.ndarray:
     return np.array([template.format(number) for number in range(count)])
 
 
-def _hexadecimal(rng: np.random.Generator, rows: int) -> pa.Array:
-    """Random strings of 16 characters, made quickly."""
-    digits = np.frombuffer(b"0123456789abcdef", dtype=np.uint8)[rng.integers(0, 16, (rows, 16))]
-    return pa.array(np.ascontiguousarray(digits).view("S16").ravel().astype("U16"))
+def _hexadecimal(rng: np.random.Generator, rows: int, length: int) -> pa.Array:
+    """Random strings, made quickly."""
+    digits = np.frombuffer(b"0123456789abcdef", dtype=np.uint8)[rng.integers(0, 16, (rows, length))]
+    return pa.array(np.ascontiguousarray(digits).view(f"S{length}").ravel().astype(f"U{length}"))
