@@ -3,6 +3,7 @@ PYTHON ?= python3
 VENV   := .venv
 BIN    := $(VENV)/bin
 READY  := $(VENV)/.ready
+RESULTS := benchmarks/results
 EXTRAS := spark,connect,jdk,duckdb,s3
 UV     := $(BIN)/uv pip --quiet
 # Three processes: one has Spark, one starts Sparks of its own, one does the rest.
@@ -10,7 +11,7 @@ PARALLEL := --numprocesses 3 --dist loadgroup
 UV_PIN := $(shell sed -n 's/^uv==\([^ ;]*\).*/uv==\1/p' constraints.txt)
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-all lint format bench docs constraints clean
+.PHONY: help demo test test-all lint format bench bench-quick bench-gate docs constraints clean
 
 help:  ## show what there is
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -39,11 +40,17 @@ format: $(READY)  ## let ruff format and fix
 	$(BIN)/ruff format .
 	$(BIN)/ruff check --fix .
 
-bench: $(READY)  ## measure a compaction's memory, upserts with DuckDB, and Spark against jobs written by hand
-	$(BIN)/python benchmarks/compaction.py
-	$(BIN)/python benchmarks/upserts.py
-	$(BIN)/python benchmarks/upserts.py --large
-	$(BIN)/python benchmarks/spark.py
+bench: $(READY)  ## every operation beside its peers, and what clustering is worth (hours)
+	$(BIN)/python benchmarks/run.py --json $(RESULTS)/run.json --plot $(RESULTS)/run
+	$(BIN)/python benchmarks/clustering.py --json $(RESULTS)/clustering.json
+
+bench-quick: $(READY)  ## the same on little data (minutes)
+	$(BIN)/python benchmarks/run.py --quick --json $(RESULTS)/quick.json
+	$(BIN)/python benchmarks/clustering.py --quick --json $(RESULTS)/quick-clustering.json
+
+bench-gate: $(READY)  ## three quick rounds beside the baseline: ratios only, on a machine with nothing else to do
+	$(BIN)/python benchmarks/run.py --quick --rounds 3 --json $(RESULTS)/gate.json
+	$(BIN)/python benchmarks/compare.py $(RESULTS)/gate.json
 
 docs: $(READY)  ## build the documentation into site/
 	$(UV) install --python $(BIN)/python --constraints constraints.txt --group docs
@@ -54,4 +61,4 @@ constraints: $(READY)  ## compile constraints.txt anew
 	  --no-header --no-emit-index-url --upgrade --output-file constraints.txt
 
 clean:  ## remove what make made
-	rm -rf $(VENV) site .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	rm -rf $(VENV) .venv-bench .venv-bench-old $(RESULTS) site .pytest_cache .mypy_cache .ruff_cache .hypothesis

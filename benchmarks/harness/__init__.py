@@ -1,0 +1,1 @@
+"""What the benchmark commands share: data, work, contestants, measuring, reports."""

@@ -1,0 +1,88 @@
+"""Who takes part: names, what each can do, and in which environment its process runs.
+
+A contestant is a module with `prepare(request)`, which is not timed (imports, sessions, converting to a table
+format), `OPERATIONS`, the timed work by name, each called with the request and what `prepare` returned, and
+optionally `result_files(request, prepared)`: the files that count afterwards, if not all below the folder.
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+OWN = "own"
+"""The environment of this project."""
+PEERS = "peers"
+"""The environment of the peers: `.venv-bench`."""
+PEERS_OLD = "peers-old"
+"""Another one, for an old version of a peer that could do what the present one cannot."""
+
+EVERYTHING = frozenset({"compact", "cluster", "upsert", "delete", "update", "repartition"})
+ENGINES = ("spark", "duckdb", "pyarrow")
+REWRITES = ("auto", "copy", "encode")
+
+
+@dataclass(frozen=True)
+class Contestant:
+    """One that takes part.
+
+    Attributes:
+        module: Its module in this package.
+        operations: What it can do.
+        against: The Parketto that it is compared with.
+        environment: Where its libraries are installed.
+        options: Put into its requests.
+    """
+
+    name: str
+    module: str
+    operations: frozenset[str]
+    against: str
+    environment: str = OWN
+    options: Mapping[str, Any] = field(default_factory=dict)
+
+    @property
+    def is_parketto(self) -> bool:
+        """Whether it is one of ours."""
+        return self.module == "parketto"
+
+
+def contestants() -> dict[str, Contestant]:
+    """All that can take part with the Parketto that is installed."""
+    found = [
+        Contestant(f"parketto/{engine}", "parketto", EVERYTHING, f"parketto/{engine}", options={"engine": engine})
+        for engine in ENGINES
+    ]
+    if has_argument("compact", "rewrite"):
+        found += [
+            Contestant(
+                f"parketto/{engine} {rewrite}",
+                "parketto",
+                frozenset({"compact"}),
+                f"parketto/{engine}",
+                options={"engine": engine, "rewrite": rewrite},
+            )
+            for engine in ENGINES
+            for rewrite in REWRITES
+        ]
+    found += [
+        Contestant("spark", "spark", EVERYTHING, "parketto/spark"),
+        Contestant("duckdb", "duckdb", EVERYTHING, "parketto/duckdb"),
+        Contestant("polars", "polars", EVERYTHING, "parketto/duckdb"),
+        Contestant("pyarrow", "pyarrow", EVERYTHING, "parketto/pyarrow"),
+        Contestant("pyarrow in memory", "pyarrow_memory", frozenset({"compact"}), "parketto/pyarrow"),
+        Contestant("delta", "delta", EVERYTHING - {"repartition"}, "parketto/duckdb", PEERS),
+        Contestant("fsspeckit", "fsspeckit", frozenset({"compact", "upsert"}), "parketto/pyarrow", PEERS),
+    ]
+    return {contestant.name: contestant for contestant in found}
+
+
+def has_argument(method: str, argument: str) -> bool:
+    """Whether a method of `Dataset` takes an argument; some are younger than this harness."""
+    try:
+        from parketto import Dataset
+    except ImportError:  # in an environment of peers
+        return False
+    return argument in inspect.signature(getattr(Dataset, method)).parameters

@@ -1,0 +1,64 @@
+"""Parketto, in place and crash-safe, on any of its engines."""
+
+from __future__ import annotations
+
+from harness.work import Request
+from parketto import Dataset, sql
+
+
+def prepare(request: Request) -> dict[str, object]:
+    """The arguments of the dataset; with Spark, a session that runs."""
+    keywords: dict[str, object] = {"engine": request.options["engine"]}
+    if memory_mb := request.options.get("memory_mb"):
+        keywords["memory_mb"] = memory_mb
+    if keywords["engine"] == "spark":
+        keywords["spark"] = Dataset(request.root, engine="spark").engine.session
+    return keywords
+
+
+def compact(request: Request, keywords: dict[str, object]) -> None:
+    """Small files become large ones."""
+    chosen = {name: request.options[name] for name in ("rewrite",) if name in request.options}
+    Dataset(request.root, **keywords).compact(target_mb_per_file=request.target_mb, **chosen)
+
+
+def cluster(request: Request, keywords: dict[str, object]) -> None:
+    """By the curve that is asked for, or the one that is the default."""
+    chosen = {name: request.options[name] for name in ("curve",) if name in request.options}
+    target = (
+        {"target_rows_per_file": request.target_rows}
+        if request.target_rows
+        else {"target_mb_per_file": request.target_mb}
+    )
+    Dataset(request.root, **keywords).optimize(list(request.columns), **target, **chosen)
+
+
+def upsert(request: Request, keywords: dict[str, object]) -> None:
+    """By `id`."""
+    Dataset(request.root, **keywords).merge(request.source, "id")
+
+
+def delete(request: Request, keywords: dict[str, object]) -> None:
+    """By a condition."""
+    Dataset(request.root, **keywords).delete(request.where())
+
+
+def update(request: Request, keywords: dict[str, object]) -> None:
+    """By a condition."""
+    column, factor = request.assign
+    Dataset(request.root, **keywords).update(request.where(), {column: sql(f"{column} * {factor}")})
+
+
+def repartition(request: Request, keywords: dict[str, object]) -> None:
+    """Into folders."""
+    Dataset(request.root, **keywords).repartition(list(request.columns))
+
+
+OPERATIONS = {
+    "compact": compact,
+    "cluster": cluster,
+    "upsert": upsert,
+    "delete": delete,
+    "update": update,
+    "repartition": repartition,
+}

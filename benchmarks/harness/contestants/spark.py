@@ -1,0 +1,79 @@
+"""The Spark job that one writes by hand: read everything, transform, write everything anew, swap.
+
+It runs in the same session that Parketto would start, so that settings make no difference.
+"""
+
+from __future__ import annotations
+
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F  # noqa: N812 - the customary name
+
+from harness.contestants.swapping import new_folder
+from harness.work import Request
+from parketto import Dataset
+
+
+def prepare(request: Request) -> SparkSession:
+    """A session that runs."""
+    return Dataset(request.root, engine="spark").engine.session
+
+
+def compact(request: Request, spark: SparkSession) -> None:
+    """As many tasks as there shall be files."""
+    frame = spark.read.parquet(request.root)
+    if request.partition_columns:
+        _write(request, frame.repartition(*request.partition_columns))
+    else:
+        _write(request, frame.coalesce(request.parts))
+
+
+def cluster(request: Request, spark: SparkSession) -> None:
+    """A sort over everything."""
+    if request.target_rows:
+        frame = spark.read.parquet(request.root).repartitionByRange(
+            -(-request.rows // request.target_rows), *request.columns
+        )
+        _write(request, frame.sortWithinPartitions(*request.columns))
+    else:
+        _write(request, spark.read.parquet(request.root).orderBy(*request.columns))
+
+
+def upsert(request: Request, spark: SparkSession) -> None:
+    """All rows but those with a new key, and the new ones."""
+    new = spark.read.parquet(request.source)
+    kept = spark.read.parquet(request.root).join(F.broadcast(new.select("id")), "id", "left_anti")
+    _write(request, kept.unionByName(new))
+
+
+def delete(request: Request, spark: SparkSession) -> None:
+    """All other rows."""
+    _write(request, spark.read.parquet(request.root).where(f"NOT ({request.where()})"))
+
+
+def update(request: Request, spark: SparkSession) -> None:
+    """A CASE over all rows."""
+    column, factor = request.assign
+    new = F.expr(f"CASE WHEN {request.where()} THEN {column} * {factor} ELSE {column} END")
+    _write(request, spark.read.parquet(request.root).withColumn(column, new))
+
+
+def repartition(request: Request, spark: SparkSession) -> None:
+    """One task for each folder."""
+    frame = spark.read.parquet(request.root).repartition(*request.columns)
+    with new_folder(request.root, make=False) as out:
+        frame.write.partitionBy(*request.columns).parquet(out)
+
+
+def _write(request: Request, frame: DataFrame) -> None:
+    with new_folder(request.root, make=False) as out:
+        frame.write.partitionBy(*request.partition_columns).parquet(out)
+
+
+OPERATIONS = {
+    "compact": compact,
+    "cluster": cluster,
+    "upsert": upsert,
+    "delete": delete,
+    "update": update,
+    "repartition": repartition,
+}

@@ -1,0 +1,221 @@
+"""The work that is measured: what is asked of every contestant, and what must come out.
+
+A request is plain data, so that it can travel to the contestant's own process. Conditions are triples (column,
+comparison, value), all of which must hold: each contestant says that in its own language. What must come out is
+one SQL query over a view named `data`, which plain DuckDB answers from the same input.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Mapping
+from dataclasses import asdict, dataclass, field, replace
+from typing import Any
+
+import numpy as np
+
+from harness import data
+from harness.data import KINDS, Made
+
+TARGET_MB = 128
+UPSERT_ROWS = 1_000
+
+Condition = tuple[str, str, int]
+
+
+@dataclass(frozen=True)
+class Request:
+    """One thing to do with one dataset.
+
+    Attributes:
+        operation: compact, cluster, upsert, delete, update or repartition.
+        root: The dataset, to be changed in place.
+        parts: About how many files the whole dataset makes at the target size, for those who must be told.
+        partition_columns: The folders that the dataset has, to be kept.
+        columns: What to cluster or to repartition by.
+        condition: The rows to delete or to update.
+        assign: The new value of a column, as SQL, for an update: (column, factor) multiplies it.
+        source: A Parquet file with the rows to merge by `id`.
+        target_rows: A limit of rows for each file, in the place of the target size.
+        options: Whatever else a contestant understands.
+    """
+
+    operation: str
+    root: str
+    rows: int = 0
+    parts: int = 1
+    partition_columns: tuple[str, ...] = ()
+    columns: tuple[str, ...] = ()
+    condition: tuple[Condition, ...] = ()
+    assign: tuple[str, float] | None = None
+    source: str | None = None
+    target_mb: int = TARGET_MB
+    target_rows: int | None = None
+    options: Mapping[str, Any] = field(default_factory=dict)
+
+    def where(self) -> str:
+        """The condition as SQL."""
+        return " AND ".join(f"{column} {operator} {value}" for column, operator, value in self.condition)
+
+    def query(self, rows: str = "data") -> str:
+        """What must come out, as SQL."""
+        if self.operation == "delete":
+            return f"SELECT * FROM {rows} WHERE NOT ({self.where()})"
+        if self.operation == "update":
+            assert self.assign is not None
+            column, factor = self.assign
+            new = f"CASE WHEN {self.where()} THEN {column} * {factor} ELSE {column} END"
+            return f"SELECT * REPLACE ({new} AS {column}) FROM {rows}"
+        if self.operation == "upsert":
+            new = f"read_parquet('{self.source}')"
+            kept = f"SELECT * FROM {rows} AS t WHERE NOT EXISTS (SELECT 1 FROM {new} AS s WHERE s.id = t.id)"
+            return f"{kept} UNION ALL BY NAME SELECT * FROM {new}"
+        return f"SELECT * FROM {rows}"
+
+    def on(self, root: str) -> Request:
+        """The same request for another dataset."""
+        return replace(self, root=root)
+
+    def plain(self) -> dict[str, Any]:
+        """As JSON has it."""
+        return asdict(self)
+
+    @classmethod
+    def of(cls, plain: Mapping[str, Any]) -> Request:
+        """The request that `plain` was made of."""
+        given = dict(plain)
+        for name in ("partition_columns", "columns"):
+            given[name] = tuple(given[name])
+        given["condition"] = tuple((column, operator, value) for column, operator, value in given["condition"])
+        given["assign"] = tuple(given["assign"]) if given["assign"] else None
+        return cls(**given)
+
+
+@dataclass(frozen=True)
+class Job:
+    """A line of the tables: work on one kind of data.
+
+    Attributes:
+        title: What the tables call it.
+        operation: What is done.
+        kind: The data.
+        ask: The request, given the data and a folder for sources.
+        in_quick: Who takes part in a quick run beside Parketto with DuckDB.
+    """
+
+    title: str
+    operation: str
+    kind: str
+    ask: Callable[[Made, str], Request]
+    in_quick: tuple[str, ...] = ()
+
+
+def request_for(job: Job, made: Made, sources: str) -> Request:
+    """The request of a job on data of some size."""
+    request = job.ask(made, sources)
+    kind = KINDS[made.kind]
+    return replace(
+        request,
+        root=made.root,
+        rows=made.rows,
+        parts=max(1, round(made.bytes / 2**20 / request.target_mb)),
+        partition_columns=(data.PARTITION_COLUMN,) if kind.partitioned else (),
+    )
+
+
+def _compact(_made: Made, _sources: str) -> Request:
+    return Request("compact", "")
+
+
+def _cluster(_made: Made, _sources: str) -> Request:
+    return Request("cluster", "", columns=("product", "price"))
+
+
+def _upsert(name: str, pick: Callable[[Made], np.ndarray]) -> Callable[[Made, str], Request]:
+    def ask(made: Made, sources: str) -> Request:
+        path = os.path.join(sources, f"{os.path.basename(made.root)}-{name}.parquet")
+        if not os.path.exists(path):
+            data.merge_source(pick(made), path)
+        return Request("upsert", "", source=path)
+
+    return ask
+
+
+def _one_file(made: Made) -> np.ndarray:
+    each = made.rows // made.files
+    return np.arange(each, each + min(UPSERT_ROWS, max(1, each // 2)))
+
+
+def _all_over(made: Made) -> np.ndarray:
+    return np.linspace(0, made.rows - 1, min(UPSERT_ROWS, made.rows)).astype(np.int64)
+
+
+def _a_fifth(made: Made) -> np.ndarray:
+    return np.random.default_rng(5).permutation(made.rows + made.rows // 20)[: made.rows // 5]
+
+
+def _near(made: Made) -> tuple[Condition, ...]:
+    first = made.rows // 3
+    return (("id", ">=", first), ("id", "<", first + made.rows // 100))
+
+
+def _far(_made: Made) -> tuple[Condition, ...]:
+    return (("bucket", "=", 7),)
+
+
+def _in_partition(_made: Made) -> tuple[Condition, ...]:
+    return (("bucket", "=", 7), ("lot", "=", 3))
+
+
+def _delete(pick: Callable[[Made], tuple[Condition, ...]]) -> Callable[[Made, str], Request]:
+    return lambda made, _: Request("delete", "", condition=pick(made))
+
+
+def _update(pick: Callable[[Made], tuple[Condition, ...]]) -> Callable[[Made, str], Request]:
+    return lambda made, _: Request("update", "", condition=pick(made), assign=("price", 2))
+
+
+def _repartition(_made: Made, _sources: str) -> Request:
+    return Request("repartition", "", columns=("product",))
+
+
+JOBS: dict[str, Job] = {
+    "compact-narrow": Job("compact, narrow rows", "compact", "narrow", _compact, ("pyarrow",)),
+    "compact-wide": Job("compact, 100 columns", "compact", "wide", _compact, ("duckdb",)),
+    "compact-strings": Job("compact, text", "compact", "strings", _compact, ("polars",)),
+    "compact-tiny": Job("compact, tiny files and row groups", "compact", "tiny", _compact, ("delta", "fsspeckit")),
+    "compact-healthy": Job(
+        "compact, healthy row groups",
+        "compact",
+        "healthy",
+        _compact,
+        ("parketto/spark", "parketto/pyarrow", "spark", "duckdb", "delta"),
+    ),
+    "compact-partitioned": Job("compact, 100 partitions", "compact", "partitioned", _compact, ("delta",)),
+    "cluster": Job("cluster by 2 columns", "cluster", "healthy", _cluster, ("parketto/pyarrow", "delta")),
+    "upsert-narrow": Job(
+        "upsert, keys of one file", "upsert", "healthy", _upsert("narrow", _one_file), ("delta",)
+    ),
+    "upsert-scattered": Job(
+        "upsert, keys all over",
+        "upsert",
+        "healthy",
+        _upsert("scattered", _all_over),
+        ("parketto/spark", "spark", "delta"),
+    ),
+    "upsert-large": Job(
+        "upsert, a fifth of the rows", "upsert", "healthy", _upsert("large", _a_fifth), ("delta",)
+    ),
+    "delete-narrow": Job("delete 1 % in a range", "delete", "healthy", _delete(_near), ("delta",)),
+    "delete-scattered": Job("delete 1 % all over", "delete", "healthy", _delete(_far), ("duckdb",)),
+    "update": Job("update 1 % all over", "update", "healthy", _update(_far), ("delta",)),
+    "delete-partition": Job(
+        "delete 1 % of one partition", "delete", "partitioned", _delete(_in_partition), ("delta",)
+    ),
+    "update-partition": Job(
+        "update 1 % of one partition", "update", "partitioned", _update(_in_partition), ("duckdb",)
+    ),
+    "repartition": Job(
+        f"repartition by {data.PRODUCTS} values", "repartition", "healthy", _repartition, ("polars",)
+    ),
+}

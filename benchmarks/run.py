@@ -1,0 +1,209 @@
+"""Every operation of Parketto beside those who do the same: seconds, memory, bytes, and whether rows are right.
+
+Each contestant works on fresh links to the same data, in a process of its own, after the same work on a few rows;
+rounds are interleaved, and tables show medians. Seconds depend on the machine: compare the ratios.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import json
+import os
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any
+
+from harness import data, machine, peers, report
+from harness.checks import Reader
+from harness.contestants import PEERS, Contestant, contestants
+from harness.measure import Setting
+from harness.work import JOBS, Job, Request, request_for
+
+DOCUMENT = os.path.join(peers.PROJECT, "docs", "benchmarks.md")
+BASE_ROWS = 10_000_000
+QUICK_ROWS = 200_000
+QUICK_ALWAYS = ("parketto/duckdb",)
+WARM_ROWS, WARM_FILES = 2_000, 4
+
+
+def main() -> int:
+    """Run the rounds and report; the exit code says whether all rows were right."""
+    arguments = parse(sys.argv[1:])
+    started = time.perf_counter()
+    known = available(contestants())
+    runs: list[dict[str, Any]] = []
+    options = {"memory_mb": arguments.memory_mb} if arguments.memory_mb else {}
+    with contextlib.ExitStack() as stack:
+        if arguments.work is None:
+            arguments.work = stack.enter_context(tempfile.TemporaryDirectory(prefix="parketto-bench-"))
+        os.makedirs(arguments.work, exist_ok=True)
+        setting = Setting(arguments.work, timeout=arguments.timeout, profile=arguments.profile, options=options)
+        for scale in arguments.scale:
+            for name in arguments.jobs:
+                chosen = takes_part(name, known, arguments)
+                runs += run_job(name, scale, chosen, setting, arguments)
+    rows = report.summarise(runs, known)
+    result = {
+        "machine": machine.about(PEERS in {contestant.environment for contestant in known.values()}),
+        "base_rows": arguments.base_rows,
+        "rounds": arguments.rounds,
+        "runs": runs,
+        "summary": rows,
+    }
+    tell(result, arguments)
+    print(f"{time.perf_counter() - started:.0f} s in all", file=sys.stderr)
+    return int(any(is_bad(row, known) for row in rows))
+
+
+def parse(given: Sequence[str]) -> argparse.Namespace:
+    """The arguments; a quick run only changes their defaults."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--quick", action="store_true", help="all kinds of work once, on little data")
+    parser.add_argument("--jobs", nargs="+", choices=JOBS, default=list(JOBS), metavar="JOB", help=", ".join(JOBS))
+    parser.add_argument("--contestants", nargs="+", metavar="NAME", help=", ".join(contestants()))
+    parser.add_argument("--base-rows", type=int, help=f"rows at 1x; {BASE_ROWS:,}, in a quick run {QUICK_ROWS:,}")
+    parser.add_argument("--scale", type=int, nargs="+", default=[1], help="multiples of the base, such as 1 4 16")
+    parser.add_argument("--rounds", type=int, help="3, in a quick run 1")
+    parser.add_argument("--work", help="a folder for data, which is kept; by default a temporary one")
+    parser.add_argument("--memory-mb", type=int, help="how much memory Parketto may use for data")
+    parser.add_argument("--timeout", type=float, default=3600, help="seconds after which a run counts as failed")
+    parser.add_argument("--profile", metavar="FOLDER", help="write there where Parketto's own process spends time")
+    parser.add_argument("--json", metavar="PATH", help="write every measurement there")
+    parser.add_argument("--plot", metavar="PATH", help="draw the ratios: PATH.svg and PATH.png")
+    parser.add_argument("--docs", action="store_true", help="put the tables into docs/benchmarks.md")
+    arguments = parser.parse_args(given)
+    if unknown := set(arguments.contestants or ()) - set(contestants()):
+        parser.error(f"unknown contestants: {', '.join(sorted(unknown))}; there are: {', '.join(contestants())}")
+    arguments.base_rows = arguments.base_rows or (QUICK_ROWS if arguments.quick else BASE_ROWS)
+    arguments.rounds = arguments.rounds or (1 if arguments.quick else 3)
+    return arguments
+
+
+def available(known: dict[str, Contestant]) -> dict[str, Contestant]:
+    """Those whose environment can be made."""
+    found = {}
+    for name, contestant in known.items():
+        try:
+            peers.python_of(contestant.environment)
+        except RuntimeError as problem:
+            print(f"without {name}: {problem}", file=sys.stderr)
+        else:
+            found[name] = contestant
+    return found
+
+
+def takes_part(job: str, known: dict[str, Contestant], arguments: argparse.Namespace) -> list[Contestant]:
+    """Who does a job: those who can, and were asked for."""
+    wanted = arguments.contestants
+    if wanted is None and arguments.quick:
+        wanted = [*QUICK_ALWAYS, *JOBS[job].in_quick]
+    operation = JOBS[job].operation
+    return [
+        contestant
+        for name, contestant in known.items()
+        if (wanted is None or name in wanted) and operation in contestant.operations
+    ]
+
+
+def run_job(
+    name: str, scale: int, chosen: list[Contestant], setting: Setting, arguments: argparse.Namespace
+) -> list[dict[str, Any]]:
+    """All rounds of a job, contestants in turns, every other round backwards."""
+    job = JOBS[name]
+    made = data.make(job.kind, setting.work, arguments.base_rows, scale)
+    request, warm = request_for(job, made, setting.work), warm_request(job, setting.work)
+    files = data.parquet_files(made.root)
+    reader = Reader(files)
+    expected = reader.digest(files, request.query())
+    runs = []
+    for number in range(arguments.rounds):
+        for contestant in chosen[:: -1 if number % 2 else 1]:
+            measured = setting.measure(contestant, request, warm, reader, expected)
+            runs.append(
+                {
+                    "job": name,
+                    "scale": scale,
+                    "contestant": contestant.name,
+                    "round": number,
+                    "input_bytes": made.bytes,
+                    "input_rows": made.rows,
+                    **measured.plain(),
+                }
+            )
+            said = f"{measured.seconds:.2f} s" if measured.outcome == "ok" else measured.outcome
+            print(
+                f"{name} {scale}x, round {number + 1}: {contestant.name}: {said} {measured.error}", file=sys.stderr
+            )
+    return runs
+
+
+def warm_request(job: Job, work: str) -> Request:
+    """The same work on a few rows."""
+    root = os.path.join(work, f"warm-{job.kind}")
+    if not os.path.isdir(root):
+        data.write(data.KINDS[job.kind], root, WARM_ROWS, WARM_FILES)
+    files = data.parquet_files(root)
+    made = data.Made(job.kind, root, WARM_ROWS, len(files), sum(map(os.path.getsize, files)))
+    return replace(request_for(job, made, work), parts=1)
+
+
+def tell(result: dict[str, Any], arguments: argparse.Namespace) -> None:
+    """Tables, and whatever files were asked for."""
+    rows = result["summary"]
+    title = (
+        f"{result['base_rows']:,} rows at 1x, medians of {result['rounds']}; a ratio above 1x: Parketto is faster"
+    )
+    report.print_table(title, report.HEADINGS, report.lines(rows))
+    for problem in report.problems(rows):
+        print(problem)
+    headings, cells = report.growth(rows)
+    if cells:
+        report.print_table("growth", headings, cells)
+    path = arguments.json
+    if arguments.plot and not path:
+        path = f"{arguments.plot}.json"
+    if path:
+        os.makedirs(os.path.dirname(os.path.abspath(path)), exist_ok=True)
+        with open(path, "w") as file:
+            json.dump(result, file, indent=1)
+    if arguments.plot:
+        plot(path, arguments.plot)
+    if arguments.docs:
+        write_document(result)
+
+
+def plot(result: str, path: str) -> None:
+    """Draw it, where there is something to draw with."""
+    variables = {**os.environ, "PYTHONPATH": peers.HERE}
+    command = [peers.python_of(PEERS), "-m", "harness.plots", os.path.abspath(result), os.path.abspath(path)]
+    subprocess.run(command, check=True, env=variables)
+
+
+def write_document(result: dict[str, Any]) -> None:
+    """The tables, where readers of the documentation find them."""
+    about = result["machine"]
+    versions = ", ".join(f"{name} {version}" for name, version in about["versions"].items())
+    said = f"{about['cores']} cores, {about['memory_gb']} GB, Python {about['python']}; {versions}. "
+    said += f"{result['base_rows']:,} rows at 1x, medians of {result['rounds']} rounds."
+    parts = [said, report.markdown(report.HEADINGS, report.lines(result["summary"]))]
+    headings, cells = report.growth(result["summary"])
+    if cells:
+        parts += ["How it grows:", report.markdown(headings, cells)]
+    with open(DOCUMENT) as file:
+        text = file.read()
+    with open(DOCUMENT, "w") as file:
+        file.write(report.replace_section(text, "operations", "\n\n".join(parts)))
+
+
+def is_bad(row: dict[str, Any], known: dict[str, Contestant]) -> bool:
+    """Wrong rows, whoever made them; and whatever Parketto could not do."""
+    return row["outcome"] == "WRONG" or (row["outcome"] == "FAILED" and known[row["contestant"]].is_parketto)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

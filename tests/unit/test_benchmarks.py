@@ -1,0 +1,146 @@
+"""The parts of the benchmarks that decide what they say: hashes, ratios, gates, shares."""
+
+from __future__ import annotations
+
+import doctest
+import json
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+import compare
+from harness import boxes, data, queries, report, skipping
+from harness.checks import Reader
+from harness.contestants import contestants
+from harness.work import JOBS, Request, request_for
+
+
+def rows_of(*given: tuple[str, float, str]) -> list[dict[str, object]]:
+    measured = dict.fromkeys(report.MEASURED, 1)
+    return [
+        {
+            "job": "update",
+            "scale": 1,
+            "contestant": name,
+            "outcome": outcome,
+            "error": "",
+            **measured,
+            "seconds": s,
+        }
+        for name, s, outcome in given
+    ]
+
+
+def result_of(*given: tuple[str, float, str]) -> dict[str, object]:
+    return {"summary": report.summarise(rows_of(*given), contestants())}
+
+
+@pytest.mark.parametrize("module", [queries, report])
+def test_examples_are_true(module: object) -> None:
+    assert doctest.testmod(module).failed == 0
+
+
+def test_ratios_are_of_medians_to_the_engine_that_is_closest() -> None:
+    found = report.summarise(
+        rows_of(
+            ("parketto/pyarrow", 9.0, "ok"),
+            *[("parketto/duckdb", seconds, "ok") for seconds in (1.0, 2.0, 50.0)],
+            ("duckdb", 3.0, "ok"),
+        ),
+        contestants(),
+    )
+    assert found[-1]["against"] == "parketto/duckdb"
+    assert found[-1]["ratio"] == 1.5
+
+
+def test_one_wrong_round_makes_a_row_wrong() -> None:
+    [row] = report.summarise(rows_of(("duckdb", 1.0, "ok"), ("duckdb", 1.0, "WRONG")), contestants())
+    assert row["outcome"] == "WRONG"
+    assert "WRONG" in report.lines([row])[0][2]
+
+
+@pytest.mark.parametrize(
+    ("seconds", "verdict"), [(1.0, "ok"), (1.6, "ok"), (1.7, "SLOWER"), (0.1, "too fast to count")]
+)
+def test_only_a_ratio_that_fell_too_far_is_a_gate(seconds: float, verdict: str) -> None:
+    before = result_of(("parketto/duckdb", 1.0, "ok"), ("duckdb", 2.0, "ok"))
+    now = result_of(("parketto/duckdb", seconds, "ok"), ("duckdb", 2.0, "ok"))
+    [line] = compare.compare(before, now, tolerance=0.4, floor=0.15)
+    assert line[-1] == verdict
+
+
+def test_the_baseline_can_be_compared_with_itself() -> None:
+    with open(compare.BASELINE) as file:
+        baseline = json.load(file)
+    lines = compare.compare(baseline, baseline, compare.TOLERANCE, compare.FLOOR_SECONDS)
+    assert {line[-1] for line in lines} >= {"ok"}
+    assert not any(line[-1] == "SLOWER" for line in lines)
+
+
+@pytest.mark.parametrize("job", JOBS)
+def test_requests_travel_as_json(job: str, tmp_path: Path) -> None:
+    made = data.write(data.KINDS[JOBS[job].kind], str(tmp_path / "data"), 1_000, 4)
+    request = request_for(JOBS[job], made, str(tmp_path))
+    assert Request.of(json.loads(json.dumps(request.plain()))) == request
+    files = data.parquet_files(made.root)
+    found = Reader(files).digest(files, request.query())
+    assert found.rows <= 1_050
+
+
+def test_digests_know_rows_and_not_their_order(tmp_path: Path) -> None:
+    table = pa.table({"a": [1, 2, 3], "t": pa.array([1, 2, 3], pa.timestamp("us", "UTC")), "s": ["x", None, "z"]})
+    paths = []
+    for name, rows in {"a": table, "b": table.take([2, 0, 1]), "c": table.take([0, 1, 1])}.items():
+        paths.append(str(tmp_path / f"{name}.parquet"))
+        pq.write_table(rows, paths[-1])
+    reader = Reader(paths[:1])
+    first, turned, other = (reader.digest([path]) for path in paths)
+    assert first == turned
+    assert first != other
+
+
+def test_data_is_the_same_each_time(tmp_path: Path) -> None:
+    first, second = (data.write(data.KINDS["wide"], str(tmp_path / name), 50, 2) for name in "ab")
+    assert pq.read_table(first.root).equals(pq.read_table(second.root))
+
+
+def test_links_show_who_writes_into_files(tmp_path: Path) -> None:
+    made = data.write(data.KINDS["narrow"], str(tmp_path / "data"), 10, 2)
+    before = data.fingerprint(made.root)
+    data.link_fresh(made.root, str(tmp_path / "linked"))
+    (tmp_path / "linked" / "part-00000.parquet").unlink()
+    assert data.fingerprint(made.root) == before
+    with open(tmp_path / "linked" / "part-00001.parquet", "ab") as file:
+        file.write(b"!")
+    assert data.fingerprint(made.root) != before
+
+
+def test_shares_of_a_sorted_and_a_shuffled_column(tmp_path: Path) -> None:
+    """Sorted by `a`: a range of 1 % needs one or two of ten row groups by `a`, and all of them by `b`."""
+    rng = np.random.default_rng(1)
+    table = pa.table({"a": np.arange(10_000), "b": rng.permutation(10_000)})
+    path = str(tmp_path / "one.parquet")
+    pq.write_table(table, path, row_group_size=1_000)
+    groups = skipping.row_groups([path], ["a", "b"])
+    by_a, by_b = (skipping.predicates(table, [name], 50)["range"] for name in "ab")
+    assert 0.1 <= skipping.shares(groups, by_a)[0] <= 0.2
+    assert skipping.shares(groups, by_b) == (1.0, 1.0)
+
+
+def test_boxes_end_at_values_of_the_data() -> None:
+    table = pa.table({"a": [1, 5, 9, 2], "b": ["w", "x", "y", "z"]})
+    rows = list(zip(*(table.column(name).to_pylist() for name in "ab"), strict=True))
+    for box in skipping.predicates(table, ["a", "b"], 20)["box"]:
+        low_a, high_a = box["a"]
+        assert low_a <= high_a
+        assert {row[0] for row in rows} >= {low_a, high_a}
+
+
+def test_the_drawing_is_small() -> None:
+    side = [((0.0, 0.5), (0.0, 1.0)), ((0.5, 1.0), (0.0, 1.0))] * 128
+    drawing = boxes.draw({"linear": side, "z-order": side, "hilbert": side})
+    assert drawing.count("<rect") == 3 * 256 + 1
+    assert len(drawing) < 200_000
