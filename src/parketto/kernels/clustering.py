@@ -18,14 +18,16 @@ from parketto.kernels.sizes import decoded_bytes
 from parketto.kernels.travel import unpack
 from parketto.kernels.work import Worker
 from parketto.kernels.writer import RollingWriter
-from parketto.layout.buckets import Buckets, cut_buckets
+from parketto.layout.buckets import SPARE, Buckets, cut_buckets
 from parketto.plan.rewrite import FileGroup
 from parketto.storage.clustering import Clustering
 from parketto.storage.footers import FileInfo
 
 # Enough for buckets that differ in size by a few percent; and no more than is soon sorted.
 _SAMPLES_PER_BUCKET = 256
+_SAMPLES_PER_LIMITED_BUCKET = 2048
 _BUCKETS_PER_FILE = 4
+_BUCKETS_PER_LIMITED_FILE = 16
 _LEAST_SAMPLES = 64 * 1024
 _MOST_SAMPLES = 1024 * 1024
 
@@ -95,18 +97,28 @@ def joined(samples: Sequence[Sample]) -> Sample:
 def bucket_count(group: FileGroup) -> int:
     """Into how many buckets the rows of a group are to be cut.
 
-    A power of two makes every bucket a whole square of the curve, or half of one. Where there is hardly more
-    than a bucket for each file, files of the right size count for more.
+    A power of two makes every bucket a whole square of the curve, or half of one. Where files consist of few
+    buckets, files of the right size count for more.
     """
     count = max(1, -(-group.num_rows // max(1, group.row_group_rows or group.num_rows)))
-    if count < _BUCKETS_PER_FILE * group.outputs and group.outputs > 1:
+    enough = _BUCKETS_PER_FILE if group.max_rows is None else _BUCKETS_PER_LIMITED_FILE
+    if count < enough * group.outputs and group.outputs > 1:
         return count
     return int(2 ** round(math.log2(count)))
 
 
+def spare(group: FileGroup) -> float:
+    """How far the borders of buckets may be moved, as a share of a bucket; no bucket may outgrow its file."""
+    if group.max_rows is None:
+        return SPARE
+    room = group.max_rows * bucket_count(group) / max(1, group.num_rows) - 1
+    return max(0.0, min(SPARE, room / 2))
+
+
 def sample_share(group: FileGroup) -> float:
     """Which share of a group's rows is a sample of them that is large enough."""
-    wanted = min(_MOST_SAMPLES, max(_LEAST_SAMPLES, _SAMPLES_PER_BUCKET * bucket_count(group)))
+    each = _SAMPLES_PER_BUCKET if group.max_rows is None else _SAMPLES_PER_LIMITED_BUCKET
+    wanted = min(_MOST_SAMPLES, max(_LEAST_SAMPLES, each * bucket_count(group)))
     return min(1.0, wanted / max(1, group.num_rows))
 
 
@@ -114,7 +126,9 @@ def buckets_of(samples: Sequence[Sample], group: FileGroup, clustering: Clusteri
     """Where the curve through a group's rows is cut."""
     sample = joined(samples)
     count = bucket_count(group)
-    return cut_buckets(sample.rows, clustering.columns, clustering.curve, count, group.surroundings, sample.share)
+    return cut_buckets(
+        sample.rows, clustering.columns, clustering.curve, count, group.surroundings, sample.share, spare(group)
+    )
 
 
 def sampled_buckets(group: FileGroup, clustering: Clustering, worker: Worker) -> Buckets:

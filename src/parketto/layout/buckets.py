@@ -20,7 +20,7 @@ _EXTRA_BITS = 3
 _MAX_BITS = 16
 _HEAVY = 1.5
 # How far a cut may be moved from where it would make all pieces equal, as a share of a piece.
-_SPARE = 0.2
+SPARE = 0.2
 _LOOKED_UP_BITS = 16
 # A few rows among many others need a finer grid than their own number tells.
 _LOCAL_BITS = 3
@@ -50,7 +50,7 @@ class Buckets:
     def parts(self, count: int) -> npt.NDArray[np.int64]:
         """The first buckets of about so many runs of buckets of about equal size, cut where it suits the curve."""
         wanted = np.arange(1, min(count, self.count)) * (self.count / count)
-        spare = self.count / count * _SPARE
+        spare = self.count / count * SPARE
         firsts = roundest(np.floor(wanted - spare), np.ceil(wanted + spare)).astype(np.int64)
         return np.unique(np.concatenate([[0], firsts]))
 
@@ -101,6 +101,7 @@ def cut_buckets(
     count: int,
     surroundings: Sequence[Weighted | None] = (),
     share: float = 1.0,
+    spare: float = SPARE,
 ) -> Buckets:
     """Cut the curve through a sample of rows into about `count` buckets of about equal size.
 
@@ -112,6 +113,7 @@ def cut_buckets(
         surroundings: For each column what is known of other rows, if there are any beside these: then the curve is
             the one through all rows, so that the buckets fit in with those of the others.
         share: Which share of its rows the sample is.
+        spare: How far a cut may be moved to where it suits the curve, as a share of a bucket.
 
     >>> rows = pa.table({"a": [1, 2, 1, 2], "b": ["x", "x", "y", "y"]})
     >>> buckets = cut_buckets(rows, ["a", "b"], "hilbert", 4)
@@ -131,7 +133,7 @@ def cut_buckets(
     heavy = np.flatnonzero(counts >= _HEAVY * size)
     # A point that fills buckets of its own begins one, and so does the next point.
     cuts = np.unique(
-        np.concatenate([[0], _round_cuts(keys, counts, count), keys[heavy], keys[heavy] + np.uint64(1)])
+        np.concatenate([[0], _round_cuts(keys, counts, count, spare), keys[heavy], keys[heavy] + np.uint64(1)])
     ).astype(np.uint64)
     inside = np.add.reduceat(np.append(counts, 0), np.searchsorted(keys, cuts))
     filled = np.append(np.searchsorted(keys, cuts[1:]), len(keys)) > np.searchsorted(keys, cuts)
@@ -142,7 +144,7 @@ def cut_buckets(
     return Buckets(tuple(columns), curve, bits, rankings, cuts, numbers, widths)
 
 
-def _round_cuts(keys: Keys, counts: npt.NDArray[np.int64], count: int) -> Keys:
+def _round_cuts(keys: Keys, counts: npt.NDArray[np.int64], count: int, share: float) -> Keys:
     """Where to cut the curve so that all pieces have about the same number of rows.
 
     A curve fills one square after the other, and the larger the square, the rounder the number at which it ends.
@@ -150,7 +152,7 @@ def _round_cuts(keys: Keys, counts: npt.NDArray[np.int64], count: int) -> Keys:
     would be read for all that is in it.
     """
     wanted = np.arange(1, count) * (counts.sum() / count)
-    spare = counts.sum() / count * _SPARE
+    spare = counts.sum() / count * share
     upto = np.cumsum(counts)
     low = keys[np.minimum(np.searchsorted(upto, wanted - spare), len(keys) - 1)]
     high = keys[np.minimum(np.searchsorted(upto, wanted + spare), len(keys) - 1)]

@@ -38,8 +38,7 @@ _MANY_ROW_GROUPS = 64
 _MIN_ROW_GROUP_ROWS = 1024
 # A file that is cut by its size consists of at least so many row groups, for the cut to be near the target.
 _ROW_GROUPS_PER_FILE = 8
-# Rows fall into row groups along a curve as a sample foretells: files get some room for what it does not.
-_SAMPLED_ROWS = 64 * 1024
+# Rows fall into row groups along a curve as a sample foretells, and equal rows stay together: files get some room.
 _ROOM = 0.95
 
 # How far a curve stays behind the ideal of n ** (-1/d), measured on evenly spread data.
@@ -99,13 +98,9 @@ def _group(
     files: Sequence[FileInfo], clustering: Clustering, thresholds: Thresholds, compression: str | None
 ) -> FileGroup:
     rows, size = sum(file.num_rows for file in files), sum(file.size_bytes for file in files)
-    even = rows
-    if thresholds.target_rows is not None:
-        sampled = not clustering.is_linear and rows > _SAMPLED_ROWS
-        limit = max(1, int(thresholds.target_rows * (_ROOM if sampled else 1)))
-        even = max(1, -(-rows // max(1, -(-rows // limit))))
+    even, full = _even_rows(rows, clustering, thresholds), _full_row_group(files, clustering, thresholds)
     max_rows = None
-    if thresholds.target_rows is not None:
+    if thresholds.target_rows is not None and rows > thresholds.target_rows:
         max_rows = even if clustering.is_linear else thresholds.target_rows
     return FileGroup(
         files=tuple(files),
@@ -113,9 +108,23 @@ def _group(
         max_rows=max_rows,
         roll_bytes=thresholds.target_bytes,
         compression=compression,
-        row_group_rows=row_group_rows(rows, size, even, thresholds.target_bytes),
+        row_group_rows=full,
         record=clustering.record(),
     )
+
+
+def _even_rows(rows: int, clustering: Clustering, thresholds: Thresholds) -> int:
+    """How many rows each file should have, as far as their number is limited."""
+    if thresholds.target_rows is None or rows <= thresholds.target_rows:
+        return rows
+    room = 1.0 if clustering.is_linear else _ROOM
+    limit = max(1, int(thresholds.target_rows * room))
+    return max(1, -(-rows // max(1, -(-rows // limit))))
+
+
+def _full_row_group(files: Sequence[FileInfo], clustering: Clustering, thresholds: Thresholds) -> int:
+    rows, size = sum(file.num_rows for file in files), sum(file.size_bytes for file in files)
+    return row_group_rows(rows, size, _even_rows(rows, clustering, thresholds), thresholds.target_bytes)
 
 
 def _surroundings(files: Sequence[FileInfo], columns: Sequence[str]) -> tuple[Weighted | None, ...]:
@@ -239,7 +248,7 @@ def _gain(
     is_new = np.array([path in paths for path, _ in groups], bool)
     inside = np.array([path in concerned for path, _ in groups], bool)
     rows = sum(file.num_rows for file in cell)
-    full = row_group_rows(rows, sum(file.size_bytes for file in cell), rows, thresholds.target_bytes)
+    full = _full_row_group(cell, clustering, thresholds)
     weights = np.array([max(group.num_rows, full * _LEAST_WEIGHT) for _, group in groups], float)
     new_rows = sum(file.num_rows for file in new)
     now, then = [], []
