@@ -18,7 +18,7 @@ from parketto.kernels.sizes import decoded_bytes
 from parketto.kernels.travel import unpack
 from parketto.kernels.work import Worker
 from parketto.kernels.writer import RollingWriter
-from parketto.layout.buckets import SPARE, Buckets, cut_buckets
+from parketto.layout.buckets import Buckets, cut_buckets
 from parketto.plan.rewrite import FileGroup
 from parketto.storage.clustering import Clustering
 from parketto.storage.footers import FileInfo
@@ -27,7 +27,6 @@ from parketto.storage.footers import FileInfo
 _SAMPLES_PER_BUCKET = 256
 _SAMPLES_PER_LIMITED_BUCKET = 2048
 _BUCKETS_PER_FILE = 4
-_BUCKETS_PER_LIMITED_FILE = 16
 _LEAST_SAMPLES = 64 * 1024
 _MOST_SAMPLES = 1024 * 1024
 
@@ -95,24 +94,26 @@ def joined(samples: Sequence[Sample]) -> Sample:
 
 
 def bucket_count(group: FileGroup) -> int:
-    """Into how many buckets the rows of a group are to be cut.
+    """Into about how many buckets the rows of a group are to be cut.
 
-    A power of two makes every bucket a whole square of the curve, or half of one. Where files consist of few
-    buckets, files of the right size count for more.
+    A power of two makes every bucket a whole square of the curve, or half of one. Where the rows of files are
+    limited, or files consist of few buckets, files of the right size count for more.
     """
     count = max(1, -(-group.num_rows // max(1, group.row_group_rows or group.num_rows)))
-    enough = _BUCKETS_PER_FILE if group.max_rows is None else _BUCKETS_PER_LIMITED_FILE
-    if count < enough * group.outputs and group.outputs > 1:
+    if group.outputs > 1 and (group.max_rows is not None or count < _BUCKETS_PER_FILE * group.outputs):
         return count
     return int(2 ** round(math.log2(count)))
 
 
-def spare(group: FileGroup) -> float:
-    """How far the borders of buckets may be moved, as a share of a bucket; no bucket may outgrow its file."""
-    if group.max_rows is None:
-        return SPARE
-    room = group.max_rows * bucket_count(group) / max(1, group.num_rows) - 1
-    return max(0.0, min(SPARE, room / 2))
+def largest_share(group: FileGroup, sample: Sample) -> float | None:
+    """Which share of the rows a bucket may have at most, so that a whole number of them fits into a file."""
+    if group.max_rows is None or not group.num_rows:
+        return None
+    pieces = max(1, round(group.max_rows / max(1, group.row_group_rows or group.num_rows)))
+    share = group.max_rows / pieces / group.num_rows
+    if sample.share < 1:  # what was not sampled may differ by chance
+        share *= 1 - 2 / math.sqrt(max(4.0, share * sample.rows.num_rows))
+    return share
 
 
 def sample_share(group: FileGroup) -> float:
@@ -125,9 +126,14 @@ def sample_share(group: FileGroup) -> float:
 def buckets_of(samples: Sequence[Sample], group: FileGroup, clustering: Clustering) -> Buckets:
     """Where the curve through a group's rows is cut."""
     sample = joined(samples)
-    count = bucket_count(group)
     return cut_buckets(
-        sample.rows, clustering.columns, clustering.curve, count, group.surroundings, sample.share, spare(group)
+        sample.rows,
+        clustering.columns,
+        clustering.curve,
+        bucket_count(group),
+        largest_share(group, sample),
+        group.surroundings,
+        sample.share,
     )
 
 

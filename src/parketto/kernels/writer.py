@@ -7,7 +7,6 @@ from dataclasses import dataclass
 from types import TracebackType
 from typing import IO
 
-import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
@@ -135,7 +134,9 @@ class RollingWriter:
         if self._writer is None:
             return
         more = self._row_groups_to_come(expected_rows)
-        if more < 1 or (number is not None and self._is_full_enough() and _roundest(number, more) == number):
+        if more < 1 or (
+            number is not None and self._is_full_enough() and roundest(number - 1, number + more) == number
+        ):
             self._close_file()
 
     def _row_groups_to_come(self, expected_rows: float) -> int:
@@ -207,8 +208,3 @@ class RollingWriter:
         self._file_rows = self._row_groups = 0
         if self._row_limits is not None:
             self._max_rows = next(self._row_limits)
-
-
-def _roundest(number: int, more: int) -> int:
-    """The roundest of a number and the next ones."""
-    return int(roundest(np.array([number - 1]), np.array([number + more]))[0])

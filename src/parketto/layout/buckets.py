@@ -18,9 +18,9 @@ from parketto.layout.ranks import Ranking, Weighted, rank
 # Every column is cut finer than the buckets need, so that these can be cut where it suits the curve.
 _EXTRA_BITS = 3
 _MAX_BITS = 16
-_HEAVY = 1.5
-# How far a cut may be moved from where it would make all pieces equal, as a share of a piece.
-SPARE = 0.2
+# How large buckets may be beside their ideal size, and how small beside the largest possible one.
+_LARGEST = 1.2
+_SMALLEST = 0.7
 _LOOKED_UP_BITS = 16
 # A few rows among many others need a finer grid than their own number tells.
 _LOCAL_BITS = 3
@@ -49,10 +49,10 @@ class Buckets:
 
     def parts(self, count: int) -> npt.NDArray[np.int64]:
         """The first buckets of about so many runs of buckets of about equal size, cut where it suits the curve."""
-        wanted = np.arange(1, min(count, self.count)) * (self.count / count)
-        spare = self.count / count * SPARE
-        firsts = roundest(np.floor(wanted - spare), np.ceil(wanted + spare)).astype(np.int64)
-        return np.unique(np.concatenate([[0], firsts]))
+        wanted = min(count, self.count)
+        size, spare = self.count / wanted, self.count / wanted * (_LARGEST - 1)
+        firsts = [roundest(int(at * size - spare), int(at * size + spare)) for at in range(1, wanted)]
+        return np.unique([0, *firsts])
 
     def keys(self, columns: Sequence[pa.Array]) -> Keys:
         """The places of rows along the curve, from the clustering columns."""
@@ -99,21 +99,21 @@ def cut_buckets(
     columns: Sequence[str],
     curve: str,
     count: int,
+    most: float | None = None,
     surroundings: Sequence[Weighted | None] = (),
     share: float = 1.0,
-    spare: float = SPARE,
 ) -> Buckets:
-    """Cut the curve through a sample of rows into about `count` buckets of about equal size.
+    """Cut the curve through a sample of rows into buckets of about equal size.
 
     Args:
         sample: Some of the rows, each taken with the same chance.
         columns: The columns that the curve runs through.
         curve: Which curve.
-        count: How many buckets there should be.
+        count: About how many buckets there should be.
+        most: Which share of the rows a bucket may have at most, if that matters.
         surroundings: For each column what is known of other rows, if there are any beside these: then the curve is
             the one through all rows, so that the buckets fit in with those of the others.
         share: Which share of its rows the sample is.
-        spare: How far a cut may be moved to where it suits the curve, as a share of a bucket.
 
     >>> rows = pa.table({"a": [1, 2, 1, 2], "b": ["x", "x", "y", "y"]})
     >>> buckets = cut_buckets(rows, ["a", "b"], "hilbert", 4)
@@ -126,50 +126,53 @@ def cut_buckets(
     bits = max(1, min(bits, KEY_BITS // len(columns)))
     rankings = tuple(rank(array, bits, other, share) for array, other in zip(arrays, others, strict=True))
     codes = [ranking(array) for ranking, array in zip(rankings, arrays, strict=True)]
-    keys, counts = np.unique(CURVES[curve](codes, bits), return_counts=True)
-    if not len(keys):
-        keys, counts = np.zeros(1, np.uint64), np.ones(1, np.int64)
-    size = counts.sum() / count
-    heavy = np.flatnonzero(counts >= _HEAVY * size)
-    # A point that fills buckets of its own begins one, and so does the next point.
-    cuts = np.unique(
-        np.concatenate([[0], _round_cuts(keys, counts, count, spare), keys[heavy], keys[heavy] + np.uint64(1)])
-    ).astype(np.uint64)
-    inside = np.add.reduceat(np.append(counts, 0), np.searchsorted(keys, cuts))
-    filled = np.append(np.searchsorted(keys, cuts[1:]), len(keys)) > np.searchsorted(keys, cuts)
-    cuts, inside = cuts[filled], inside[filled]
-    is_heavy = np.isin(cuts, keys[heavy])
-    widths = np.where(is_heavy, np.maximum(1, np.rint(inside / size)), 1).astype(np.int32)
-    numbers = (np.cumsum(widths) - widths).astype(np.int32)
-    return Buckets(tuple(columns), curve, bits, rankings, cuts, numbers, widths)
+    keys = np.sort(CURVES[curve](codes, bits))
+    high = len(keys) * (_LARGEST / count if most is None else most)
+    cuts, widths = _cut(keys, max(1, int(high)))
+    numbers = np.cumsum([0, *widths[:-1]])
+    return Buckets(
+        tuple(columns),
+        curve,
+        bits,
+        rankings,
+        np.array(cuts, np.uint64),
+        numbers.astype(np.int32),
+        np.array(widths, np.int32),
+    )
 
 
-def _round_cuts(keys: Keys, counts: npt.NDArray[np.int64], count: int, share: float) -> Keys:
-    """Where to cut the curve so that all pieces have about the same number of rows.
+def _cut(keys: Keys, most: int) -> tuple[list[int], list[int]]:
+    """Where buckets of at most so many of the sorted keys begin, and how many buckets each of these is.
 
-    A curve fills one square after the other, and the larger the square, the rounder the number at which it ends.
-    So of the keys near the ideal cut the roundest one is taken: a piece that just reaches into the next square
-    would be read for all that is in it.
+    A curve fills one square after the other, and the larger the square, the rounder the key at which it ends. So
+    of the keys at which a bucket may end the roundest is taken: one that just reaches into the next square would
+    be read for all that is in it. A single key that has too many rows makes several buckets.
     """
-    wanted = np.arange(1, count) * (counts.sum() / count)
-    spare = counts.sum() / count * share
-    upto = np.cumsum(counts)
-    low = keys[np.minimum(np.searchsorted(upto, wanted - spare), len(keys) - 1)]
-    high = keys[np.minimum(np.searchsorted(upto, wanted + spare), len(keys) - 1)]
-    return roundest(low, high)
+    cuts, widths, start = [0], [1], 0
+    while len(keys) - start > most:
+        low, high = int(keys[start + int(most * _SMALLEST)]), int(keys[start + most])
+        end = roundest(low, high)
+        following = int(np.searchsorted(keys, np.uint64(end)))
+        if following == start:  # one key is more than a bucket
+            following = int(np.searchsorted(keys, np.uint64(end), side="right"))
+            widths[-1] = max(1, round((following - start) / most))
+            end += 1
+        if following == len(keys):
+            break
+        cuts.append(end)
+        widths.append(1)
+        start = following
+    return cuts, widths
 
 
-def roundest(low: npt.NDArray[Any], high: npt.NDArray[Any]) -> Keys:
-    """Of the numbers above the lower bound, up to the higher one, the one with the most zeros at its end.
+def roundest(low: int, high: int) -> int:
+    """Of the numbers above the lower one, up to the higher one, the one with the most zeros at its end.
 
-    >>> roundest(np.array([5, 8, 3]), np.array([9, 11, 3])).tolist()
-    [8, 10, 3]
+    >>> roundest(5, 9), roundest(8, 11), roundest(3, 3)
+    (8, 10, 3)
     """
-    low, high = low.astype(np.uint64), high.astype(np.uint64)
-    differing = low ^ high
-    for shift in (1, 2, 4, 8, 16, 32):
-        differing |= differing >> np.uint64(shift)
-    return np.asarray(high & ~(differing >> np.uint64(1)))
+    differing = (low ^ high).bit_length() - 1
+    return high if differing < 0 else high >> differing << differing
 
 
 def curve_bits(dimensions: int, count: int) -> int:

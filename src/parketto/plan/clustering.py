@@ -38,8 +38,8 @@ _MANY_ROW_GROUPS = 64
 _MIN_ROW_GROUP_ROWS = 1024
 # A file that is cut by its size consists of at least so many row groups, for the cut to be near the target.
 _ROW_GROUPS_PER_FILE = 8
-# Rows fall into row groups along a curve as a sample foretells, and equal rows stay together: files get some room.
-_ROOM = 0.95
+# Where the rows of files are limited, a file ends where a square of the curve does: on average they are that full.
+_ROOM = 0.87
 
 # How far a curve stays behind the ideal of n ** (-1/d), measured on evenly spread data.
 _CURVE_FACTORS = {"hilbert": 1.18, "zorder": 1.5}
