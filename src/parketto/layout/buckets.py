@@ -49,10 +49,13 @@ class Buckets:
 
     def parts(self, count: int) -> npt.NDArray[np.int64]:
         """The first buckets of about so many runs of buckets of about equal size, cut where it suits the curve."""
-        wanted = np.arange(1, min(count, self.count)) * (self.count / count)
-        spare = self.count / count * _SPARE
-        firsts = roundest(np.floor(wanted - spare), np.ceil(wanted + spare)).astype(np.int64)
-        return np.unique(np.concatenate([[0], firsts]))
+        count = min(count, self.count)
+        size = self.count / count
+        wanted = np.arange(1, count) * size
+        # Whole numbers that are near enough; where there are none, the nearest one.
+        high = np.maximum(np.floor(wanted + size * _SPARE), np.rint(wanted))
+        low = np.minimum(np.ceil(wanted - size * _SPARE), high) - 1
+        return np.concatenate([[0], roundest(low, high).astype(np.int64)])
 
     def keys(self, columns: Sequence[pa.Array]) -> Keys:
         """The places of rows along the curve, from the clustering columns."""
@@ -130,9 +133,10 @@ def cut_buckets(
     size = counts.sum() / count
     heavy = np.flatnonzero(counts >= _HEAVY * size)
     # A point that fills buckets of its own begins one, and so does the next point.
+    begin = np.zeros(1, np.uint64)
     cuts = np.unique(
-        np.concatenate([[0], _round_cuts(keys, counts, count), keys[heavy], keys[heavy] + np.uint64(1)])
-    ).astype(np.uint64)
+        np.concatenate([begin, _round_cuts(keys, counts, count), keys[heavy], keys[heavy] + np.uint64(1)])
+    )
     inside = np.add.reduceat(np.append(counts, 0), np.searchsorted(keys, cuts))
     filled = np.append(np.searchsorted(keys, cuts[1:]), len(keys)) > np.searchsorted(keys, cuts)
     cuts, inside = cuts[filled], inside[filled]
