@@ -11,7 +11,7 @@ import pyarrow.compute as pc
 from parketto.kernels.carrier import carrier_schema, recast
 from parketto.kernels.partitions import folder_codes
 from parketto.kernels.reader import LogicalReader
-from parketto.kernels.rewrite import file_writer
+from parketto.kernels.rewrite import file_writer, row_group_ends
 from parketto.kernels.work import Worker
 from parketto.kernels.write import Output, Written, write_rows
 from parketto.plan.expressions import Assignment, Predicate, updated
@@ -93,12 +93,15 @@ class EditFile:
     ) -> Written:
         assert self.file.schema is not None, "files to edit come from a snapshot"
         schema = carrier_schema(self.file.schema).remove_metadata()
-        rows = 0
+        seen = rows = 0
+        ends = row_group_ends(self.file)
         with file_writer(self.file, self.operation, self.compression, worker, self._order()) as writer:
             for batch, mask in self._read(worker):
                 kept = change(batch, mask)
-                rows += kept.num_rows
+                seen, rows = seen + batch.num_rows, rows + kept.num_rows
                 writer.write(recast(kept.select(schema.names), schema))
+                if seen in ends:
+                    writer.cut()
         return Written(tuple(writer.staged), rows)
 
     def _changed(self, batch: pa.RecordBatch, mask: pa.BooleanArray) -> pa.RecordBatch:

@@ -12,7 +12,7 @@ import pyarrow as pa
 from parketto.kernels.carrier import carrier_schema, recast
 from parketto.kernels.merge_source import prepared_schema
 from parketto.kernels.reader import LogicalReader
-from parketto.kernels.rewrite import file_writer
+from parketto.kernels.rewrite import file_writer, row_group_ends
 from parketto.kernels.work import Worker
 from parketto.kernels.write import Output, Written, write_rows
 from parketto.plan.form import Form
@@ -68,7 +68,7 @@ def rewrite_file(
     assert file.schema is not None, "files to rewrite come from a snapshot"
     schema = carrier_schema(file.schema).remove_metadata()
     start = rows = 0
-    writer = file_writer(file, "merge", rewriting.compression, worker)
+    writer, ends = file_writer(file, "merge", rewriting.compression, worker), row_group_ends(file)
     names = [*schema.names, *(name for name in rewriting.form.path_only if name not in schema.names)]
     spool = _Spool(worker)
     try:
@@ -79,6 +79,8 @@ def rewrite_file(
             rows += kept.num_rows
             for part in kept.to_batches():
                 writer.write(recast(part, schema))
+            if start in ends:
+                writer.cut()
             if edits.leaving.any():
                 spool.add(_left(batch, edits, rewriting.updated))
         if rows:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from itertools import accumulate
 
 import pyarrow as pa
 
@@ -115,6 +116,13 @@ def _most_row_group_rows(group: FileGroup) -> int | None:
     if group.row_group_rows is None or clustering is None or clustering.is_linear:
         return group.row_group_rows
     return _BUCKET_ROOM * group.row_group_rows  # a bucket may well be larger than foreseen
+
+
+def row_group_ends(file: FileInfo) -> frozenset[int]:
+    """After how many rows each row group of a file ends, if that matters: rows are in order only inside of one."""
+    if file.clustering is None and not any(group.sorted_by for group in file.row_groups):
+        return frozenset()
+    return frozenset(accumulate(group.num_rows for group in file.row_groups))
 
 
 def file_writer(

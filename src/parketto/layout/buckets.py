@@ -49,10 +49,15 @@ class Buckets:
 
     def parts(self, count: int) -> npt.NDArray[np.int64]:
         """The first buckets of about so many runs of buckets of about equal size, cut where it suits the curve."""
-        wanted = min(count, self.count)
-        size, spare = self.count / wanted, self.count / wanted * (_LARGEST - 1)
-        firsts = [roundest(int(at * size - spare), int(at * size + spare)) for at in range(1, wanted)]
-        return np.unique([0, *firsts])
+        count = min(count, self.count)
+        size, spare = self.count / count, self.count / count * (_LARGEST - 1)
+        firsts = [0]
+        for wanted in (at * size for at in range(1, count)):
+            # Whole numbers that are near enough; where there are none, the nearest one.
+            high = max(math.floor(wanted + spare), round(wanted))
+            low = min(math.ceil(wanted - spare), high) - 1
+            firsts.append(roundest(low, high))
+        return np.array(firsts)
 
     def keys(self, columns: Sequence[pa.Array]) -> Keys:
         """The places of rows along the curve, from the clustering columns."""
@@ -155,7 +160,7 @@ def _cut(keys: Keys, most: int) -> tuple[list[int], list[int]]:
         following = int(np.searchsorted(keys, np.uint64(end)))
         if following == start:  # one key is more than a bucket
             following = int(np.searchsorted(keys, np.uint64(end), side="right"))
-            widths[-1] = max(1, round((following - start) / most))
+            widths[-1] = -(-(following - start) // most)
             end += 1
         if following == len(keys):
             break

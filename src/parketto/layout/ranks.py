@@ -55,8 +55,8 @@ class Ranking:
             assert edges is not None, "boundaries are of the column's type"
             below = np.searchsorted(edges, numbers, side="right")
         found: Codes = self.codes[np.maximum(below, 1) - 1]
-        if column.null_count:
-            found[np.asarray(column.is_null())] = self.null_code
+        if values.null_count:
+            found[np.asarray(values.is_null())] = self.null_code
         return found
 
 
@@ -73,22 +73,23 @@ def rank(sample: pa.Array, bits: int, others: Weighted | None = None, share: flo
     >>> ranking.boundaries.to_pylist(), ranking.codes.tolist(), ranking.null_code
     (['a', 'b', 'c'], [0, 2, 4], 6)
     """
-    valid = comparable(sample.drop_null())
+    values = comparable(sample)
+    valid = values.drop_null()
     weights = np.ones(len(valid))
     if others is not None:
         valid = pa.concat_arrays([valid, comparable(others.values)])
         weights = np.concatenate([weights, others.weights * share])
     filled = weights.sum()
-    total, steps = max(1.0, filled + sample.null_count), 1 << bits
+    total, steps = max(1.0, filled + values.null_count), 1 << bits
     null_code = min(steps - 1, int((filled + total) / 2 / total * steps))
     if not len(valid):
         return Ranking(valid, np.empty(0, np.uint32), null_code)
-    values, starts = _distinct(valid, weights)
+    distinct, starts = _distinct(valid, weights)
     ends = np.append(starts[1:], filled)
     kept = _boundaries(starts, ends, total / steps)
     middles = (starts[kept] + np.append(starts[kept][1:], filled)) / 2
     codes = np.minimum(steps - 1, middles / total * steps).astype(np.uint32)
-    return Ranking(values.take(pa.array(kept)), codes, null_code)
+    return Ranking(distinct.take(pa.array(kept)), codes, null_code)
 
 
 def _boundaries(

@@ -12,17 +12,16 @@ from itertools import chain, pairwise
 from typing import Literal
 
 import numpy as np
-import pyarrow as pa
 
 from parketto.errors import InvalidArgument, quoted
 from parketto.layout.curves import CURVES, KEY_BITS
 from parketto.layout.ranks import Weighted
-from parketto.plan.boxes import meeting
+from parketto.plan.boxes import Boxes
 from parketto.plan.limits import Thresholds, check_names
 from parketto.plan.rewrite import FileGroup, RewritePlan, cells, rewrite_plan
-from parketto.plan.skipping import RANGE, ColumnReads, Floats, column_reads, spans
-from parketto.storage.bounds import row_group_bounds
-from parketto.storage.clustering import LINEAR, RECORD, Clustering, recorded
+from parketto.plan.skipping import RANGE, ColumnReads, Floats, column_reads
+from parketto.storage.bounds import typed_bounds
+from parketto.storage.clustering import LINEAR, RECORD, Clustering
 from parketto.storage.footers import FileInfo, RowGroupInfo
 
 Curve = Literal["hilbert", "zorder", "linear"]
@@ -76,11 +75,12 @@ def plan_clustering(
     kept: list[str] = []
     for cell in cells(files, by_layout=False):
         chosen, reason = choose(cell, clustering, thresholds)
+        place = {file.path: at for at, file in enumerate(cell)} if chosen else {}
         for found in chosen:
-            paths = {file.path for file in found}
-            together = [file for file in cell if file.path in paths]
+            together = sorted(found, key=lambda file: place[file.path])
             group = _group(together, clustering, thresholds, compression)
             if not clustering.is_linear and len(together) < len(cell):
+                paths = set(group.paths)
                 others = [file for file in cell if file.path not in paths]
                 group = replace(group, surroundings=_surroundings(others, clustering.columns))
             groups.append(group)
@@ -129,14 +129,14 @@ def _full_row_group(files: Sequence[FileInfo], clustering: Clustering, threshold
 
 def _surroundings(files: Sequence[FileInfo], columns: Sequence[str]) -> tuple[Weighted | None, ...]:
     """The bounds of row groups that stay, each for half of their rows."""
-    groups = [(file, group) for file in files for group in file.row_groups if group.num_rows]
-    found = []
+    groups = [group for file in files for group in file.row_groups if group.num_rows]
+    found: list[Weighted | None] = []
     for column in columns:
-        pairs = [(row_group_bounds(file, group, column), group.num_rows / 2) for file, group in groups]
-        known = [(pair, rows) for pair, rows in pairs if pair is not None]
-        weights = np.array([rows for _, rows in known for _ in range(2)], float)
-        values = [value for pair, _ in known for value in pair]
-        found.append(Weighted(pa.array(values, values[0].type), weights) if values else None)
+        stats = [(group.columns.get(column), group.num_rows / 2) for group in groups]
+        known = [(each, rows) for each, rows in stats if each is not None and each.min is not None]
+        values = typed_bounds(files[0], column, [bound for each, _ in known for bound in each[:2]])
+        weights = np.repeat(np.array([rows for _, rows in known], float), 2)
+        found.append(None if values is None or not len(values) else Weighted(values, weights))
     return tuple(found)
 
 
@@ -177,32 +177,32 @@ def _off_the_curve(
 ) -> tuple[list[list[FileInfo]], str | None]:
     """Files that are not laid out along the curve, with those that they overlap; or why it is not worth it."""
     ill_sized = _ill_sized(cell, clustering, thresholds)
-    again = ill_sized | {file.path for file in cell if not is_laid_out(file, clustering)}
+    again = ill_sized | {file.path for file in cell if file.clustering != clustering}
     if not again:
         return [], "already laid out by these columns"
-    wide = _wide(cell, clustering, again)
+    boxes = Boxes(cell, clustering.columns)
+    wide = _wide(boxes, again)
     chosen, reason = set[str](), None
     # A few rows from everywhere may not be worth it beside others that are.
     for some in (wide, again - wide):
         if not some:
             continue
-        gain = _gain(cell, *meeting(cell, clustering.columns, some), clustering, thresholds)
+        gain = _gain(boxes, *boxes.meeting(some), clustering, thresholds)
         if some & ill_sized or not gain.is_minimal:
             chosen |= some
         else:
             reason = str(gain)
     if not chosen:
         return [], reason
-    new, met = meeting(cell, clustering.columns, chosen)
+    new, met = boxes.meeting(chosen)
     return [[*met, *new]], None
 
 
-def _wide(cell: Sequence[FileInfo], clustering: Clustering, paths: set[str]) -> set[str]:
+def _wide(boxes: Boxes, paths: set[str]) -> set[str]:
     """Those of the files whose row groups spread over most of every column."""
-    groups = [(file.path, group) for file in cell for group in file.row_groups if group.num_rows]
-    reads = [spans([group for _, group in groups], column).point for column in clustering.columns]
     narrowest: dict[str, list[float]] = {path: [] for path in paths}
-    for (path, _), share in zip(groups, np.min(reads, axis=0).tolist(), strict=True):
+    shares = np.min([found.point for found in boxes.spans.values()], axis=0)
+    for path, share in zip(boxes.paths, shares.tolist(), strict=True):
         if path in narrowest:
             narrowest[path].append(share)
     return {path for path, found in narrowest.items() if found and sum(found) > _WIDE * len(found)}
@@ -215,7 +215,7 @@ def _ill_sized(cell: Sequence[FileInfo], clustering: Clustering, thresholds: Thr
         too_large = thresholds.target_bytes is not None and file.size_bytes > _TOO_LARGE * thresholds.target_bytes
         if too_large or _too_many_rows([file], thresholds):
             large.add(file.path)
-        elif is_laid_out(file, clustering) and 2 * _weight(file, thresholds) <= thresholds.capacity:
+        elif file.clustering == clustering and 2 * _weight(file, thresholds) <= thresholds.capacity:
             small[file.path] = (file.metadata or {}).get(RECORD)
     return large | small.keys() if len(set(small.values())) > 1 else large
 
@@ -224,44 +224,34 @@ def _weight(file: FileInfo, thresholds: Thresholds) -> int:
     return thresholds.weight(file.size_bytes, file.num_rows)
 
 
-def is_laid_out(file: FileInfo, clustering: Clustering) -> bool:
-    """Whether a file was laid out so. Its record alone does not tell: programs copy metadata along with rows."""
-    declared = [group.sorted_by[: len(clustering.columns)] == clustering.columns for group in file.row_groups]
-    return recorded(file.metadata) == clustering and 2 * sum(declared) >= len(declared)
-
-
 def _too_many_rows(files: Sequence[FileInfo], thresholds: Thresholds) -> bool:
     return thresholds.target_rows is not None and any(file.num_rows > thresholds.target_rows for file in files)
 
 
 def _gain(
-    cell: Sequence[FileInfo],
+    boxes: Boxes,
     new: Sequence[FileInfo],
     met: Sequence[FileInfo],
     clustering: Clustering,
     thresholds: Thresholds,
 ) -> _Gain:
     """What a range of 1 % reads of the rows of files, on average over the columns, before and after."""
-    paths = {file.path for file in new}
-    concerned = paths | {file.path for file in met}
-    groups = [(file.path, group) for file in cell for group in file.row_groups if group.num_rows]
-    is_new = np.array([path in paths for path, _ in groups], bool)
-    inside = np.array([path in concerned for path, _ in groups], bool)
-    rows = sum(file.num_rows for file in cell)
-    full = _full_row_group(cell, clustering, thresholds)
-    weights = np.array([max(group.num_rows, full * _LEAST_WEIGHT) for _, group in groups], float)
-    new_rows = sum(file.num_rows for file in new)
+    is_new = boxes.of({file.path for file in new})
+    old = boxes.of({file.path for file in met})
+    inside = is_new | old
+    rows = sum(file.num_rows for file in boxes.files)
+    full = _full_row_group(boxes.files, clustering, thresholds)
+    weights = np.array([max(group.num_rows, full * _LEAST_WEIGHT) for group in boxes.groups], float)
+    new_weight = max(sum(file.num_rows for file in new), full * _LEAST_WEIGHT)
     now, then = [], []
-    for column in clustering.columns:
-        read = spans([group for _, group in groups], column).range
+    for found in boxes.spans.values():
+        read = found.range
         ideal = expected_range(clustering, rows / full)
         settled = read[~is_new]
         if len(settled):
             ideal = min(1.0, max(ideal, float(settled.mean())))
         now.append(_mean(read[inside], weights[inside]))
-        old = inside & ~is_new
-        new_weight = max(new_rows, full * _LEAST_WEIGHT)
-        then.append((read[old] @ weights[old] + ideal * new_weight) / weights[inside].sum())
+        then.append((read[old] @ weights[old] + ideal * new_weight) / max(1.0, weights[inside].sum()))
     return _Gain(float(np.mean(now)), float(min(np.mean(now), np.mean(then))))
 
 

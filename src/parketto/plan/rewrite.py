@@ -17,7 +17,7 @@ from parketto.plan.boxes import along_curve
 from parketto.plan.limits import DEFAULT_CODEC, CompactionScope, Thresholds, check_columns_exist, check_names
 from parketto.plan.packing import pack
 from parketto.plan.skipping import ColumnReads
-from parketto.storage.clustering import RECORD, Clustering, recorded
+from parketto.storage.clustering import RECORD, Clustering, without_record
 from parketto.storage.footers import FileInfo, PhysicalTraits
 
 _ARROW_SCHEMA = b"ARROW:schema"
@@ -101,17 +101,19 @@ class FileGroup:
                 # Arrow's entry describes the types and belongs to the schema: the first file's, or none.
                 if key != _ARROW_SCHEMA:
                     merged.setdefault(key, value)
-        return merged if self.record is None else {**merged, RECORD: self.record}
+        if self.record is not None:
+            return {**merged, RECORD: self.record}
+        return merged if self.keeps_row_groups else without_record(merged)
 
     @property
     def keeps_row_groups(self) -> bool:
         """Whether rows are to stay in the row groups they are in, because these were cut with care."""
-        return self.record is None and recorded(self.files[0].metadata) is not None
+        return self.record is None and self.files[0].clustering is not None
 
     @property
     def kept_order(self) -> tuple[str, ...]:
         """The columns by which the rows of each row group are sorted, if row groups stay and all of them are."""
-        clustering = recorded(self.files[0].metadata) if self.keeps_row_groups else None
+        clustering = self.files[0].clustering if self.keeps_row_groups else None
         columns = () if clustering is None else clustering.columns
         width = len(columns)
         every = all(part.sorted_by[:width] == columns for file in self.files for part in file.row_groups)
@@ -222,7 +224,7 @@ def cells(files: Iterable[FileInfo], *, by_layout: bool = True) -> list[list[Fil
         schema = file.schema
         if id(schema) not in keys:
             keys[id(schema)] = "" if schema is None else _schema_key(schema)
-        layout = recorded(file.metadata) if by_layout else None
+        layout = file.clustering if by_layout else None
         grouped[file.directory, keys[id(schema)], file.traits, layout].append(file)
     return list(grouped.values())
 

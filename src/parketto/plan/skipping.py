@@ -7,6 +7,7 @@ the chance that a query has to read it.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, TypedDict
@@ -60,7 +61,7 @@ def spans(groups: Sequence[RowGroupInfo], column: str) -> Spans:
     >>> spans(halves, "n").point.tolist()
     [0.5, 0.5]
     """
-    bounds = [_bounds(group, column) for group in groups]
+    bounds = _of_one_family([_bounds(group, column) for group in groups])
     known = np.array([bound is not None and bound != _NEVER for bound in bounds], bool)
     never = np.array([bound == _NEVER for bound in bounds], bool)
     low = np.where(never, 1.0, 0.0)
@@ -68,12 +69,10 @@ def spans(groups: Sequence[RowGroupInfo], column: str) -> Spans:
     if not known.any():
         return Spans(low, high, int(np.count_nonzero(~never)))
     pairs = [bound for bound in bounds if bound is not None and bound != _NEVER]
-    values = sorted({value for pair in pairs for value in pair})
-    place = {value: at for at, value in enumerate(values)}
+    numbers, place = _ranked([value for pair in pairs for value in pair])
     # Every bound is a cell, almost without a width, and so is every gap between two.
-    first = np.array([2 * place[pair[0]] for pair in pairs])
-    last = np.array([2 * place[pair[1]] + 1 for pair in pairs])
-    widths = _widths(values)
+    first, last = 2 * place[::2], 2 * place[1::2] + 1
+    widths = _widths(numbers)
     edges = np.concatenate([[0.0], np.cumsum(widths)])
     rows = np.array([group.num_rows for group, inside in zip(groups, known, strict=True) if inside], float)
     density = _covered(first, last, rows / (edges[last] - edges[first]), len(widths))
@@ -98,33 +97,68 @@ _NEVER = (None, None)
 def _bounds(group: RowGroupInfo, column: str) -> tuple[Any, Any] | None:
     """The bounds of a row group; `_NEVER` if it has no value at all, None if nobody knows."""
     stats = group.columns.get(column)
+    if not group.num_rows or (stats is not None and stats.null_count == group.num_rows):
+        return _NEVER
     if stats is None:
         return None
-    if stats.null_count == group.num_rows:
-        return _NEVER
-    if stats.min is None or stats.min != stats.min or stats.max != stats.max or stats.max < stats.min:
+    low, high = stats.min, stats.max
+    if low is None or high is None or low != low or high != high or high < low:
         return None
-    return stats.min, stats.max
+    return low, high
 
 
-def _widths(values: Sequence[Any]) -> Floats:
+def _of_one_family(bounds: list[Any]) -> list[Any]:
+    """Bounds that can be compared: files may differ in the type of a column, then most of them count."""
+    families = Counter(_family(bound[0]) for bound in bounds if bound is not None and bound != _NEVER)
+    if len(families) < 2:
+        return bounds
+    most = families.most_common(1)[0][0]
+    return [
+        None if bound is not None and bound != _NEVER and _family(bound[0]) is not most else bound
+        for bound in bounds
+    ]
+
+
+def _family(value: Any) -> type:
+    return type(value) if isinstance(value, str | bytes) else float
+
+
+def _ranked(values: Sequence[Any]) -> tuple[Floats, npt.NDArray[np.int64]]:
+    """The distinct values in ascending order, as numbers, and the place of every value among them."""
+    if all(type(value) in (int, float) for value in values):
+        array = np.array(values)
+        if array.dtype.kind in "iuf":
+            distinct, place = np.unique(array, return_inverse=True)
+            return _finite(distinct.astype(float)), place
+    ordered = sorted(set(values))
+    places = {value: at for at, value in enumerate(ordered)}
+    return _numbers(ordered), np.array([places[value] for value in values])
+
+
+def _widths(numbers: Floats) -> Floats:
     """How wide the cells of bounds, and of the gaps between them, are."""
-    numbers = _numbers(values)
-    span = max(float(numbers[-1] - numbers[0]), 1e-300)
-    gaps = np.maximum(np.diff(numbers) / span, _LEAST_WIDTH)
-    widths = np.full(2 * len(values), _LEAST_WIDTH)
-    widths[1:-1:2] = gaps
+    gaps = np.diff(numbers)
+    span = max(float(gaps.sum()), 1e-300)
+    widths = np.full(2 * len(numbers), _LEAST_WIDTH)
+    widths[1:-1:2] = np.maximum(gaps / span, _LEAST_WIDTH)
     return widths
 
 
 def _numbers(values: Sequence[Any]) -> Floats:
-    """Bounds in ascending order as numbers; of texts the first letters in which they differ."""
+    """Distinct bounds in ascending order as numbers; of texts the first letters in which they differ."""
     if not isinstance(values[0], str | bytes):
-        numbers = np.array([float(value) for value in values])
-        return numbers if np.isfinite(numbers).all() else np.arange(float(len(values)))
+        return _finite(np.array([float(value) for value in values]))
     texts = [value.encode() if isinstance(value, str) else value for value in values]
-    start = next((at for at, (one, other) in enumerate(zip(texts[0], texts[-1], strict=False)) if one != other), 0)
+    ends = list(zip(texts[0], texts[-1], strict=False))
+    start = next((at for at, (one, other) in enumerate(ends) if one != other), len(ends))
     return np.array([float(int.from_bytes(text[start : start + 8].ljust(8, b"\0"))) for text in texts])
+
+
+def _finite(numbers: Floats) -> Floats:
+    """Numbers whose differences are numbers: without infinity, and not the largest ones that there are."""
+    if not np.isfinite(numbers).all():
+        return np.arange(float(len(numbers)))
+    return numbers / max(1.0, float(np.abs(numbers).max()))
 
 
 def _covered(first: npt.NDArray[Any], last: npt.NDArray[Any], weight: Floats, cells: int) -> Floats:

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from typing import Any
+
 import pyarrow as pa
 import pyarrow.types as pat
 
-from parketto.storage.footers import ColumnStats, FileInfo, RowGroupInfo
+from parketto.storage.footers import ColumnStats, FileInfo
 
 _UNITS = {"milliseconds": "ms", "microseconds": "us", "nanoseconds": "ns"}
 
@@ -31,10 +34,10 @@ def bounds(file: FileInfo, column: str) -> tuple[pa.Scalar, pa.Scalar] | None:
     return None if kind is None or pat.is_floating(kind) else _typed(file, column, kind, file.column_stats(column))
 
 
-def row_group_bounds(file: FileInfo, group: RowGroupInfo, column: str) -> tuple[pa.Scalar, pa.Scalar] | None:
-    """The smallest and the largest value of a column in a row group, or None if unknown; NaN is neither."""
-    kind, stats = _value_type(file, column), group.columns.get(column)
-    return None if kind is None or stats is None else _typed(file, column, kind, stats)
+def typed_bounds(file: FileInfo, column: str, values: Sequence[Any]) -> pa.Array | None:
+    """Bounds of row groups, of files like this one, as values of the column's own type; None if they are none."""
+    kind = _value_type(file, column)
+    return None if kind is None else _cast(file, column, kind, values)
 
 
 def _value_type(file: FileInfo, column: str) -> pa.DataType | None:
@@ -49,15 +52,17 @@ def _value_type(file: FileInfo, column: str) -> pa.DataType | None:
 def _typed(
     file: FileInfo, column: str, kind: pa.DataType, stats: ColumnStats
 ) -> tuple[pa.Scalar, pa.Scalar] | None:
-    if stats.min is None:
-        return None
+    found = None if stats.min is None else _cast(file, column, kind, [stats.min, stats.max])
+    return None if found is None else (found[0], found[1])
+
+
+def _cast(file: FileInfo, column: str, kind: pa.DataType, values: Sequence[Any]) -> pa.Array | None:
     assert file.schema is not None, "its type is known"
     written = _written_type(kind, file.traits.leaves[leaf_index(file.schema, column)])
     try:
-        low, high = (pa.scalar(value, written).cast(kind) for value in (stats.min, stats.max))
+        return pa.array(values, written).cast(kind)
     except (pa.ArrowInvalid, pa.ArrowNotImplementedError, pa.ArrowTypeError, OverflowError):
         return None
-    return low, high
 
 
 def _written_type(kind: pa.DataType, leaf: str) -> pa.DataType:

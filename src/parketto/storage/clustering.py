@@ -46,9 +46,11 @@ def _read(record: bytes) -> Clustering | None:
     try:
         parts = json.loads(record)
         columns, curve = parts["columns"], parts["curve"]
-    except (ValueError, KeyError, TypeError):
+    except (ValueError, KeyError, TypeError, RecursionError):
         return None  # somebody else's words: a file without a record
-    if not (isinstance(curve, str) and isinstance(columns, list) and all(isinstance(c, str) for c in columns)):
+    if not (isinstance(curve, str) and isinstance(columns, list) and columns):
+        return None
+    if not all(isinstance(name, str) for name in columns):
         return None
     return Clustering(tuple(columns), curve)
 

@@ -17,7 +17,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from parketto.errors import UnreadableFile
-from parketto.storage.clustering import recorded
+from parketto.storage.clustering import Clustering, recorded
 from parketto.storage.hive import PartitionValues
 from parketto.storage.local import LocalStore
 from parketto.storage.store import FileEntry, Store
@@ -97,6 +97,16 @@ class FileInfo:
     def entry(self) -> FileEntry:
         """The file as a listing shows it."""
         return FileEntry(self.path, self.size_bytes, self.fingerprint)
+
+    @property
+    def clustering(self) -> Clustering | None:
+        """How the file was laid out. Its record alone does not tell: programs copy metadata along with rows."""
+        found = recorded(self.metadata)
+        if found is None:
+            return None
+        width = len(found.columns)
+        declared = sum(group.sorted_by[:width] == found.columns for group in self.row_groups)
+        return found if 2 * declared >= len(self.row_groups) else None
 
     def column_stats(self, column: str) -> ColumnStats:
         """The bounds of a column over the whole file; None where any row group does not say."""
@@ -308,6 +318,8 @@ def _column_stats(column: pq.ColumnChunkMetaData) -> ColumnStats:
     if stats is None:
         return _UNKNOWN
     low, high = _bounds(stats) if stats.has_min_max else (None, None)
+    if low != low or high != high:  # some writers take NaN for a bound
+        low = high = None
     return ColumnStats(low, high, stats.null_count if stats.has_null_count else None)
 
 
@@ -320,6 +332,8 @@ def _bounds(stats: pq.Statistics) -> tuple[Any, Any]:
             return bytes(stats.min_raw).decode(), bytes(stats.max_raw).decode()
         except UnicodeDecodeError:  # a writer may have cut a bound in the middle of a character
             return None, None
+    if kind == "FLOAT16":
+        return struct.unpack("<e", stats.min_raw)[0], struct.unpack("<e", stats.max_raw)[0]
     return stats.min, stats.max
 
 
