@@ -18,7 +18,7 @@ from parketto.kernels.sizes import decoded_bytes
 from parketto.kernels.travel import unpack
 from parketto.kernels.work import Worker
 from parketto.kernels.writer import RollingWriter
-from parketto.layout.buckets import Buckets, cut_buckets
+from parketto.layout.buckets import SPARE, Buckets, cut_buckets
 from parketto.plan.rewrite import FileGroup
 from parketto.storage.clustering import Clustering
 from parketto.storage.footers import FileInfo
@@ -90,9 +90,19 @@ def bucket_count(group: FileGroup) -> int:
     than a bucket for each file, files of the right size count for more.
     """
     count = max(1, -(-group.num_rows // max(1, group.row_group_rows or group.num_rows)))
-    if count < _BUCKETS_PER_FILE * group.outputs and group.outputs > 1:
-        return count
-    return int(2 ** round(math.log2(count)))
+    return count if _few_buckets(group, count) else int(2 ** round(math.log2(count)))
+
+
+def _few_buckets(group: FileGroup, count: int) -> bool:
+    return group.outputs > 1 and count < _BUCKETS_PER_FILE * group.outputs
+
+
+def _spare(group: FileGroup) -> float:
+    """How far cuts may be moved: where a file is hardly more than a bucket, no further than it has room."""
+    if group.max_rows is None or not _few_buckets(group, count := bucket_count(group)):
+        return SPARE
+    per_file = -(-count // group.outputs) * group.num_rows / count
+    return min(SPARE, max(0.0, group.max_rows / per_file - 1) / 2)
 
 
 def sample_share(group: FileGroup) -> float:
@@ -105,7 +115,15 @@ def buckets_of(samples: Sequence[Sample], group: FileGroup, clustering: Clusteri
     """Where the curve through a group's rows is cut."""
     least = min(sample.share for sample in samples)
     rows = pa.concat_tables([sample.thinned(least).rows for sample in samples])
-    return cut_buckets(rows, clustering.columns, clustering.curve, bucket_count(group), group.surroundings, least)
+    return cut_buckets(
+        rows,
+        clustering.columns,
+        clustering.curve,
+        bucket_count(group),
+        group.surroundings,
+        least,
+        _spare(group),
+    )
 
 
 def sampled_buckets(group: FileGroup, clustering: Clustering, worker: Worker) -> Buckets:

@@ -134,19 +134,22 @@ class RollingWriter:
         self._write_row_group()
         if self._writer is None:
             return
-        more = self._row_groups_to_come(expected_rows)
-        if more < 1 or (number is not None and self._is_full_enough() and _roundest(number, more) == number):
+        by_rows, by_bytes = self._room(expected_rows)
+        more = int(min(by_rows, by_bytes))
+        ends_well = more < 1 or (number is not None and _roundest(number, more) == number)
+        # A file with few rows takes the beginning of the next row group: else it would stay small.
+        if by_bytes < 1 or (ends_well and self._is_full_enough()):
             self._close_file()
 
-    def _row_groups_to_come(self, expected_rows: float) -> int:
-        """How many more row groups the file can take."""
-        room = _ENDLESS
+    def _room(self, expected_rows: float) -> tuple[float, float]:
+        """How many more row groups the file can take, by rows and by bytes."""
+        by_rows = by_bytes = _ENDLESS
         if self._max_rows is not None:
-            room = (self._max_rows - self._file_rows) / max(1.0, expected_rows)
+            by_rows = (self._max_rows - self._file_rows) / max(1.0, expected_rows)
         if self._roll_bytes is not None and self._sink is not None:
             written = self._sink.tell()
-            room = min(room, (self._roll_bytes * _MOST_FULL - written) / (written / self._row_groups))
-        return int(room)
+            by_bytes = (self._roll_bytes * _MOST_FULL - written) / (written / self._row_groups)
+        return by_rows, by_bytes
 
     def _is_full_enough(self) -> bool:
         assert self._sink is not None, "an open writer has a sink"

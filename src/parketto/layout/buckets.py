@@ -19,8 +19,8 @@ from parketto.layout.ranks import Ranking, Weighted, rank
 _EXTRA_BITS = 3
 _MAX_BITS = 16
 _HEAVY = 1.5
-# How far a cut may be moved from where it would make all pieces equal, as a share of a piece.
-_SPARE = 0.2
+#: How far a cut may be moved from where it would make all pieces equal, as a share of a piece.
+SPARE = 0.2
 _LOOKED_UP_BITS = 16
 # A few rows among many others need a finer grid than their own number tells.
 _LOCAL_BITS = 3
@@ -53,8 +53,8 @@ class Buckets:
         size = self.count / count
         wanted = np.arange(1, count) * size
         # Whole numbers that are near enough; where there are none, the nearest one.
-        high = np.maximum(np.floor(wanted + size * _SPARE), np.rint(wanted))
-        low = np.minimum(np.ceil(wanted - size * _SPARE), high) - 1
+        high = np.maximum(np.floor(wanted + size * SPARE), np.rint(wanted))
+        low = np.minimum(np.ceil(wanted - size * SPARE), high) - 1
         return np.concatenate([[0], roundest(low, high).astype(np.int64)])
 
     def keys(self, columns: Sequence[pa.Array]) -> Keys:
@@ -104,6 +104,7 @@ def cut_buckets(
     count: int,
     surroundings: Sequence[Weighted | None] = (),
     share: float = 1.0,
+    spare: float = SPARE,
 ) -> Buckets:
     """Cut the curve through a sample of rows into about `count` buckets of about equal size.
 
@@ -115,6 +116,7 @@ def cut_buckets(
         surroundings: For each column what is known of other rows, if there are any beside these: then the curve is
             the one through all rows, so that the buckets fit in with those of the others.
         share: Which share of its rows the sample is.
+        spare: How far a cut may be moved to where it suits the curve, as a share of a bucket.
 
     >>> rows = pa.table({"a": [1, 2, 1, 2], "b": ["x", "x", "y", "y"]})
     >>> buckets = cut_buckets(rows, ["a", "b"], "hilbert", 4)
@@ -135,7 +137,7 @@ def cut_buckets(
     # A point that fills buckets of its own begins one, and so does the next point.
     begin = np.zeros(1, np.uint64)
     cuts = np.unique(
-        np.concatenate([begin, _round_cuts(keys, counts, count), keys[heavy], keys[heavy] + np.uint64(1)])
+        np.concatenate([begin, _round_cuts(keys, counts, count, spare), keys[heavy], keys[heavy] + np.uint64(1)])
     )
     inside = np.add.reduceat(np.append(counts, 0), np.searchsorted(keys, cuts))
     filled = np.append(np.searchsorted(keys, cuts[1:]), len(keys)) > np.searchsorted(keys, cuts)
@@ -146,18 +148,18 @@ def cut_buckets(
     return Buckets(tuple(columns), curve, bits, rankings, cuts, numbers, widths)
 
 
-def _round_cuts(keys: Keys, counts: npt.NDArray[np.int64], count: int) -> Keys:
+def _round_cuts(keys: Keys, counts: npt.NDArray[np.int64], count: int, spare: float) -> Keys:
     """Where to cut the curve so that all pieces have about the same number of rows.
 
     A curve fills one square after the other, and the larger the square, the rounder the number at which it ends.
     So of the keys near the ideal cut the roundest one is taken: a piece that just reaches into the next square
     would be read for all that is in it.
     """
-    wanted = np.arange(1, count) * (counts.sum() / count)
-    spare = counts.sum() / count * _SPARE
+    size = counts.sum() / count
+    wanted = np.arange(1, count) * size
     upto = np.cumsum(counts)
-    low = keys[np.minimum(np.searchsorted(upto, wanted - spare), len(keys) - 1)]
-    high = keys[np.minimum(np.searchsorted(upto, wanted + spare), len(keys) - 1)]
+    low = keys[np.minimum(np.searchsorted(upto, wanted - size * spare), len(keys) - 1)]
+    high = keys[np.minimum(np.searchsorted(upto, wanted + size * spare, side="right"), len(keys) - 1)]
     return roundest(low, high)
 
 

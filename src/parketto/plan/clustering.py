@@ -12,6 +12,7 @@ from itertools import chain, pairwise
 from typing import Literal
 
 import numpy as np
+import numpy.typing as npt
 
 from parketto.errors import InvalidArgument, quoted
 from parketto.layout.curves import CURVES, KEY_BITS
@@ -169,11 +170,12 @@ def _off_the_curve(
     boxes = Boxes(cell, clustering.columns)
     wide = _wide(boxes, again)
     chosen, reason = set[str](), None
-    # A few rows from everywhere may not be worth it beside others that are.
-    for some in (wide, again - wide):
-        if not some:
+    # A few rows from everywhere may not be worth it beside others that are; or only both together.
+    parts = [part for part in (wide, again - wide) if part]
+    for some in (*parts, again) if len(parts) > 1 else parts:
+        if chosen and some == again:
             continue
-        gain = _gain(boxes, *boxes.meeting(some), clustering, thresholds)
+        gain = _gain(boxes, *boxes.meeting(some), boxes.of(again), clustering, thresholds)
         if some & ill_sized or not gain.is_minimal:
             chosen |= some
         else:
@@ -218,6 +220,7 @@ def _gain(
     boxes: Boxes,
     new: Sequence[FileInfo],
     met: Sequence[FileInfo],
+    unsettled: npt.NDArray[np.bool_],
     clustering: Clustering,
     thresholds: Thresholds,
 ) -> _Gain:
@@ -226,14 +229,15 @@ def _gain(
     old = boxes.of({file.path for file in met})
     inside = is_new | old
     rows = sum(file.num_rows for file in boxes.files)
-    full = row_group_rows(rows, sum(file.size_bytes for file in boxes.files), rows, thresholds.target_bytes)
+    size = sum(file.size_bytes for file in boxes.files)
+    full = row_group_rows(rows, size, min(rows, thresholds.target_rows or rows), thresholds.target_bytes)
     weights = np.array([max(group.num_rows, full * _LEAST_WEIGHT) for group in boxes.groups], float)
     new_weight = max(sum(file.num_rows for file in new), full * _LEAST_WEIGHT)
     now, then = [], []
     for found in boxes.spans.values():
         read = found.range
         ideal = expected_range(clustering, rows / full)
-        settled = read[~is_new]
+        settled = read[~unsettled]
         if len(settled):
             ideal = min(1.0, max(ideal, float(settled.mean())))
         now.append(_mean(read[inside], weights[inside]))
