@@ -1,4 +1,4 @@
-"""Laying rows out along a curve, the same on every engine: what files say of it is true, no work is redone."""
+"""Laying rows out along a curve, the same on every engine: files tell the truth, no work is done twice."""
 
 from __future__ import annotations
 
@@ -131,3 +131,431 @@ def test_edited_files_still_tell_the_truth(place: Place, engine: Engine, edit: s
     assert place.rows() == rows
     check_declared_order(place)
     assert dataset.optimize(["user", "word"], target_mb_per_file=0.2)["compacted_file_count"] == 0
+
+
+def test_second_run_rewrites_nothing_and_says_why(place: Place, engine: Engine) -> None:
+    place.write_files({f"f{n}.parquet": visits(5000, n) for n in range(4)})
+    dataset = place.dataset(engine=engine)
+    dry = dataset.optimize(["user", "word"], target_rows_per_file=3000, dry_run=True)
+    assert dry["planned_groups"] == [oracle.data_files(place.root, place.fs)]
+    done = dataset.optimize(["user", "word"], target_rows_per_file=3000)
+    assert done["planned_groups"] == dry["planned_groups"]
+    assert abs(done["after_file_count"] - dry["after_file_count"]) <= 1
+    for column in ("user", "word"):
+        planned, came = dry["expected_reads"][column], done["expected_reads"][column]
+        assert planned["before"] == came["before"]
+        assert planned["before"]["range"] > 0.9
+        assert came["after"]["range"] < 0.7
+        assert came["after"]["range"] == pytest.approx(planned["after"]["range"], rel=0.35)
+    state = place.state()
+    again = dataset.optimize(["user", "word"], target_rows_per_file=3000)
+    assert place.state() == state
+    assert (again["compacted_file_count"], again["rewritten_bytes"]) == (0, 0)
+    assert again["unchanged_because"] == "already laid out by these columns"
+    assert again["expected_reads"]["user"]["before"] == again["expected_reads"]["user"]["after"]
+    for columns, curve in ((["user", "n"], "hilbert"), (["user", "n"], "linear"), (["user", "word"], "hilbert")):
+        assert dataset.optimize(columns, target_rows_per_file=3000, curve=curve)["compacted_file_count"] > 0
+    check_declared_order(place)
+
+
+def test_files_that_have_the_right_number_of_rows_are_still_laid_out(place: Place, engine: Engine) -> None:
+    place.write_files({f"f{n:02d}.parquet": numbers(500, n) for n in range(16)})
+    stats = place.dataset(engine=engine).optimize(["a", "b"], target_rows_per_file=500)
+    assert stats["compacted_file_count"] == 16
+    assert max(reads_of_a_range(place, name) for name in ("a", "b")) < 0.5
+
+
+def test_another_curve_is_work_again(local: Place) -> None:
+    local.write_files({f"f{n}.parquet": numbers(30_000, n) for n in range(2)})
+    dataset = local.dataset()
+    for curve in ("zorder", "linear", "hilbert"):
+        assert dataset.optimize(["a", "b"], target_mb_per_file=0.1, curve=curve)["compacted_file_count"] > 0, curve
+        assert {record(local, name)["curve"] for name in local.files()} == {curve}
+
+
+@pytest.mark.parametrize("curve", CURVES)
+def test_one_column_is_simply_sorted(place: Place, engine: Engine, curve: str) -> None:
+    place.write_files({f"f{n}.parquet": visits(500, n) for n in range(3)})
+    before = place.rows()
+    stats = place.dataset(engine=engine).optimize(["word"], target_rows_per_file=400, curve=curve)
+    assert stats["curve"] == "linear"
+    assert place.rows() == before
+    words = [word for name in place.files() for word in parquet(place, name).read()["word"].to_pylist()]
+    assert words == sorted(words)
+    assert {record(place, name)["curve"] for name in place.files()} == {"linear"}
+
+
+def numbers(rows: int, seed: int, low: float = 0.0, high: float = 1.0) -> pa.Table:
+    chance = np.random.default_rng(seed)
+    return pa.table(
+        {
+            "a": low + (high - low) * chance.random(rows),
+            "b": low + (high - low) * chance.random(rows),
+            "n": chance.integers(0, 2**60, rows),
+        }
+    )
+
+
+@pytest.mark.parametrize("curve", CURVES)
+def test_files_have_about_the_size_that_was_asked_for(local: Place, engine: Engine, curve: str) -> None:
+    local.write_files({f"f{n}.parquet": numbers(30_000, n) for n in range(4)})
+    local.dataset(engine=engine).optimize(["a", "b"], target_mb_per_file=0.5, curve=curve)
+    found = [size / 2**19 for size in sizes(local).values()]
+    assert len(found) >= 5
+    assert all(0.7 <= size <= 1.35 for size in found[:-1]), found
+    assert found[-1] <= 1.35
+
+
+def reads_of_a_range(place: Place, column: str, queries: int = 300) -> float:
+    """What share of the row groups has values between those of two rows that are a hundredth of all rows apart."""
+    values = [np.asarray(table.column(column).drop_null().combine_chunks()) for _, table in row_groups(place)]
+    everything = np.sort(np.concatenate(values))
+    low = np.array([found.min() for found in values])
+    high = np.array([found.max() for found in values])
+    rows = len(everything)
+    starts = np.linspace(0, rows * 0.99 - 1, queries).astype(int)
+    ends = np.minimum(starts + rows // 100, rows - 1)
+    return float(
+        np.mean(
+            [((low <= everything[e]) & (high >= everything[s])).mean() for s, e in zip(starts, ends, strict=True)]
+        )
+    )
+
+
+def spread(kind: str, rows: int) -> pa.Table:
+    chance = np.random.default_rng(11)
+    a = chance.random(rows)
+    if kind == "correlated":
+        return pa.table({"a": a, "b": a + chance.random(rows) * 0.1})
+    if kind == "few are many":
+        return pa.table({"a": chance.zipf(1.5, rows).clip(max=10**6), "b": a})
+    if kind == "texts":
+        return pa.table({"a": [f"https://example.org/{int(v * 10**9):010d}" for v in a], "b": chance.random(rows)})
+    return pa.table({"a": a, "b": chance.random(rows)})
+
+
+@pytest.mark.parametrize("kind", ["evenly spread", "correlated", "few are many", "texts"])
+def test_what_footers_expect_queries_to_read_is_what_they_read(local: Place, kind: str) -> None:
+    local.write_files({"f.parquet": spread(kind, 40_000)}, row_group_size=2000)
+    stats = local.dataset().optimize(["a", "b"], target_mb_per_file=0.1)
+    for column in ("a", "b"):
+        expected = stats["expected_reads"][column]["after"]["range"]
+        assert expected == pytest.approx(reads_of_a_range(local, column), rel=0.2), column
+
+
+@pytest.mark.parametrize(("dimensions", "engine_name"), [(2, "pyarrow"), (3, "pyarrow")])
+def test_evenly_spread_rows_are_skipped_almost_as_well_as_can_be(
+    local: Place, dimensions: int, engine_name: str
+) -> None:
+    chance = np.random.default_rng(1)
+    columns = [f"c{at}" for at in range(dimensions)]
+    local.write_files({"f.parquet": pa.table({name: chance.random(130_000) for name in columns})})
+    local.dataset(engine=engine_name).optimize(columns, target_mb_per_file=0.125)
+    groups = len(row_groups(local))
+    assert groups > 50
+    shares = [reads_of_a_range(local, name) for name in columns]
+    assert np.mean(shares) <= 1.35 * (groups ** (-1 / dimensions) + 0.01), (groups, shares)
+
+
+def optimized(place: Place, rows: int = 100_000, curve: str = "hilbert") -> tuple[Any, dict[str, int]]:
+    place.write_files({"base.parquet": numbers(rows, 1)})
+    dataset = place.dataset()
+    dataset.optimize(["a", "b"], target_mb_per_file=0.125, curve=curve)
+    return dataset, sizes(place)
+
+
+@pytest.mark.parametrize("curve", ["hilbert", "zorder", "linear"])
+def test_only_files_that_new_rows_overlap_are_rewritten(local: Place, curve: str) -> None:
+    dataset, before = optimized(local, curve=curve)
+    state = local.state()
+    local.write_files({"new.parquet": numbers(20_000, 2, low=0.5, high=0.52)})
+    rows, total = local.rows(), sum(sizes(local).values())
+    narrow = dataset.optimize(["a", "b"], target_mb_per_file=0.125, curve=curve)
+    assert local.rows() == rows
+    assert "new.parquet" not in local.files()
+    kept = {name: content for name, content in local.state().items() if name in state}
+    assert all(state[name] == content for name, content in kept.items())
+    assert len(kept) > 0.5 * len(before)
+    assert narrow["rewritten_bytes"] < 0.4 * total
+    local.write_files({"wide.parquet": numbers(50_000, 3)})
+    wide = dataset.optimize(["a", "b"], target_mb_per_file=0.125, curve=curve)
+    assert wide["rewritten_bytes"] > 2 * narrow["rewritten_bytes"]
+    assert dataset.optimize(["a", "b"], target_mb_per_file=0.125, curve=curve)["compacted_file_count"] == 0
+    check_declared_order(local)
+
+
+@pytest.mark.parametrize("curve", ["hilbert", "linear"])
+def test_rows_beyond_all_others_leave_these_alone(local: Place, curve: str) -> None:
+    dataset, before = optimized(local, curve=curve)
+    for step in range(1, 4):
+        state, old = local.state(), local.files()
+        local.write_files({f"new{step}.parquet": numbers(15_000, step, low=float(step), high=step + 1.0)})
+        stats = dataset.optimize(["a", "b"], target_mb_per_file=0.125, curve=curve)
+        assert stats["compacted_file_count"] >= 1
+        assert sum(name not in local.files() for name in old) <= 2, "a neighbour at most, and its small last file"
+        assert all(state[f"/{name}"] == local.state()[f"/{name}"] for name in old if name in local.files())
+    assert len(local.files()) <= len(before) + 12
+
+
+def test_a_few_rows_from_everywhere_are_not_worth_it(local: Place) -> None:
+    dataset, _ = optimized(local)
+    local.write_files({"new.parquet": numbers(20, 2)})
+    state = local.state()
+    stats = dataset.optimize(["a", "b"], target_mb_per_file=0.125)
+    assert stats["compacted_file_count"] == 0
+    assert local.state() == state
+    assert stats["unchanged_because"].startswith("already laid out: a range of 1 % reads")
+
+
+def test_many_small_appends_come_to_rest(local: Place) -> None:
+    dataset, before = optimized(local, 40_000)
+    rewritten, counts = [], []
+    for step in range(14):
+        local.write_files({f"new{step}.parquet": numbers(100, step + 10)})
+        stats = dataset.optimize(["a", "b"], target_mb_per_file=0.125)
+        rewritten.append(stats["rewritten_bytes"])
+        counts.append(stats["after_file_count"])
+    assert max(counts) <= len(before) + 12, counts
+    assert 0 < sum(size > 0 for size in rewritten) <= 5, "neither always nor never"
+    assert sum(local.rows().values()) == 40_000 + 14 * 100
+
+
+def test_compaction_keeps_what_was_laid_out(place: Place, engine: Engine) -> None:
+    place.write_files({"f.parquet": numbers(30_000, 1)})
+    dataset = place.dataset(engine=engine)
+    dataset.optimize(["a", "b"], target_mb_per_file=0.05)
+    before, old = place.rows(), row_groups(place)
+    reads = [reads_of_a_range(place, name) for name in ("a", "b")]
+    place.write_files({"plain1.parquet": numbers(500, 2), "plain2.parquet": numbers(500, 3)})
+    place.write_files({"copy.parquet": parquet(place, place.files()[0]).read()})
+    assert record(place, "copy.parquet") is not None, "any program copies metadata along with rows"
+    rows = place.rows()
+    dataset.compact(target_mb_per_file=0.2)
+    assert place.rows() == rows
+    laid_out = [name for name in place.files() if declared(parquet(place, name), 0)]
+    assert all(record(place, name)["curve"] == "hilbert" for name in laid_out)
+    assert sum(parquet(place, name).num_row_groups for name in laid_out) == len(old), (
+        "row groups stay as they were"
+    )
+    contents = {tuple(table["n"].to_pylist()) for _, table in old}
+    assert {tuple(table["n"].to_pylist()) for name, table in row_groups(place) if name in laid_out} == contents
+    others = [name for name in place.files() if name not in laid_out]
+    assert sum(parquet(place, name).metadata.num_rows for name in others) == sum(rows.values()) - sum(
+        before.values()
+    )
+    for name in others:
+        place.fs.rm(f"{place.root}/{name}")
+    assert [reads_of_a_range(place, name) for name in ("a", "b")] == reads
+    check_declared_order(place)
+    assert dataset.optimize(["a", "b"], target_mb_per_file=0.2)["compacted_file_count"] == 0
+
+
+def test_compaction_puts_neighbours_along_the_curve_together(local: Place) -> None:
+    local.write_files({"f.parquet": numbers(60_000, 1)})
+    dataset = local.dataset()
+    dataset.optimize(["a", "b"], target_mb_per_file=0.05)
+    for number, name in enumerate(local.files()):  # names say nothing about where rows are
+        local.fs.mv(f"{local.root}/{name}", f"{local.root}/{number * 7919 % 1009:04d}.parquet")
+    count = len(local.files())
+    dataset.compact(target_mb_per_file=0.2)
+    assert len(local.files()) <= 0.4 * count
+    areas = []
+    for name in local.files():
+        table = parquet(local, name).read()
+        sides = [np.ptp(np.asarray(table.column(column))) for column in ("a", "b")]
+        areas.append(sides[0] * sides[1])
+    assert sum(areas) < 2.5, areas
+
+
+def test_copies_of_the_record_are_not_taken_for_a_layout(place: Place) -> None:
+    place.write_files({f"f{n}.parquet": visits(4000, n) for n in range(3)})
+    dataset = place.dataset()
+    dataset.optimize(["user", "word"], target_rows_per_file=2000)
+    mixed = dataset.read().take(pa.array(np.random.default_rng(1).permutation(12_000)))
+    dataset.write(mixed, "overwrite")
+    assert all(record(place, name) is None for name in place.files())
+    assert dataset.optimize(["user", "word"], target_rows_per_file=2000)["compacted_file_count"] > 0
+    names = place.files()
+    found = parquet(place, names[0]).metadata.metadata[RECORD]
+    for name in names:
+        place.fs.rm(f"{place.root}/{name}")
+    place.write_files({"copied.parquet": mixed.replace_schema_metadata({RECORD: found})})
+    assert record(place, "copied.parquet") is not None
+    assert dataset.optimize(["user", "word"], target_rows_per_file=2000)["compacted_file_count"] == 1
+
+
+@pytest.mark.parametrize("words", [b"{}", b"[]", b"\xff", b'{"columns": [], "curve": "hilbert"}', b"[" * 100_000])
+def test_somebody_elses_record_does_no_harm(place: Place, words: bytes) -> None:
+    place.write_files({f"f{n}.parquet": visits(50, n).replace_schema_metadata({RECORD: words}) for n in range(3)})
+    before = place.rows()
+    place.dataset().compact()
+    assert place.rows() == before
+    place.dataset().optimize(["user", "word"], target_rows_per_file=50)
+    assert place.rows() == before
+
+
+def test_repartitioned_rows_are_not_laid_out(place: Place, engine: Engine) -> None:
+    place.write_files({"f.parquet": visits(2000, 1).append_column("day", pa.array([n % 2 for n in range(2000)]))})
+    dataset = place.dataset(engine=engine)
+    dataset.optimize(["user", "word"], target_rows_per_file=500)
+    dataset.repartition(["day"])
+    assert all(record(place, name) is None for name in place.files())
+    assert not any(declared(parquet(place, name), 0) for name in place.files())
+    assert dataset.optimize(["user", "word"], target_rows_per_file=500)["compacted_file_count"] == 2
+    assert all("day=" in name for name in place.files())
+
+
+SKEWED = {
+    "half are one value": lambda chance, rows: np.where(
+        chance.random(rows) < 0.5, 7, chance.integers(0, 10**6, rows)
+    ),
+    "half are NULL": lambda chance, rows: pa.array(
+        chance.integers(0, 10**6, rows), mask=chance.random(rows) < 0.5
+    ),
+    "all are one value": lambda chance, rows: np.full(rows, 7),
+    "all are NULL": lambda chance, rows: pa.nulls(rows, pa.int64()),
+}
+
+
+@pytest.mark.parametrize("skew", SKEWED)
+def test_no_value_however_common_makes_files_too_large_or_too_many(
+    local: Place, merge_engine: Engine, skew: str
+) -> None:
+    chance = np.random.default_rng(4)
+    for number in range(3):
+        table = pa.table(
+            {"a": SKEWED[skew](chance, 4000), "b": SKEWED[skew](chance, 4000), "n": np.arange(4000) + number}
+        )
+        local.write_files({f"f{number}.parquet": table})
+    before = local.rows()
+    dataset = local.dataset(engine=merge_engine)
+    stats = dataset.optimize(["a", "b"], target_rows_per_file=1300)
+    assert local.rows() == before
+    assert all(parquet(local, name).metadata.num_rows <= 1300 for name in local.files())
+    assert stats["after_file_count"] <= 16
+    check_declared_order(local)
+    assert dataset.optimize(["a", "b"], target_rows_per_file=1300)["compacted_file_count"] == 0
+
+
+def test_names_that_engines_use_themselves(local: Place, merge_engine: Engine) -> None:
+    names = ["bucket", "part", "seq", "bucket_", "c0", "0", "run", "A", "a"]
+    chance = np.random.default_rng(3)
+    local.write_files(
+        {f"f{n}.parquet": pa.table({name: chance.integers(0, 50, 400) for name in names}) for n in range(2)}
+    )
+    before = local.rows()
+    local.dataset(engine=merge_engine).optimize(["bucket", "part", "seq", "A", "a"], target_rows_per_file=200)
+    assert local.rows() == before
+    assert check_declared_order(local) >= 4
+
+
+def test_types_and_files_that_differ(local: Place, engine: Engine) -> None:
+    """Two schemas in one directory, dictionaries of their own, empty files, and one without statistics."""
+    chance = np.random.default_rng(3)
+
+    def words(number: int) -> pa.Array:
+        return pa.array([f"{number}-{value}" for value in chance.integers(0, 40, 300)]).dictionary_encode()
+
+    for number in range(3):
+        table = pa.table({"a": words(number).cast(pa.dictionary(pa.int8(), pa.string())), "b": chance.random(300)})
+        local.write_files({f"d{number}.parquet": table}, write_statistics=number > 0)
+    local.write_files(
+        {"empty.parquet": table.slice(0, 0), "i.parquet": pa.table({"a": range(300), "b": range(300)})}
+    )
+    before = local.rows()
+    schemas = sorted(map(str, oracle.schemas(local.root, local.fs)))
+    stats = local.dataset(engine=engine).optimize(["a", "b"], target_rows_per_file=100)
+    assert local.rows() == before
+    assert set(map(str, oracle.schemas(local.root, local.fs))) == set(schemas)
+    for reads in stats["expected_reads"].values():
+        assert all(0 <= each[key] <= 1 for each in reads.values() for key in ("point", "range"))
+    check_declared_order(local)
+
+
+EXTREMES = {
+    "nothing at all": pa.table({"a": pa.array([], pa.int64()), "b": pa.array([], pa.string())}),
+    "one row": pa.table({"a": [1], "b": ["x"]}),
+    "only NULLs": pa.table({"a": pa.nulls(300, pa.int64()), "b": pa.nulls(300, pa.string())}),
+    "no type": pa.table({"a": pa.nulls(300), "b": range(300)}),
+    "all equal": pa.table({"a": [1] * 300, "b": ["x"] * 300}),
+    "the largest numbers": pa.table(
+        {"a": [-1.7e308, 1.7e308, 0.0, float("inf"), 5e-324, -0.0] * 50, "b": [float("nan"), None, 1.0] * 100}
+    ),
+    "decimals of 76 digits": pa.table(
+        {"a": pa.array(range(300), pa.int64()).cast(pa.decimal256(70, 3)), "b": range(300, 0, -1)}
+    ),
+    "half precision": pa.table(
+        {"a": np.linspace(-5, 5, 300).astype(np.float16), "b": np.linspace(5, -5, 300).astype(np.float16)}
+    ),
+}
+
+
+@pytest.mark.parametrize("curve", ["hilbert", "linear"])
+@pytest.mark.parametrize("what", EXTREMES)
+def test_extremes(local: Place, engine: Engine, what: str, curve: str) -> None:
+    table = EXTREMES[what]
+    half = -(-table.num_rows // 2)
+    local.write_files({"a.parquet": table.slice(0, half), "b.parquet": table.slice(half)})
+    before, schemas = local.rows(), oracle.schemas(local.root, local.fs)
+    dataset = local.dataset(engine=engine)
+    for dry_run in (True, False, False):
+        stats = dataset.optimize(["a", "b"], target_rows_per_file=60, curve=curve, dry_run=dry_run)
+        for reads in stats["expected_reads"].values():
+            assert all(0 <= each[key] <= 1 for each in reads.values() for key in ("point", "range"))
+    assert stats["compacted_file_count"] == 0
+    assert stats["unchanged_because"]
+    assert local.rows() == before
+    assert oracle.schemas(local.root, local.fs)[0].equals(schemas[0], check_metadata=True)
+    check_declared_order(local)
+
+
+def test_half_precision_is_sorted_by_value(local: Place) -> None:
+    """Its bounds are bytes that do not sort as the numbers do."""
+    values = np.random.default_rng(2).standard_normal(900).astype(np.float16)
+    local.write_files({f"f{n}.parquet": pa.table({"a": values[n * 300 : n * 300 + 300]}) for n in range(3)})
+    dataset = local.dataset()
+    dataset.optimize(["a"], target_rows_per_file=100)
+    assert dataset.optimize(["a"], target_rows_per_file=100)["compacted_file_count"] == 0
+    assert dataset.files()[0].column_stats("a").min == float(values.min())
+
+
+def test_more_rows_than_memory_and_rows_that_are_wide(local: Place, engine: Engine) -> None:
+    chance = np.random.default_rng(2)
+    for number in range(4):
+        keys = {name: chance.integers(0, 10**6, 300) for name in ("a", "b")}
+        local.write_files(
+            {f"f{number}.parquet": pa.table({**keys, "text": [f"{n:020d}" * 500 for n in range(300)]})}
+        )
+    before = local.rows()
+    dataset = local.dataset(engine=engine, memory_mb=1)
+    dataset.optimize(["a", "b"], target_rows_per_file=200)
+    assert local.rows() == before
+    check_declared_order(local)
+    assert local.left_behind() == []
+
+
+def test_unknown_curve_lists_the_choices(place: Place) -> None:
+    with pytest.raises(ValueError, match="unknown curve 'peano'; valid curves: 'hilbert', 'zorder', 'linear'"):
+        place.dataset().optimize(["a", "b"], curve="peano")  # type: ignore[arg-type]
+
+
+def test_more_columns_than_a_curve_can_have(place: Place) -> None:
+    names = [f"c{number}" for number in range(64)]
+    place.write_files({"f.parquet": pa.table({name: [1, 2] for name in names})})
+    with pytest.raises(ValueError, match="64 columns: at most 63"):
+        place.dataset().optimize(names)
+    place.dataset().optimize(names[:63])
+    place.dataset().optimize(names, curve="linear")
+
+
+@pytest.mark.parametrize("curve", ["hilbert", "linear"])
+def test_columns_that_no_curve_runs_through(place: Place, curve: str) -> None:
+    nested = pa.array([{"x": 1}, {"x": 2}])
+    place.write_files({"day=1/f.parquet": pa.table({"a": [1, 2], "tags": [["a"], ["b"]], "s": nested})})
+    before = place.state()
+    for column, message in (("day", "only in the path"), ("tags", "ordered by 'tags'"), ("s", "ordered by 's'")):
+        with pytest.raises(ValueError, match=message):
+            place.dataset().optimize(["a", column], curve=curve)
+    with pytest.raises(ValueError, match=r"s\.x"):
+        place.dataset().optimize(["a", "s.x"], curve=curve)
+    assert place.state() == before

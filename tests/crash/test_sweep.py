@@ -27,12 +27,13 @@ def place(request: pytest.FixtureRequest) -> Place:
 OPERATIONS: dict[str, Callable[[Dataset], object]] = {
     "compact": lambda dataset: dataset.compact(target_rows_per_file=40),
     "optimize": lambda dataset: dataset.optimize(["id"], target_rows_per_file=25),
+    "optimize along a curve": lambda dataset: dataset.optimize(["id", "n"], target_rows_per_file=25),
     "overwrite": lambda dataset: dataset.write(pa.table({"id": [7, 8, 9]}), "overwrite", max_rows_per_file=2),
     "partitioned": lambda dataset: dataset.write(
         pa.table({"id": [7, 8, 9], "day": [1, 2, 3]}), "overwrite", partition_by="day", naming="sequential"
     ),
     "append": lambda dataset: dataset.write(
-        pa.table({"id": [7, 8, 9], "day": [1, 1, 3]}), "append", max_rows_per_file=1
+        pa.table({"id": [7, 8, 9], "n": [1, 2, 3], "day": [1, 1, 3]}), "append", max_rows_per_file=1
     ),
     "upsert": lambda dataset: dataset.merge(SOURCE, ["id"]),
     "full merge": lambda dataset: dataset.merge(SOURCE, ["id"], "full_merge"),
@@ -42,7 +43,11 @@ OPERATIONS: dict[str, Callable[[Dataset], object]] = {
     "repartition": lambda dataset: dataset.repartition(None),
 }
 # Some keys are where they were, some move to another partition, some are new, in a new partition.
-SOURCE = pa.table({"id": [2, 21, 55, 500, 501], "day": [1, 2, 9, 2, 9]})
+SOURCE = pa.table({"id": [2, 21, 55, 500, 501], "n": [1, 2, 3, 4, 5], "day": [1, 2, 9, 2, 9]})
+
+
+def numbered(ids: range) -> pa.Table:
+    return pa.table({"id": list(ids), "n": [number * 7919 % 101 for number in ids]})
 
 
 def make(place: Place) -> None:
@@ -50,12 +55,12 @@ def make(place: Place) -> None:
         place.fs.rm(place.root.rpartition("/")[0], recursive=True)
     place.write_files(
         {
-            f"day={day}/{name}.parquet": pa.table({"id": list(range(first, first + 9))})
+            f"day={day}/{name}.parquet": numbered(range(first, first + 9))
             for day in (1, 2)
             for name, first in (("a", 50), ("b", 0), ("c", 20))
         }
     )
-    place.write_files({"day=1/big.parquet": pa.table({"id": list(range(90))})})
+    place.write_files({"day=1/big.parquet": numbered(range(90))})
     place.fs.pipe_file(f"{place.root}/_SUCCESS", b"")
     place.fs.pipe_file(f"{place.root}/day=1/notes.txt", b"mine")
 

@@ -31,7 +31,10 @@ before = peak()
 if operation == "merge":
     dataset.merge(f"{root}-source", "n")
 else:
-    dataset.compact() if operation == "compact" else dataset.optimize(["n"])
+    if operation == "compact":
+        dataset.compact()
+    else:
+        dataset.optimize(["n"] if operation == "optimize" else ["n", "m"])
 print(json.dumps({"before": before, "peak": peak(), "files": len(dataset.files())}))
 """
 
@@ -57,6 +60,57 @@ def test_a_kilobyte_that_decodes_to_a_gigabyte(local: Place, operation: str) -> 
     assert found["files"] == 1
     assert found["peak"] - found["before"] < 256, found
     assert pq.read_metadata(f"{local.root}/{local.files()[0]}").num_rows == 1_000_000
+
+
+def evenly_spread(root: str, megabytes: int, letters: int) -> None:
+    """Files of 16 MB each, once decoded."""
+    os.makedirs(root)
+    rng = np.random.default_rng(8)
+    rows = 2**24 // (letters + 16)
+    texts = pa.array([chr(97 + number % 26) * letters for number in range(100)])
+    for number in range(megabytes // 16):
+        table = pa.table(
+            {
+                "n": rng.integers(0, 2**40, rows),
+                "m": rng.integers(0, 2**40, rows),
+                "text": texts.take(pa.array(rng.integers(0, len(texts), rows))),
+            }
+        )
+        pq.write_table(table, f"{root}/{number}.parquet")
+
+
+def laid_out(root: str) -> bool:
+    """All row groups but a few are narrow in both columns, so rows have found their places."""
+    spans = []
+    for entry in os.scandir(root):
+        footer = pq.read_metadata(entry.path)
+        for number in range(footer.num_row_groups):
+            stats = [footer.row_group(number).column(at).statistics for at in range(2)]
+            spans.append([(each.max - each.min) / 2**40 for each in stats])
+    return len(spans) > 16 and float(np.mean(spans)) < 0.6
+
+
+@pytest.mark.parametrize(
+    ("name", "letters", "limit"),
+    [("pyarrow", 200, 128), ("pyarrow", 2**20, 256), ("duckdb", 200, 320)],
+    ids=["pyarrow", "rows of a megabyte", "duckdb"],
+)
+def test_a_curve_through_ten_times_as_much_data_as_memory(
+    local: Place, name: str, letters: int, limit: int
+) -> None:
+    evenly_spread(local.root, 320, letters)
+    found = measure(local.root, "cluster", memory_mb=32, engine=name)
+    assert found["peak"] - found["before"] < limit, found
+    assert laid_out(local.root)
+
+
+@pytest.mark.sweep
+@pytest.mark.parametrize(("name", "limit"), [("pyarrow", 320), ("duckdb", 512)])
+def test_a_curve_through_two_gigabytes(local: Place, name: str, limit: int) -> None:
+    evenly_spread(local.root, 2048, 300)
+    found = measure(local.root, "cluster", memory_mb=128, engine=name)
+    assert found["peak"] - found["before"] < limit, found
+    assert laid_out(local.root)
 
 
 def test_ten_times_the_files_take_no_more_memory(local: Place) -> None:

@@ -12,6 +12,7 @@ from itertools import chain, pairwise
 from typing import Literal
 
 import numpy as np
+import numpy.typing as npt
 
 from parketto.errors import InvalidArgument, quoted
 from parketto.layout.curves import CURVES, KEY_BITS
@@ -48,6 +49,7 @@ _MIN_GAIN = 0.1
 _LEAST_WEIGHT = 1 / 16
 _TOO_LARGE = 1.8
 _WIDE = 0.5
+_MANY_SMALL = 0.25
 
 
 def check_clustering(columns: Sequence[str], curve: str = DEFAULT_CURVE) -> Clustering:
@@ -183,11 +185,12 @@ def _off_the_curve(
     boxes = Boxes(cell, clustering.columns)
     wide = _wide(boxes, again)
     chosen, reason = set[str](), None
-    # A few rows from everywhere may not be worth it beside others that are.
-    for some in (wide, again - wide):
-        if not some:
+    # A few rows from everywhere may not be worth it beside others that are; or only both together.
+    parts = [part for part in (wide, again - wide) if part]
+    for some in (*parts, again) if len(parts) > 1 else parts:
+        if chosen and some == again:
             continue
-        gain = _gain(boxes, *boxes.meeting(some), clustering, thresholds)
+        gain = _gain(boxes, *boxes.meeting(some), boxes.of(again), clustering, thresholds)
         if some & ill_sized or not gain.is_minimal:
             chosen |= some
         else:
@@ -209,7 +212,10 @@ def _wide(boxes: Boxes, paths: set[str]) -> set[str]:
 
 
 def _ill_sized(cell: Sequence[FileInfo], clustering: Clustering, thresholds: Thresholds) -> set[str]:
-    """The files that are too large, or of which several runs have left small ones that can be put together."""
+    """The files that are too large; and small ones that several runs have left, once they are many.
+
+    A few small files are none the worse for being small: those who want them put together compact.
+    """
     large, small = set(), {}
     for file in cell:
         too_large = thresholds.target_bytes is not None and file.size_bytes > _TOO_LARGE * thresholds.target_bytes
@@ -217,7 +223,8 @@ def _ill_sized(cell: Sequence[FileInfo], clustering: Clustering, thresholds: Thr
             large.add(file.path)
         elif file.clustering == clustering and 2 * _weight(file, thresholds) <= thresholds.capacity:
             small[file.path] = (file.metadata or {}).get(RECORD)
-    return large | small.keys() if len(set(small.values())) > 1 else large
+    many = len(small) > _MANY_SMALL * len(cell) and len(set(small.values())) > 1
+    return large | small.keys() if many else large
 
 
 def _weight(file: FileInfo, thresholds: Thresholds) -> int:
@@ -232,6 +239,7 @@ def _gain(
     boxes: Boxes,
     new: Sequence[FileInfo],
     met: Sequence[FileInfo],
+    unsettled: npt.NDArray[np.bool_],
     clustering: Clustering,
     thresholds: Thresholds,
 ) -> _Gain:
@@ -247,7 +255,7 @@ def _gain(
     for found in boxes.spans.values():
         read = found.range
         ideal = expected_range(clustering, rows / full)
-        settled = read[~is_new]
+        settled = read[~unsettled]
         if len(settled):
             ideal = min(1.0, max(ideal, float(settled.mean())))
         now.append(_mean(read[inside], weights[inside]))
