@@ -6,9 +6,16 @@ from collections.abc import Sequence
 from typing import Literal, TypedDict
 
 from parketto.plan.clustering import file_reads
-from parketto.plan.rewrite import RewritePlan, prevailing_codec
+from parketto.plan.rewrite import FileGroup, RewritePlan, prevailing_codec
 from parketto.plan.skipping import ColumnReads
 from parketto.storage.footers import FileInfo
+
+
+class PlannedRewrite(TypedDict):
+    """How the row groups of a group of files come into the new files. Those without rows do not count."""
+
+    copied_row_groups: int
+    encoded_row_groups: int
 
 
 class MaintenanceStats(TypedDict):
@@ -40,6 +47,9 @@ class MaintenanceStats(TypedDict):
     unchanged_because: str | None
     #: The paths of the files that are put together, one list for each group.
     planned_groups: list[list[str]] | None
+
+    #: For each of these groups, how many row groups are copied as they are, and how many are encoded anew.
+    planned_rewrites: list[PlannedRewrite] | None
 
 
 class WriteStats(TypedDict):
@@ -109,7 +119,14 @@ def maintenance_stats(
         expected_reads=_expected_reads(plan, after),
         unchanged_because=plan.unchanged_because,
         planned_groups=[group.paths for group in plan.groups],
+        planned_rewrites=[_planned_rewrite(group) for group in plan.groups],
     )
+
+
+def _planned_rewrite(group: FileGroup) -> PlannedRewrite:
+    copied = sum(map(sum, group.copies))
+    filled = sum(part.num_rows > 0 for file in group for part in file.row_groups)
+    return PlannedRewrite(copied_row_groups=copied, encoded_row_groups=filled - copied)
 
 
 def _expected_reads(
@@ -123,6 +140,15 @@ def _expected_reads(
     }
 
 
+def _new_codecs(group: FileGroup) -> set[str | None]:
+    """The codecs of what a group becomes: copied row groups keep theirs."""
+    parts = [part for file in group for part in file.row_groups]
+    copied = [is_copied for file in group.copies for is_copied in file]
+    kept = {part.codec for part, is_copied in zip(parts, copied, strict=True) if is_copied}
+    encodes = any(part.num_rows and not is_copied for part, is_copied in zip(parts, copied, strict=True))
+    return kept | {group.codec} if encodes or not kept else kept
+
+
 def _codec(plan: RewritePlan) -> str | None:
     if plan.compression is not None:
         return plan.compression
@@ -130,5 +156,5 @@ def _codec(plan: RewritePlan) -> str | None:
         return prevailing_codec(plan.untouched)
     codecs = {file.codec for group in plan.groups for file in group}
     if len(codecs) > 1:
-        codecs = {group.codec for group in plan.groups}
+        codecs = {codec for group in plan.groups for codec in _new_codecs(group)}
     return codecs.pop() if len(codecs) == 1 else "mixed"

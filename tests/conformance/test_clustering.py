@@ -316,7 +316,7 @@ def test_many_small_appends_come_to_rest(local: Place) -> None:
         rewritten.append(stats["rewritten_bytes"])
         counts.append(stats["after_file_count"])
     assert max(counts) <= len(before) + 12, counts
-    assert 0 < sum(size > 0 for size in rewritten) <= 5, "neither always nor never"
+    assert 0 < sum(size > 0.2 * sum(before.values()) for size in rewritten) <= 5, "neither always nor never"
     assert sum(local.rows().values()) == 40_000 + 14 * 100
 
 

@@ -33,6 +33,7 @@ KEYS = {
     "dry_run",
     "zorder_columns",
     "planned_groups",
+    "planned_rewrites",
     "curve",
     "expected_reads",
     "unchanged_because",

@@ -26,6 +26,8 @@ def place(request: pytest.FixtureRequest) -> Place:
 
 OPERATIONS: dict[str, Callable[[Dataset], object]] = {
     "compact": lambda dataset: dataset.compact(target_rows_per_file=40),
+    "compact by copying": lambda dataset: dataset.compact(target_rows_per_file=40, rewrite="copy"),
+    "compact by encoding": lambda dataset: dataset.compact(target_rows_per_file=40, rewrite="encode"),
     "optimize": lambda dataset: dataset.optimize(["id"], target_rows_per_file=25),
     "optimize along a curve": lambda dataset: dataset.optimize(["id", "n"], target_rows_per_file=25),
     "overwrite": lambda dataset: dataset.write(pa.table({"id": [7, 8, 9]}), "overwrite", max_rows_per_file=2),

@@ -16,6 +16,7 @@ from parketto.operations.repartition import repartition
 from parketto.operations.suggest import Advice, suggest
 from parketto.operations.write import write
 from parketto.plan.clustering import DEFAULT_CURVE, Curve, check_clustering, plan_clustering
+from parketto.plan.copying import Rewrite, check_rewrite
 from parketto.plan.limits import CompactionScope, Thresholds, check_codec, check_max_rows, check_positive_whole
 from parketto.plan.naming import Naming, NamingScheme
 from parketto.plan.rewrite import (
@@ -125,6 +126,7 @@ class Dataset(EditableDataset):
         *,
         min_file_count: int = 1,
         max_file_size_mb: float | None = None,
+        rewrite: Rewrite = "auto",
         progress: ProgressCallback | None = None,
     ) -> MaintenanceStats:
         """Put small files together, and split files that have too many rows.
@@ -136,10 +138,15 @@ class Dataset(EditableDataset):
                 75 % and 180 % of it are left alone.
             target_rows_per_file: How many rows a rewritten file may have at most.
             partition_filter: Which partitions to work on; the others are not looked at.
-            compression: The codec of rewritten files; by default each group keeps the one it has.
-            dry_run: Only plan: nothing is written or removed.
+            compression: The codec of rewritten files; by default row groups that are copied keep theirs, and what
+                is encoded gets the one that most of its group has.
+            dry_run: Only plan: nothing is written or removed. `planned_rewrites` says what would be copied.
             min_file_count: Leave partitions alone that have fewer files.
             max_file_size_mb: Leave files alone that are as large or larger; they do not count above either.
+            rewrite: How rows come into the new files. `"auto"` copies row groups as bytes that are worth keeping,
+                and makes few good ones out of small ones that stand together. `"copy"` copies all that can be
+                copied: the fastest, and the new files have the row groups that the old ones had. `"encode"`
+                decodes and encodes everything, and so checks it.
             progress: Called with a `Progress` whenever a group of files is done.
 
         Raises:
@@ -150,13 +157,15 @@ class Dataset(EditableDataset):
         thresholds = Thresholds.of(target_mb_per_file, target_rows_per_file)
         scope = CompactionScope.of(min_file_count, max_file_size_mb)
         codec = check_codec(compression)
-        return self._compact(thresholds, scope, codec, partition_filter, dry_run, None, progress).stats
+        way = check_rewrite(rewrite)
+        return self._compact(thresholds, scope, codec, way, partition_filter, dry_run, None, progress).stats
 
     def _compact(
         self,
         thresholds: Thresholds,
         scope: CompactionScope,
         compression: str | None,
+        rewrite: Rewrite,
         partition_filter: PartitionFilter,
         dry_run: bool,
         backup: str | os.PathLike[str] | None,
@@ -164,7 +173,7 @@ class Dataset(EditableDataset):
     ) -> MaintenanceReport:
         return maintain(
             self._place,
-            lambda files: plan_compaction(files, thresholds, compression, scope),
+            lambda files: plan_compaction(files, thresholds, compression, scope, rewrite),
             "compact",
             partition_filter,
             dry_run=dry_run,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
@@ -28,11 +29,11 @@ def merge_small(
 ) -> MergeOutcome:
     """Match the keys of every file, decide, and write what changes."""
     prepared = _prepare(engine, source, target, context)
-    decision, scanned = _decide(engine, prepared, target, context)
+    decision, row_groups, scanned = _decide(engine, prepared, target, context)
     target.refuse_unfilled(decision.inserted)
     if target.dry_run:
         return _planned(prepared, decision, target, scanned, context)
-    outcome = _write(engine, prepared, decision, target, context)
+    outcome = _write(engine, prepared, decision, row_groups, target, context)
     return replace(outcome, scanned=scanned)
 
 
@@ -47,7 +48,8 @@ def _prepare(engine: Engine, source: FileRows | ArrowRows, target: MergeTarget, 
 
 def _decide(
     engine: Engine, prepared: Prepared, target: MergeTarget, context: Context
-) -> tuple[MergeDecision, int]:
+) -> tuple[MergeDecision, dict[str, frozenset[int]], int]:
+    """What to do, which row groups of files have matches, and how many files were looked at."""
     keys = target.rules.keys
     files = [file for file in target.files if may_share_key(file, keys, prepared.ranges)]
     tasks = [MatchFile(file, prepared, keys, target.form, target.home_of(file)) for file in files]
@@ -56,15 +58,23 @@ def _decide(
         FileMatches(file, found.sources, found.at_home, found.num_rows)
         for file, found in zip(files, results, strict=True)
     ]
-    return decide(target.rules, target.change, target.files, matches, prepared.num_rows), len(files)
+    row_groups = {file.path: found.row_groups for file, found in zip(files, results, strict=True)}
+    return decide(target.rules, target.change, target.files, matches, prepared.num_rows), row_groups, len(files)
 
 
 def _write(
-    engine: Engine, prepared: Prepared, decision: MergeDecision, target: MergeTarget, context: Context
+    engine: Engine,
+    prepared: Prepared,
+    decision: MergeDecision,
+    row_groups: Mapping[str, frozenset[int]],
+    target: MergeTarget,
+    context: Context,
 ) -> MergeOutcome:
     keys = target.rules.keys
     tasks: list[AnyTask] = [
-        RewriteMatches(each.file, prepared, keys, each.homes, each.leaving, target.rewriting)
+        RewriteMatches(
+            each.file, prepared, keys, each.homes, each.leaving, row_groups[each.file.path], target.rewriting
+        )
         for each in decision.rewrites
     ]
     if len(decision.additions):

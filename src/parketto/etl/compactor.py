@@ -13,6 +13,7 @@ from fsspec import AbstractFileSystem
 from parketto.dataset import Dataset
 from parketto.engines.base import Engine, ProgressCallback
 from parketto.etl.progress import shown
+from parketto.plan.copying import Rewrite, check_rewrite
 from parketto.plan.limits import CompactionScope, Thresholds, check_codec
 from parketto.storage.options import GivenOptions
 
@@ -89,6 +90,8 @@ class ParquetCompactor:
         max_file_size_mb: float | None = None,
         delete_source_files: bool = True,
         dry_run: bool = False,
+        *,
+        rewrite: Rewrite = "auto",
     ) -> CompactionStats:
         """Put small files together. Doing it again with the same arguments does nothing.
 
@@ -100,6 +103,7 @@ class ParquetCompactor:
                 outside of the dataset (their rows must not be there twice), at `kept_path`; `Dataset.restore`
                 brings them back.
             dry_run: Only plan: nothing is written or removed.
+            rewrite: How rows come into the new files: `"auto"`, `"copy"` or `"encode"`. See `Dataset.compact`.
 
         Raises:
             ValueError: An argument makes no sense.
@@ -122,10 +126,11 @@ class ParquetCompactor:
         """
         start = dt.datetime.now(dt.UTC)
         scope = CompactionScope.of(min_file_count, max_file_size_mb)
+        way = check_rewrite(rewrite)
         keep = None if delete_source_files else self._originals_dir()
         with shown(self._progress, f"compacting {posixpath.basename(self._dataset.path)}") as progress:
             report = self._dataset._compact(
-                self._thresholds, scope, self._codec, None, dry_run, None if dry_run else keep, progress
+                self._thresholds, scope, self._codec, way, None, dry_run, None if dry_run else keep, progress
             )
         found, plan = report.stats, report.plan
         stats = CompactionStats(

@@ -14,6 +14,7 @@ from parketto.kernels.rows import FileRows
 from parketto.operations.single import write_file
 from parketto.operations.sources import given_rows, path_rows
 from parketto.plan.clustering import DEFAULT_CURVE, Curve
+from parketto.plan.copying import Rewrite
 from parketto.plan.limits import check_codec, check_columns_exist, check_names
 from parketto.plan.merge import MergeStats, Strategy
 from parketto.plan.naming import NamingScheme
@@ -211,6 +212,8 @@ class ParquetHandler:
         compression: str | None = None,
         dry_run: bool = False,
         progress: ProgressCallback | None = None,
+        *,
+        rewrite: Rewrite = "auto",
     ) -> MaintenanceStats:
         """Put the small files of a dataset together. See `Dataset.compact`.
 
@@ -222,6 +225,7 @@ class ParquetHandler:
             compression: Another codec for files that are rewritten; by default the one they have.
             dry_run: Only say what would be done.
             progress: Called as work gets done.
+            rewrite: How rows come into the new files: `"auto"`, `"copy"` or `"encode"`.
 
         Returns:
             How many files and bytes there were and are, how many were put together, and the codec; in a dry run
@@ -241,7 +245,13 @@ class ParquetHandler:
             1
         """
         return self._dataset(path).compact(
-            target_mb_per_file, target_rows_per_file, partition_filter, compression, dry_run, progress=progress
+            target_mb_per_file,
+            target_rows_per_file,
+            partition_filter,
+            compression,
+            dry_run,
+            rewrite=rewrite,
+            progress=progress,
         )
 
     def optimize_parquet_dataset(

@@ -8,6 +8,7 @@ from fsspec import AbstractFileSystem
 
 from parketto.dataset import Dataset
 from parketto.plan.clustering import DEFAULT_CURVE, Curve
+from parketto.plan.copying import Rewrite
 from parketto.stats import MaintenanceStats
 from parketto.storage.hive import PartitionFilter
 
@@ -20,6 +21,8 @@ def compact_parquet_dataset_pyarrow(
     compression: str | None = None,
     dry_run: bool = False,
     filesystem: AbstractFileSystem | None = None,
+    *,
+    rewrite: Rewrite = "auto",
 ) -> MaintenanceStats:
     """Put the small files of a dataset together, with PyArrow and fsspec alone. See `Dataset.compact`.
 
@@ -33,7 +36,7 @@ def compact_parquet_dataset_pyarrow(
         (4, 1)
     """
     return Dataset(path, "pyarrow", filesystem).compact(
-        target_mb_per_file, target_rows_per_file, partition_filter, compression, dry_run
+        target_mb_per_file, target_rows_per_file, partition_filter, compression, dry_run, rewrite=rewrite
     )
 
 

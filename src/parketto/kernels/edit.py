@@ -2,20 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections import Counter
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from parketto.kernels.carrier import carrier_schema, recast
 from parketto.kernels.partitions import folder_codes
 from parketto.kernels.reader import LogicalReader
-from parketto.kernels.rewrite import file_writer, row_group_ends
+from parketto.kernels.rewrite import group_output
+from parketto.kernels.successor import Successor
 from parketto.kernels.work import Worker
 from parketto.kernels.write import Output, Written, write_rows
 from parketto.plan.expressions import Assignment, Predicate, updated
 from parketto.plan.form import Form
+from parketto.plan.pruning import row_groups_may_match
+from parketto.plan.rewrite import FileGroup
 from parketto.storage.footers import FileInfo
 
 
@@ -34,8 +37,9 @@ class Edited:
 class EditFile:
     """Delete the rows of a file that match, or change them.
 
-    The columns of the condition are read first. If nothing matches the file is left alone, and if all of it is
-    deleted it is not read any further.
+    The columns of the condition are read first, of row groups that can have matching rows as far as their bounds
+    tell. If nothing matches the file is left alone; else only row groups with matching rows are decoded, and of
+    those not the ones that go as a whole.
     """
 
     file: FileInfo
@@ -56,77 +60,82 @@ class EditFile:
 
     def run(self, worker: Worker) -> Edited:
         """Look, and rewrite if there is a reason to."""
-        matched = sum(pc.sum(mask).as_py() or 0 for _, mask in self._read(worker, self.condition.columns))
+        found = self._matches(worker)
+        matched = sum(found.values())
         if not matched or self.dry_run:
-            return Edited(matched, directories=self._directories(worker) if matched else frozenset())
+            return Edited(matched, directories=self._directories(worker, found) if matched else frozenset())
         if self.changes is None and matched == self.file.num_rows:
             return Edited(matched)
         if self.elsewhere is None:
-            return Edited(matched, self._rewrite(worker, self._changed))
-        moved = write_rows(self._matching(worker), self.elsewhere, worker, at_least_one=False)
+            return Edited(matched, self._rewrite(worker, found))
+        moved = write_rows(self._moving(worker, found), self.elsewhere, worker, at_least_one=False)
         if matched == self.file.num_rows:
             return Edited(matched, moved=moved)
-        return Edited(matched, self._rewrite(worker, _without), moved)
+        return Edited(matched, self._rewrite(worker, found), moved)
 
-    def _directories(self, worker: Worker) -> frozenset[str]:
+    @property
+    def _takes_away(self) -> bool:
+        """Whether rows that match leave the file."""
+        return self.changes is None or self.elsewhere is not None
+
+    def _matches(self, worker: Worker) -> dict[int, int]:
+        """How many rows match in each row group that has any."""
+        found = Counter[int]()
+        reader = self._reader(worker, self.condition.columns)
+        for number, rows in reader.read_row_groups(self.file, self._possible()):
+            for batch in worker.until_cancelled(rows):
+                found[number] += pc.sum(self.condition.matches(batch)).as_py() or 0
+        return {number: count for number, count in found.items() if count}
+
+    def _possible(self) -> list[int]:
+        groups = self.file.row_groups
+        # The file as a whole has been asked about already.
+        hopeful = (
+            row_groups_may_match(self.condition, self.file, self.form.path_only) if len(groups) > 1 else [True]
+        )
+        return [number for number, group in enumerate(groups) if group.num_rows and hopeful[number]]
+
+    def _directories(self, worker: Worker, found: Mapping[int, int]) -> frozenset[str]:
         if self.elsewhere is None:
             return frozenset()
-        output, found = self.elsewhere, set[str]()
-        for batch in self._matching(worker):
-            found.update(folder_codes(pa.Table.from_batches([batch]), output.partition_by)[1])
-        return frozenset(f"{output.directory}/{output.folders.get(name, name)}" for name in found)
+        output, names = self.elsewhere, set[str]()
+        for batch in self._moving(worker, found):
+            names.update(folder_codes(pa.Table.from_batches([batch]), output.partition_by)[1])
+        return frozenset(f"{output.directory}/{output.folders.get(name, name)}" for name in names)
 
-    def _read(
-        self, worker: Worker, columns: tuple[str, ...] | None = None
-    ) -> Iterator[tuple[pa.RecordBatch, pa.BooleanArray]]:
+    def _reader(self, worker: Worker, columns: tuple[str, ...] | None = None) -> LogicalReader:
         assert self.file.schema is not None, "files to edit come from a snapshot"
         schema = self.form.row_schema(self.file.schema)
         if columns is not None:
             # A condition without any column (`TRUE`) still needs to know how many rows there are.
             schema = pa.schema([schema.field(name) for name in columns or schema.names[:1]])
-        reader = LogicalReader(worker.store, schema, worker.batch_bytes, self.form, use_threads=worker.use_threads)
-        for batch in worker.until_cancelled(reader.read(self.file)):
-            yield batch, self.condition.matches(batch)
+        return LogicalReader(worker.store, schema, worker.batch_bytes, self.form, use_threads=worker.use_threads)
 
-    def _rewrite(
-        self, worker: Worker, change: Callable[[pa.RecordBatch, pa.BooleanArray], pa.RecordBatch]
-    ) -> Written:
-        assert self.file.schema is not None, "files to edit come from a snapshot"
-        schema = carrier_schema(self.file.schema).remove_metadata()
-        seen = rows = 0
-        ends = row_group_ends(self.file)
-        with file_writer(self.file, self.operation, self.compression, worker, self._order()) as writer:
-            for batch, mask in self._read(worker):
-                kept = change(batch, mask)
-                seen, rows = seen + batch.num_rows, rows + kept.num_rows
-                writer.write(recast(kept.select(schema.names), schema))
-                if seen in ends:
-                    writer.cut()
-        return Written(tuple(writer.staged), rows)
+    def _rewrite(self, worker: Worker, found: Mapping[int, int]) -> Written:
+        output = group_output(FileGroup((self.file,), compression=self.compression), self.operation, ())
+        reader = self._reader(worker)
+        changed = frozenset() if self._takes_away else {change.column for change in self.changes or ()}
+        with reader.open(self.file) as opened, Successor(opened, output, worker, self.compression) as successor:
+            for number, group in enumerate(self.file.row_groups):
+                matching = found.get(number, 0)
+                if not group.num_rows or (self._takes_away and matching == group.num_rows):
+                    continue
+                if not matching and successor.copy(number):
+                    continue
+                successor.begin(number, changed if matching else ())
+                for batch in worker.until_cancelled(reader.rows(opened, number)):
+                    successor.write(self._edited(batch) if matching else batch)
+        return successor.written
 
-    def _changed(self, batch: pa.RecordBatch, mask: pa.BooleanArray) -> pa.RecordBatch:
-        return _without(batch, mask) if self.changes is None else updated(batch, mask, self.changes)
+    def _edited(self, batch: pa.RecordBatch) -> pa.RecordBatch:
+        mask = self.condition.matches(batch)
+        return batch.filter(pc.invert(mask)) if self._takes_away else updated(batch, mask, self.changes or ())
 
-    def _matching(self, worker: Worker) -> Iterator[pa.RecordBatch]:
+    def _moving(self, worker: Worker, found: Mapping[int, int]) -> Iterator[pa.RecordBatch]:
+        """The rows that match, changed."""
         assert self.changes is not None, "rows move because they are changed"
-        for batch, mask in self._read(worker):
-            found = batch.filter(mask)
-            if found.num_rows:
-                yield updated(found, pa.repeat(pa.scalar(True), found.num_rows), self.changes)
-
-    def _order(self) -> tuple[str, ...]:
-        """The order that the file declares and still has afterwards: rows only go, or change in other columns."""
-        declared = {group.sorted_by for group in self.file.row_groups if group.num_rows}
-        if len(declared) != 1:
-            return ()
-        changed = {change.column for change in self.changes or ()}
-        kept: list[str] = []
-        for name in declared.pop():
-            if name in changed:
-                break
-            kept.append(name)
-        return tuple(kept)
-
-
-def _without(batch: pa.RecordBatch, mask: pa.BooleanArray) -> pa.RecordBatch:
-    return batch.filter(pc.invert(mask))
+        for _, rows in self._reader(worker).read_row_groups(self.file, sorted(found)):
+            for batch in worker.until_cancelled(rows):
+                matching = batch.filter(self.condition.matches(batch))
+                if matching.num_rows:
+                    yield updated(matching, pa.repeat(pa.scalar(True), matching.num_rows), self.changes)

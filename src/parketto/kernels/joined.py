@@ -86,7 +86,7 @@ def edit_file(
     `travelled`. Rows that are neither go.
     """
     edits = _Edits(pieces, travelled)
-    rewritten = rewrite_file(target.files[position], target.rewriting, edits.of, worker)
+    rewritten = rewrite_file(target.files[position], target.rewriting, edits, worker)
     return Edited(position, rewritten, edits.matched, edits.replaced)
 
 
@@ -97,6 +97,16 @@ class _Edits:
         self._pieces, self._travelled = pieces, travelled
         self._waiting: pa.Table | None = None
         self.matched = self.replaced = 0
+
+    def touch(self, _number: int, stop: int) -> bool:
+        """Whether a row before that one changes, of those that have not gone by."""
+        while self._waiting is None:
+            piece = next(self._pieces, None)
+            if piece is None:
+                return False
+            if piece.num_rows:
+                self._waiting = pa.Table.from_batches([piece])
+        return bool(self._waiting.column("row")[0].as_py() < stop)
 
     def of(self, start: int, batch: pa.RecordBatch) -> RowEdits:
         """The changes of a batch of the file, whose first row has the number `start`."""

@@ -13,8 +13,8 @@ import pyarrow.compute as pc
 import pyarrow.types as pat
 
 from parketto.layout.order import order_indices, order_keys
-from parketto.storage.bounds import bounds
-from parketto.storage.footers import FileInfo
+from parketto.storage.bounds import bounds, row_group_bounds
+from parketto.storage.footers import FileInfo, RowGroupInfo
 
 Indices = npt.NDArray[np.int64]
 Rows: TypeAlias = pa.Table | pa.RecordBatch
@@ -98,6 +98,19 @@ class SortedKeys:
         found = bounds(file, self._column) if inside else None
         if found is None or self._values is None:
             return 0, self._length
+        return self._between(found)
+
+    def meets(self, file: FileInfo, group: RowGroupInfo) -> bool:
+        """Whether a row group of a file may have any of the keys, as its bounds tell."""
+        inside = file.schema is not None and self._column in file.schema.names
+        found = row_group_bounds(file, group, self._column) if inside and self._values is not None else None
+        if found is None:
+            return group.num_rows > 0
+        start, stop = self._between(found)
+        return start < stop
+
+    def _between(self, found: tuple[pa.Scalar, pa.Scalar]) -> tuple[int, int]:
+        assert self._values is not None, "values that can be compared"
         low, high = (_comparable_values(pa.array([value])) or [] for value in found)
         return bisect_left(self._values, low[0]), bisect_right(self._values, high[0])
 

@@ -6,13 +6,12 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
-import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from parketto.kernels.keys import Indices
+from parketto.kernels.keys import Indices, KeyIndex
 from parketto.kernels.merge_source import FOLDER, Prepared, SpooledSource
-from parketto.kernels.replacing import Rewriting, Rewritten, RowEdits, logical_rows, rewrite_file
+from parketto.kernels.replacing import Flags, Rewriting, Rewritten, RowEdits, logical_reader, rewrite_file
 from parketto.kernels.work import Worker
 from parketto.kernels.write import Output, Written, write_rows
 from parketto.plan.form import Form
@@ -27,8 +26,10 @@ class Matched:
     """Which source rows have their key in a file, whether they belong there, and how many rows these are."""
 
     sources: Indices
-    at_home: npt.NDArray[np.bool_]
+    at_home: Flags
     num_rows: int
+    #: The numbers of the row groups that have any.
+    row_groups: frozenset[int] = frozenset()
 
 
 @dataclass(frozen=True)
@@ -59,37 +60,47 @@ class MatchFile:
         if found is None and not unknown:
             return Matched(np.empty(0, np.int64), np.empty(0, np.bool_), 0)
         index, start = found or (None, 0)
-        matches: list[Indices] = []
-        for rows in self._read_keys(worker):
+        matches, hit = [np.empty(0, np.int64)], set[int]()
+        wanted = None if unknown else source.row_groups(self.file)
+        for rows, numbers in self._read_keys(worker, wanted):
             refuse_null_keys(rows, self.keys)
             if index is not None:
                 found_rows = index.find(rows)
                 matches.append(found_rows[found_rows >= 0] + start)
-        everything = np.concatenate(matches) if matches else np.empty(0, np.int64)
+                hit.update(np.unique(numbers[found_rows >= 0]).tolist())
+        everything = np.concatenate(matches)
         sources = np.unique(everything)
-        return Matched(sources, self._at_home(source.rows, sources), len(everything))
+        return Matched(sources, self._at_home(source.rows, sources), len(everything), frozenset(hit))
 
     def _inside(self) -> list[str]:
         return [name for name in self.keys if name not in self.form.path_only]
 
-    def _read_keys(self, worker: Worker) -> Iterator[pa.Table]:
-        """Keys in large pieces: looking some up costs as much as the whole source is large."""
+    def _read_keys(self, worker: Worker, wanted: Sequence[int] | None) -> Iterator[tuple[pa.Table, Indices]]:
+        """Keys in large pieces, because looking up costs as much as the source is large; and their row groups."""
         waiting: list[pa.RecordBatch] = []
+        numbers: list[int] = []
         size = 0
-        for batch in worker.until_cancelled(logical_rows(worker, self.file, self.keys, self.form)):
-            waiting.append(batch)
-            size += batch.nbytes
-            if size >= worker.run_bytes:
-                yield pa.Table.from_batches(waiting)
-                waiting, size = [], 0
+        reader = logical_reader(worker, self.file, self.keys, self.form)
+        for number, rows in reader.read_row_groups(self.file, wanted):
+            for batch in worker.until_cancelled(rows):
+                waiting.append(batch)
+                numbers.append(number)
+                size += batch.nbytes
+                if size >= worker.run_bytes:
+                    yield _piece(waiting, numbers)
+                    waiting, numbers, size = [], [], 0
         if waiting:
-            yield pa.Table.from_batches(waiting)
+            yield _piece(waiting, numbers)
 
-    def _at_home(self, rows: pa.Table, sources: Indices) -> npt.NDArray[np.bool_]:
+    def _at_home(self, rows: pa.Table, sources: Indices) -> Flags:
         if self.here is None:
             return np.ones(len(sources), np.bool_)
         belongs = rows.column(FOLDER).take(pa.array(sources))
         return np.asarray(pc.equal(belongs, self.here).to_numpy(), dtype=np.bool_)
+
+
+def _piece(batches: list[pa.RecordBatch], numbers: list[int]) -> tuple[pa.Table, Indices]:
+    return pa.Table.from_batches(batches), np.repeat(numbers, [batch.num_rows for batch in batches])
 
 
 @dataclass(frozen=True)
@@ -97,7 +108,7 @@ class RewriteMatches:
     """Write a file anew: matched rows give way to the source's, or go; the others stay, unless all must go.
 
     `homes` are the source rows that take their places in the file, `leaving` those that take the rest of a row
-    from here to another partition.
+    from here to another partition. `row_groups` are those that have matched rows.
     """
 
     file: FileInfo
@@ -105,6 +116,7 @@ class RewriteMatches:
     keys: tuple[str, ...]
     homes: Indices
     leaving: Indices
+    row_groups: frozenset[int]
     rewriting: Rewriting
 
     @property
@@ -113,28 +125,43 @@ class RewriteMatches:
         return self.file.size_bytes
 
     def run(self, worker: Worker) -> Rewritten:
-        """Stream the file through."""
+        """Stream what changes through."""
         source = SpooledSource.of(worker, self.source, self.keys)
-        index, start = source.lookup(self.file) or (None, 0)
-        homes, leaving = (self._flags(rows) for rows in (self.homes, self.leaving))
+        edits = _Edits(source, self.file, self._flags(self.homes), self._flags(self.leaving), self.row_groups)
+        return rewrite_file(self.file, self.rewriting, edits, worker)
 
-        def edits_of(_row: int, batch: pa.RecordBatch) -> RowEdits:
-            found = np.full(batch.num_rows, -1) if index is None else index.find(batch)
-            at = np.flatnonzero(found >= 0)
-            sources = found[at] + start
-            return RowEdits(
-                at, _first(sources, homes), _first(sources, leaving), source.rows.take(pa.array(sources))
-            )
-
-        return rewrite_file(self.file, self.rewriting, edits_of, worker)
-
-    def _flags(self, rows: Indices) -> npt.NDArray[np.bool_]:
+    def _flags(self, rows: Indices) -> Flags:
         flags = np.zeros(self.source.num_rows, np.bool_)
         flags[rows] = True
         return flags
 
 
-def _first(sources: Indices, waiting: npt.NDArray[np.bool_]) -> npt.NDArray[np.bool_]:
+class _Edits:
+    """What happens to the rows of a file: those whose keys the source has are looked up again."""
+
+    def __init__(
+        self, source: SpooledSource, file: FileInfo, homes: Flags, leaving: Flags, row_groups: frozenset[int]
+    ) -> None:
+        self._source, self._homes, self._leaving, self._row_groups = source, homes, leaving, row_groups
+        self._index: KeyIndex | None = None
+        self._first = 0
+        if (found := source.lookup(file)) is not None:
+            self._index, self._first = found
+
+    def touch(self, number: int, _stop: int) -> bool:
+        """Whether a row group has such rows."""
+        return number in self._row_groups
+
+    def of(self, _start: int, batch: pa.RecordBatch) -> RowEdits:
+        """What happens to the rows of a batch."""
+        found = np.full(batch.num_rows, -1) if self._index is None else self._index.find(batch)
+        at = np.flatnonzero(found >= 0)
+        sources = found[at] + self._first
+        rows = self._source.rows.take(pa.array(sources))
+        return RowEdits(at, _first(sources, self._homes), _first(sources, self._leaving), rows)
+
+
+def _first(sources: Indices, waiting: Flags) -> Flags:
     """Which of the rows found are the first of a source row that waits; it waits no longer."""
     chosen = np.zeros(len(sources), np.bool_)
     candidates = np.flatnonzero(waiting[sources])

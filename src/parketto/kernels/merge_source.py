@@ -105,6 +105,10 @@ class SpooledSource:
             self._whole = KeyIndex(self.rows, self._keys)
         return self._whole, 0
 
+    def row_groups(self, file: FileInfo) -> list[int]:
+        """The row groups of a file that may have a key, as their bounds tell."""
+        return [number for number, group in enumerate(file.row_groups) if self._sorted.meets(file, group)]
+
 
 def source_table(batches: Iterable[pa.RecordBatch], target: pa.Schema, form: Form) -> pa.Table:
     """The rows of a source with the target's columns, in the target's order and carrier types."""

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from functools import cached_property
 
 import pyarrow as pa
+import pyarrow.types as pat
 
 from parketto.errors import InvalidArgument
 from parketto.kernels.merge_source import prepared_schema
@@ -76,6 +77,8 @@ class MergeTarget:
             change.updated,
             not self.rules.removes_missing,
             self.additions if leaves else None,
+            # Floats that are the same key may still differ: a zero has two signs.
+            frozenset(name for name in self.rules.keys if not pat.is_floating(self.schema.field(name).type)),
         )
 
     @property

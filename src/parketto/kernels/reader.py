@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Iterable, Iterator, Sequence
 from itertools import chain
 from typing import Any
@@ -52,17 +53,17 @@ class BatchReader:
     def read_row_groups(self, files: Sequence[FileInfo]) -> Iterator[Iterator[pa.RecordBatch]]:
         """The same, with the rows of each row group for themselves."""
         for file in files:
-            with naming(file.path), self._store.open_input(file.path) as source:
-                # Without pre-buffering only the pages in use are held, not whole column chunks.
-                parquet = pq.ParquetFile(source, pre_buffer=False, buffer_size=_READ_BUFFER, **_CHECKED)
-                if file.traits.int96_timestamps:
-                    _refuse_far_timestamps(file, source)
-                for number in range(parquet.num_row_groups):
-                    yield self._read_row_group(file.path, parquet, number)
+            with self.open(file) as opened:
+                for number in range(len(file.row_groups)):
+                    yield opened.rows(number)
 
-    def _read_row_group(self, path: str, parquet: pq.ParquetFile, number: int) -> Iterator[pa.RecordBatch]:
-        with naming(path):
-            yield from self._batches(parquet, number)
+    @contextlib.contextmanager
+    def open(self, file: FileInfo) -> Iterator[OpenFile]:
+        """A file whose row groups can be read one by one, in any order."""
+        with naming(file.path):
+            source = self._store.open_input(file.path)
+        with source:
+            yield OpenFile(self, file, source)
 
     def _batches(self, parquet: pq.ParquetFile, number: int) -> Iterator[pa.RecordBatch]:
         group = parquet.metadata.row_group(number)
@@ -91,6 +92,46 @@ class BatchReader:
         return decoded_bytes(batch) / max(1, int(batch.num_rows))
 
 
+class OpenFile:
+    """A file that is open: its row groups as rows, and `source` for whoever wants its bytes."""
+
+    def __init__(self, reader: BatchReader, file: FileInfo, source: Any) -> None:
+        self.file, self.source = file, source
+        self._reader = reader
+        self._parquet: pq.ParquetFile | None = None
+        self._seconds: pq.ParquetFile | None = None
+
+    def rows(self, number: int) -> Iterator[pa.RecordBatch]:
+        """The rows of a row group."""
+        with naming(self.file.path):
+            if self._parquet is None:
+                # Without pre-buffering only the pages in use are held, not whole column chunks.
+                self._parquet = pq.ParquetFile(self.source, pre_buffer=False, buffer_size=_READ_BUFFER, **_CHECKED)
+            if number >= self._parquet.num_row_groups:
+                raise UnreadableFile(self.file.path, "it has changed while it was read")
+            if self.file.traits.int96_timestamps:
+                self._refuse_far_timestamps(number)
+            yield from self._reader._batches(self._parquet, number)
+
+    def _refuse_far_timestamps(self, number: int) -> None:
+        """Arrow decodes INT96 to nanoseconds, and years before 1677 or after 2262 silently become others."""
+        if self._seconds is None:
+            self._seconds = pq.ParquetFile(
+                self.source, pre_buffer=False, coerce_int96_timestamp_unit="s", **_CHECKED
+            )
+        schema = self._seconds.metadata.schema
+        columns = [c.path for c in map(schema.column, range(len(schema))) if c.physical_type == "INT96"]
+        for batch in self._seconds.iter_batches(_MAX_BATCH_ROWS, row_groups=[number], columns=columns):
+            for seconds in filter(lambda array: array.type == pa.timestamp("s"), _leaf_arrays(batch.columns)):
+                bounds = pc.min_max(seconds.cast(pa.int64()))
+                if bounds["min"].is_valid and (
+                    bounds["min"].as_py() <= -_NANOSECOND_SECONDS or bounds["max"].as_py() >= _NANOSECOND_SECONDS
+                ):
+                    raise UnreadableFile(
+                        self.file.path, "it has INT96 timestamps outside of the years 1677 to 2262"
+                    )
+
+
 class LogicalReader:
     """Reads the rows of files as a reader of the dataset sees them: with the columns that stand only in the path.
 
@@ -114,15 +155,35 @@ class LogicalReader:
 
     def read(self, file: FileInfo) -> Iterator[pa.RecordBatch]:
         """The rows of one file, in carrier types."""
-        if not self._inside:
-            yield from self._constants(file)
-            return
-        for batch in self._reader.read([file]):
-            yield self._completed(batch, file) if self._outside else batch
+        return chain.from_iterable(rows for _, rows in self.read_row_groups(file))
 
-    def _constants(self, file: FileInfo) -> Iterator[pa.RecordBatch]:
-        for start in range(0, file.num_rows, _MAX_BATCH_ROWS):
-            rows = min(_MAX_BATCH_ROWS, file.num_rows - start)
+    def read_row_groups(
+        self, file: FileInfo, wanted: Sequence[int] | None = None
+    ) -> Iterator[tuple[int, Iterator[pa.RecordBatch]]]:
+        """The numbers of row groups, all or those wanted, and the rows of each."""
+        numbers = range(len(file.row_groups)) if wanted is None else wanted
+        if not self._inside:
+            yield from ((number, self._constants(file, number)) for number in numbers)
+            return
+        with self._reader.open(file) as opened:
+            for number in numbers:
+                yield number, self.rows(opened, number)
+
+    @contextlib.contextmanager
+    def open(self, file: FileInfo) -> Iterator[OpenFile]:
+        """A file whose row groups can be read one by one with `rows`."""
+        with self._reader.open(file) as opened:
+            yield opened
+
+    def rows(self, opened: OpenFile, number: int) -> Iterator[pa.RecordBatch]:
+        """The rows of a row group of an open file."""
+        for batch in opened.rows(number):
+            yield self._completed(batch, opened.file) if self._outside else batch
+
+    def _constants(self, file: FileInfo, number: int) -> Iterator[pa.RecordBatch]:
+        total = file.row_groups[number].num_rows
+        for start in range(0, total, _MAX_BATCH_ROWS):
+            rows = min(_MAX_BATCH_ROWS, total - start)
             columns = [self._constant(file, item, rows) for item in self.schema]
             yield pa.RecordBatch.from_arrays(columns, schema=self.schema)
 
@@ -139,20 +200,6 @@ class LogicalReader:
         text = dict(file.partition)[item.name]
         value = pa.scalar(text, pa.string()).cast(self._form.path_only[item.name]).cast(item.type)
         return pa.repeat(value, rows)
-
-
-def _refuse_far_timestamps(file: FileInfo, source: Any) -> None:
-    """Arrow decodes INT96 to nanoseconds, and years before 1677 or after 2262 silently become others."""
-    parquet = pq.ParquetFile(source, pre_buffer=False, coerce_int96_timestamp_unit="s", **_CHECKED)
-    schema = parquet.metadata.schema
-    columns = [c.path for c in map(schema.column, range(len(schema))) if c.physical_type == "INT96"]
-    for batch in parquet.iter_batches(_MAX_BATCH_ROWS, columns=columns):
-        for seconds in filter(lambda array: array.type == pa.timestamp("s"), _leaf_arrays(batch.columns)):
-            bounds = pc.min_max(seconds.cast(pa.int64()))
-            if bounds["min"].is_valid and (
-                bounds["min"].as_py() <= -_NANOSECOND_SECONDS or bounds["max"].as_py() >= _NANOSECOND_SECONDS
-            ):
-                raise UnreadableFile(file.path, "it has INT96 timestamps outside of the years 1677 to 2262")
 
 
 def _leaf_arrays(arrays: Iterable[pa.Array]) -> Iterator[pa.Array]:

@@ -2,20 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
+from typing import Protocol
 
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from parketto.kernels.carrier import carrier_schema, recast
 from parketto.kernels.merge_source import prepared_schema
 from parketto.kernels.reader import LogicalReader
-from parketto.kernels.rewrite import file_writer, row_group_ends
+from parketto.kernels.rewrite import group_output
+from parketto.kernels.successor import Successor
 from parketto.kernels.work import Worker
 from parketto.kernels.write import Output, Written, write_rows
 from parketto.plan.form import Form
+from parketto.plan.rewrite import FileGroup
 from parketto.storage.footers import FileInfo
 
 Indices = npt.NDArray[np.int64]
@@ -48,6 +50,12 @@ class Rewriting:
     keeps_others: bool
     #: Where rows go that leave.
     elsewhere: Output | None = None
+    #: Columns that are the same in a row and in its new values, because these are found by them.
+    keys: frozenset[str] = frozenset()
+
+    def changed(self, names: Iterable[str]) -> frozenset[str]:
+        """Which of a file's columns get new values."""
+        return frozenset(names) - self.keys if self.updated is None else self.updated
 
 
 @dataclass(frozen=True)
@@ -58,43 +66,49 @@ class Rewritten:
     left: Written = field(default_factory=Written)
 
 
-def rewrite_file(
-    file: FileInfo, rewriting: Rewriting, edits_of: Callable[[int, pa.RecordBatch], RowEdits], worker: Worker
-) -> Rewritten:
-    """Stream a file through. `edits_of` gets the number of a batch's first row, and the batch.
+class Edits(Protocol):
+    """Tells what happens to the rows of a file, as they go by."""
+
+    def touch(self, number: int, stop: int) -> bool:
+        """Whether anything happens in the next row group: its number, and that of the row after its last."""
+
+    def of(self, start: int, batch: pa.RecordBatch) -> RowEdits:
+        """What happens to the next rows; `start` is the number of the first."""
+
+
+def rewrite_file(file: FileInfo, rewriting: Rewriting, edits: Edits, worker: Worker) -> Rewritten:
+    """Write the successor of a file: row groups in which nothing happens are copied, the others streamed through.
 
     If no row stays, there is no file.
     """
     assert file.schema is not None, "files to rewrite come from a snapshot"
-    schema = carrier_schema(file.schema).remove_metadata()
-    start = rows = 0
-    writer, ends = file_writer(file, "merge", rewriting.compression, worker), row_group_ends(file)
-    names = [*schema.names, *(name for name in rewriting.form.path_only if name not in schema.names)]
+    names = [*file.schema.names, *(name for name in rewriting.form.path_only if name not in file.schema.names)]
+    reader = logical_reader(worker, file, names, rewriting.form)
+    output = group_output(FileGroup((file,), compression=rewriting.compression), "merge", ())
+    changed = rewriting.changed(file.schema.names)
     spool = _Spool(worker)
-    try:
-        for batch in worker.until_cancelled(logical_rows(worker, file, names, rewriting.form)):
-            edits = edits_of(start, batch)
-            start += batch.num_rows
-            kept = _kept(batch.select(schema.names), edits, rewriting)
-            rows += kept.num_rows
-            for part in kept.to_batches():
-                writer.write(recast(part, schema))
-            if start in ends:
-                writer.cut()
-            if edits.leaving.any():
-                spool.add(_left(batch, edits, rewriting.updated))
-        if rows:
-            writer.finish()
-    except BaseException:
-        writer.abandon()
-        raise
+    start = 0
+    with reader.open(file) as opened, Successor(opened, output, worker) as successor:
+        for number, group in enumerate(file.row_groups):
+            touched = edits.touch(number, start + group.num_rows)
+            if touched or (rewriting.keeps_others and group.num_rows and not successor.copy(number)):
+                successor.begin(number, changed if touched else ())
+                first = start
+                for batch in worker.until_cancelled(reader.rows(opened, number)):
+                    found = edits.of(first, batch)
+                    first += batch.num_rows
+                    for part in _kept(batch.select(file.schema.names), found, rewriting).to_batches():
+                        successor.write(part)
+                    if found.leaving.any():
+                        spool.add(_left(batch, found, rewriting.updated))
+            start += group.num_rows
     left = Written()
     if spool.rows:
         assert rewriting.elsewhere is not None, "rows leave for somewhere"
         wanted = rewriting.elsewhere.row_schema.names
         leaving = (part.select(wanted) for part in spool.read())
         left = write_rows(leaving, rewriting.elsewhere, worker, at_least_one=False)
-    return Rewritten(Written(tuple(writer.staged), rows), left)
+    return Rewritten(successor.written, left)
 
 
 def _kept(batch: pa.RecordBatch, edits: RowEdits, rewriting: Rewriting) -> pa.Table:
@@ -129,14 +143,13 @@ def _left(batch: pa.RecordBatch, edits: RowEdits, updated: frozenset[str] | None
     )
 
 
-def logical_rows(worker: Worker, file: FileInfo, names: Sequence[str], form: Form) -> Iterator[pa.RecordBatch]:
-    """Rows of a file in the types of a prepared source: columns of the path as texts."""
+def logical_reader(worker: Worker, file: FileInfo, names: Sequence[str], form: Form) -> LogicalReader:
+    """Reads rows of a file in the types of a prepared source: columns of the path as texts."""
     assert file.schema is not None, "files to read come from a snapshot"
     texts = replace(form, path_only={name: pa.string() for name in form.path_only})
     whole = prepared_schema(texts.row_schema(file.schema), texts)
     schema = pa.schema([whole.field(name) for name in names])
-    reader = LogicalReader(worker.store, schema, worker.batch_bytes, texts, use_threads=worker.use_threads)
-    yield from reader.read(file)
+    return LogicalReader(worker.store, schema, worker.batch_bytes, texts, use_threads=worker.use_threads)
 
 
 class _Spool:

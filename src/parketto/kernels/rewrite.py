@@ -2,23 +2,24 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from itertools import accumulate
 
 import pyarrow as pa
 
 from parketto.kernels.bucket_sort import sort_by_bucket
 from parketto.kernels.carrier import carrier_schema
 from parketto.kernels.clustering import bucket_column, sampled_buckets, with_buckets, write_buckets
+from parketto.kernels.copying import copy_files
 from parketto.kernels.external_sort import sort_batches
 from parketto.kernels.reader import BatchReader
+from parketto.kernels.splicing import DoNotMix
 from parketto.kernels.work import StagedFile, Worker
 from parketto.kernels.write import Output
 from parketto.kernels.writer import FileFormat, RollingWriter
 from parketto.plan.rewrite import FileGroup
 from parketto.storage.clustering import Clustering, recorded
-from parketto.storage.footers import FileInfo
 
 _BUCKET_ROOM = 2
 _PREFIXES: Mapping[str, str] = {"compact": "compact", "optimize": "optimized"}
@@ -38,9 +39,12 @@ class RewriteGroup:
         return self.group.size_bytes
 
     def run(self, worker: Worker) -> tuple[StagedFile, ...]:
-        """Stream the rows through, sorted on the way if need be."""
+        """Copy row groups, or stream the rows through, sorted on the way if need be."""
         group, schema = self.group, carrier_schema(self.group.schema).remove_metadata()
         columns = group.kept_order if self.clustering is None else self.clustering.columns
+        if self.clustering is None and any(map(any, group.copies)):
+            with contextlib.suppress(DoNotMix):  # what was begun is swept with the rest
+                return copy_files(group, group_output(group, self.operation, columns), worker)
         with group_writer(group, self.operation, columns, worker) as writer:
             if self.clustering is None:
                 self._stream(writer, schema, worker)
@@ -116,17 +120,3 @@ def _most_row_group_rows(group: FileGroup) -> int | None:
     if group.row_group_rows is None or clustering is None or clustering.is_linear:
         return group.row_group_rows
     return _BUCKET_ROOM * group.row_group_rows  # a bucket may well be larger than foreseen
-
-
-def row_group_ends(file: FileInfo) -> frozenset[int]:
-    """After how many rows each row group of a file ends, if that matters: rows are in order only inside of one."""
-    if file.clustering is None and not any(group.sorted_by for group in file.row_groups):
-        return frozenset()
-    return frozenset(accumulate(group.num_rows for group in file.row_groups))
-
-
-def file_writer(
-    file: FileInfo, operation: str, compression: str | None, worker: Worker, order_by: tuple[str, ...] = ()
-) -> RollingWriter:
-    """A writer for the successor of one file: the same place, schema, metadata and codec."""
-    return group_writer(FileGroup((file,), compression=compression), operation, order_by, worker)

@@ -130,11 +130,15 @@ class Worker:
             )
         return self._scratch.name
 
+    def check_cancelled(self) -> None:
+        """End here if somebody has cancelled the operation."""
+        if self._cancelled is not None and self._cancelled.is_set():
+            raise Cancelled("cancelled")
+
     def until_cancelled(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         """The batches, until somebody cancels the operation."""
         for batch in batches:
-            if self._cancelled is not None and self._cancelled.is_set():
-                raise Cancelled("cancelled")
+            self.check_cancelled()
             yield batch
 
 

@@ -10,14 +10,13 @@ from typing import IO
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from parketto.kernels.sizes import DictionaryLimits, decoded_bytes
+from parketto.kernels.waiting import WaitingRows
 from parketto.kernels.work import StagedFile
 from parketto.layout.buckets import roundest
 from parketto.storage.bounds import leaf_index
 from parketto.storage.footers import STANDARD_LAYOUT, PhysicalTraits
 from parketto.storage.store import Store
 
-_MAX_ROW_GROUP_ROWS = 1024 * 1024
 # How full a file is that may end where it suits best.
 _LEAST_FULL = 0.8
 _MOST_FULL = 1.2
@@ -56,6 +55,21 @@ class FileFormat:
             sorting_columns=order or None,
         )
 
+    def close(self, writer: pq.ParquetWriter) -> None:
+        """End a file."""
+        if self.metadata:
+            writer.add_key_value_metadata(dict(self.metadata))
+        writer.close()
+
+    def encoded(self, rows: pa.Table | None) -> pa.Buffer:
+        """A whole file in memory, with the rows as one row group, or without any."""
+        sink = pa.BufferOutputStream()
+        writer = self.open(sink)
+        if rows is not None:
+            writer.write_table(rows, row_group_size=rows.num_rows)
+        self.close(writer)
+        return sink.getvalue()
+
 
 class RollingWriter:
     """Takes batches and makes staged files of them.
@@ -76,19 +90,15 @@ class RollingWriter:
         roll_bytes: int | None = None,
     ) -> None:
         self._store, self._format, self._new_file = store, file_format, new_file
-        self._row_group_bytes = row_group_bytes
-        self._row_group_rows = max(1, min(row_group_rows or _MAX_ROW_GROUP_ROWS, _MAX_ROW_GROUP_ROWS))
         self._row_limits, self._roll_bytes = row_limits, roll_bytes
         self._max_rows = None if row_limits is None else next(row_limits)
-        self._dictionaries = DictionaryLimits(file_format.readable_as or file_format.schema)
+        schema = file_format.readable_as or file_format.schema
+        self._waiting = WaitingRows(schema, row_group_bytes, row_group_rows)
         self.staged: list[StagedFile] = []
         self._sink: IO[bytes] | None = None
         self._writer: pq.ParquetWriter | None = None
         self._file_rows = 0
         self._row_groups = 0
-        self._waiting: list[pa.RecordBatch] = []
-        self._waiting_rows = 0
-        self._waiting_bytes = 0
 
     def __enter__(self) -> RollingWriter:
         return self
@@ -104,22 +114,18 @@ class RollingWriter:
     def write(self, batch: pa.RecordBatch) -> None:
         """Take a batch in; full row groups and full files go out on the way."""
         while batch.num_rows:
-            room = self._row_group_rows - self._waiting_rows
+            room = None
             if self._max_rows is not None:
-                room = min(room, self._max_rows - self._file_rows - self._waiting_rows)
-            part = batch.slice(0, room)
-            if (fitting := self._dictionaries.admit(part)) == 0:
+                room = self._max_rows - self._file_rows - self._waiting.num_rows
+            taken = self._waiting.take(batch, room)
+            if not taken:
                 self._write_row_group()
                 continue
-            part = part.slice(0, fitting)
-            batch = batch.slice(fitting)
-            self._waiting.append(part)
-            self._waiting_rows += part.num_rows
-            self._waiting_bytes += decoded_bytes(part)
-            if self._waiting_rows == self._row_group_rows or self._waiting_bytes >= self._row_group_bytes:
+            batch = batch.slice(taken)
+            if self._waiting.is_full:
                 self._write_row_group()
                 self._roll()
-            if self._max_rows is not None and self._file_rows + self._waiting_rows >= self._max_rows:
+            if self._max_rows is not None and self._file_rows + self._waiting.num_rows >= self._max_rows:
                 self._close_file()
 
     def cut(self, expected_rows: float = 0, number: int | None = None) -> None:
@@ -157,7 +163,7 @@ class RollingWriter:
 
     def finish(self) -> None:
         """Write what waits. Without any rows at all, one file with the schema is still made."""
-        if self._waiting or self._writer is not None or not self.staged:
+        if self._waiting.num_rows or self._writer is not None or not self.staged:
             self._close_file()
 
     def abandon(self) -> None:
@@ -168,11 +174,9 @@ class RollingWriter:
             self._sink.close()
 
     def _write_row_group(self) -> None:
-        if not self._waiting:
+        if not self._waiting.num_rows:
             return
-        table = pa.Table.from_batches(self._waiting)
-        self._waiting, self._waiting_rows, self._waiting_bytes = [], 0, 0
-        self._dictionaries.clear()
+        table = self._waiting.leave()
         self._open_file().write_table(table, row_group_size=table.num_rows)
         self._file_rows += table.num_rows
         self._row_groups += 1
@@ -200,9 +204,7 @@ class RollingWriter:
         self._write_row_group()
         writer = self._open_file()
         assert self._sink is not None, "an open writer has a sink"
-        if self._format.metadata:
-            writer.add_key_value_metadata(dict(self._format.metadata))
-        writer.close()
+        self._format.close(writer)
         self._sink.close()
         self._writer = self._sink = None
         self._file_rows = self._row_groups = 0

@@ -195,10 +195,15 @@ def _off_the_curve(
             chosen |= some
         else:
             reason = str(gain)
-    if not chosen:
-        return [], reason
-    new, met = boxes.meeting(chosen)
-    return [[*met, *new]], None
+    groups = []
+    if chosen:
+        new, met = boxes.meeting(chosen)
+        groups.append([*met, *new])
+    # Small ones that are not worth more than that are at least put together, among themselves.
+    left = [file for file in cell if file.path in again - chosen and _is_small(file, thresholds)]
+    if len(left) > 1:
+        groups.append(left)
+    return groups, None if groups else reason
 
 
 def _wide(boxes: Boxes, paths: set[str]) -> set[str]:
@@ -221,10 +226,14 @@ def _ill_sized(cell: Sequence[FileInfo], clustering: Clustering, thresholds: Thr
         too_large = thresholds.target_bytes is not None and file.size_bytes > _TOO_LARGE * thresholds.target_bytes
         if too_large or _too_many_rows([file], thresholds):
             large.add(file.path)
-        elif file.clustering == clustering and 2 * _weight(file, thresholds) <= thresholds.capacity:
+        elif file.clustering == clustering and _is_small(file, thresholds):
             small[file.path] = (file.metadata or {}).get(RECORD)
     many = len(small) > _MANY_SMALL * len(cell) and len(set(small.values())) > 1
     return large | small.keys() if many else large
+
+
+def _is_small(file: FileInfo, thresholds: Thresholds) -> bool:
+    return 2 * _weight(file, thresholds) <= thresholds.capacity
 
 
 def _weight(file: FileInfo, thresholds: Thresholds) -> int:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 from itertools import chain, repeat
 from typing import Literal
 
@@ -14,6 +15,7 @@ from parketto.errors import InvalidArgument
 from parketto.layout.order import check_orderable
 from parketto.layout.ranks import Weighted
 from parketto.plan.boxes import along_curve
+from parketto.plan.copying import Copies, Rewrite, copies
 from parketto.plan.limits import DEFAULT_CODEC, CompactionScope, Thresholds, check_columns_exist, check_names
 from parketto.plan.packing import pack
 from parketto.plan.skipping import ColumnReads
@@ -45,6 +47,8 @@ class FileGroup:
     surroundings: tuple[Weighted | None, ...] = ()
     #: What the new files say about how they are laid out; None keeps what the files say.
     record: bytes | None = None
+    #: How rows come into the new files: as copies of row groups, or encoded anew.
+    rewrite: Rewrite = "encode"
 
     def __iter__(self) -> Iterator[FileInfo]:
         return iter(self.files)
@@ -110,6 +114,12 @@ class FileGroup:
         """Whether rows are to stay in the row groups they are in, because these were cut with care."""
         return self.record is None and self.files[0].clustering is not None
 
+    @cached_property
+    def copies(self) -> Copies:
+        """For each file which of its row groups are copied as bytes. What is split is encoded."""
+        rewrite = "encode" if self.outputs > 1 else self.rewrite
+        return copies(self.files, rewrite, self.compression, keeps_row_groups=self.keeps_row_groups)
+
     @property
     def kept_order(self) -> tuple[str, ...]:
         """The columns by which the rows of each row group are sorted, if row groups stay and all of them are."""
@@ -157,6 +167,7 @@ def plan_compaction(
     thresholds: Thresholds,
     compression: str | None = None,
     scope: CompactionScope | None = None,
+    rewrite: Rewrite = "auto",
 ) -> RewritePlan:
     """Plan to put small files together and to split those with too many rows."""
     groups: list[FileGroup] = []
@@ -171,6 +182,7 @@ def plan_compaction(
                     max_rows=-(-chosen.num_rows // outputs) if outputs > 1 else None,
                     even=True,
                     compression=compression,
+                    rewrite=rewrite,
                 )
             )
     return rewrite_plan("compact", files, groups, None, compression)

@@ -80,6 +80,11 @@ class RowGroupAppender:
         self._open = False
 
     @property
+    def is_open(self) -> bool:
+        """Whether more can be appended: not after `finish`, nor after an error in the middle of a row group."""
+        return self._open
+
+    @property
     def size_bytes(self) -> int:
         """The bytes written so far; the footer and page indexes come on top."""
         return self._position

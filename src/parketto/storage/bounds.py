@@ -8,7 +8,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.types as pat
 
-from parketto.storage.footers import ColumnStats, FileInfo
+from parketto.storage.footers import ColumnStats, FileInfo, RowGroupInfo
 
 _UNITS = {"milliseconds": "ms", "microseconds": "us", "nanoseconds": "ns"}
 
@@ -32,6 +32,12 @@ def bounds(file: FileInfo, column: str) -> tuple[pa.Scalar, pa.Scalar] | None:
     """
     kind = _value_type(file, column)
     return None if kind is None or pat.is_floating(kind) else _typed(file, column, kind, file.column_stats(column))
+
+
+def row_group_bounds(file: FileInfo, group: RowGroupInfo, column: str) -> tuple[pa.Scalar, pa.Scalar] | None:
+    """The smallest and the largest value of a column in a row group, or None if unknown; NaN is neither."""
+    kind, stats = _value_type(file, column), group.columns.get(column)
+    return None if kind is None or stats is None else _typed(file, column, kind, stats)
 
 
 def typed_bounds(file: FileInfo, column: str, values: Sequence[Any]) -> pa.Array | None:

@@ -44,12 +44,13 @@ class ColumnStats(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class RowGroupInfo:
-    """A row group: its rows, its bytes before compression, the order it declares, its column bounds."""
+    """A row group: its rows, its bytes before compression, the order it declares, its column bounds, its codec."""
 
     num_rows: int
     total_byte_size: int
     sorted_by: tuple[str, ...] = ()
     columns: Mapping[str, ColumnStats] = field(default_factory=dict)
+    codec: str | None = None
 
 
 class PhysicalTraits(NamedTuple):
@@ -168,6 +169,7 @@ class FooterReader:
         _refuse_encrypted(entry, footer, source)
         layout = self._layout(footer)
         schema, metadata = self._schema(layout, footer, source)
+        row_groups = _row_groups(footer, layout)
         return FileInfo(
             path=entry.path,
             size_bytes=entry.size_bytes,
@@ -176,9 +178,9 @@ class FooterReader:
             fingerprint=entry.fingerprint,
             schema=schema,
             metadata=metadata,
-            codec=_codec(footer),
+            codec=row_groups[0].codec if row_groups else None,
             traits=layout.traits,
-            row_groups=_row_groups(footer, layout),
+            row_groups=row_groups,
         )
 
     def _layout(self, footer: pq.FileMetaData) -> _Layout:
@@ -244,10 +246,9 @@ def _refuse_encrypted(entry: FileEntry, footer: pq.FileMetaData, source: Any) ->
         raise UnreadableFile(entry.path, "its columns are encrypted")
 
 
-def _codec(footer: pq.FileMetaData) -> str | None:
-    if footer.num_row_groups == 0 or footer.num_columns == 0:
+def _codec(group: pq.RowGroupMetaData) -> str | None:
+    if group.num_columns == 0:
         return None
-    group = footer.row_group(0)
     # Almost always all columns have the same: a few of them tell.
     codecs = Counter(
         group.column(index).compression for index in range(min(group.num_columns, _COLUMNS_LOOKED_AT))
@@ -299,6 +300,7 @@ def _row_groups(footer: pq.FileMetaData, layout: _Layout) -> tuple[RowGroupInfo,
                 total_byte_size=group.total_byte_size,
                 sorted_by=_declared_order(group, layout.names),
                 columns={name: _column_stats(group.column(index)) for name, index in layout.wanted.items()},
+                codec=_codec(group),
             )
         )
     return tuple(groups)

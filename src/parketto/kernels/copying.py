@@ -1,0 +1,90 @@
+"""Putting files together whose row groups are copied, all or some of them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from itertools import groupby
+from typing import IO
+
+from parketto.errors import FooterError
+from parketto.kernels.carrier import carrier_schema
+from parketto.kernels.reader import BatchReader, OpenFile
+from parketto.kernels.splicing import SplicingWriter
+from parketto.kernels.work import StagedFile, Worker
+from parketto.kernels.write import Output
+from parketto.plan.rewrite import FileGroup
+from parketto.rowgroups import Footer, RowGroup, read_footer
+
+# The numbers of codecs. Two are called lz4: the older form has a header of Hadoop's, or none.
+_CODECS = {"none": {0}, "snappy": {1}, "gzip": {2}, "brotli": {4}, "lz4": {5, 7}, "zstd": {6}}
+
+
+def copier(output: Output, worker: Worker, like: tuple[IO[bytes], Footer] | None = None) -> SplicingWriter:
+    """A writer for one new file."""
+    return SplicingWriter(
+        worker.store,
+        output.format,
+        worker.new_files(output.prefix, output.directory),
+        row_group_bytes=worker.row_group_bytes,
+        row_group_rows=output.row_group_rows,
+        like=like,
+    )
+
+
+def has_codec(group: RowGroup, codec: str) -> bool:
+    """Whether all columns of a row group have a codec."""
+    return all(column.codec in _CODECS.get(codec, ()) for column in group.columns)
+
+
+def copy_files(group: FileGroup, output: Output, worker: Worker) -> tuple[StagedFile, ...]:
+    """Make one file of a group's files: row groups are copied or encoded as the group says.
+
+    What turns out not to be copied, because its bytes do not fit in, is encoded as well. Of files that are copied
+    whole, nothing but footers, page indexes and the bytes themselves are read.
+
+    Raises:
+        DoNotMix: Copied row groups and encoded ones do not go together: then all must be encoded.
+    """
+    schema = carrier_schema(group.schema).remove_metadata()
+    reader = BatchReader(worker.store, schema, worker.batch_bytes, use_threads=worker.use_threads)
+    with copier(output, worker) as writer:
+        for file, copies in zip(group.files, group.copies, strict=True):
+            with reader.open(file) as opened:
+                for number in _copied_or_not(opened, copies, group.compression, writer, worker):
+                    for batch in worker.until_cancelled(opened.rows(number)):
+                        writer.write(batch)
+                    if group.keeps_row_groups:
+                        writer.cut()
+    return tuple(writer.staged)
+
+
+def _copied_or_not(
+    opened: OpenFile, copies: Sequence[bool], codec: str | None, writer: SplicingWriter, worker: Worker
+) -> Iterator[int]:
+    """Copy what is to be copied; the numbers of the row groups whose rows are to be written, in their turn."""
+    footer = _footer(opened, copies)
+    wanted = [
+        footer is not None and copied and (codec is None or has_codec(footer.row_groups[number], codec))
+        for number, copied in enumerate(copies)
+    ]
+    for copied, found in groupby(range(len(copies)), key=wanted.__getitem__):
+        worker.check_cancelled()
+        numbers = list(found)
+        if copied and footer is not None:
+            try:
+                writer.copy(opened.source, footer, numbers)
+            except FooterError:
+                pass
+            else:
+                continue
+        yield from numbers
+
+
+def _footer(opened: OpenFile, copies: Sequence[bool]) -> Footer | None:
+    if not any(copies):
+        return None
+    try:
+        footer = read_footer(opened.source)
+    except FooterError:
+        return None
+    return footer if len(footer.row_groups) == len(copies) else None

@@ -1,0 +1,167 @@
+"""Writing one file out of row groups of other files, copied as bytes, and of rows, encoded here."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from types import TracebackType
+from typing import IO
+
+import pyarrow as pa
+
+from parketto.errors import FooterError, ParkettoError
+from parketto.kernels.waiting import WaitingRows
+from parketto.kernels.work import StagedFile
+from parketto.kernels.writer import FileFormat
+from parketto.rowgroups import Footer, RowGroupAppender, read_footer, why_not_together
+from parketto.rowgroups.footer import FileKeys, GroupKeys
+from parketto.storage.store import Store
+
+
+class DoNotMix(ParkettoError):
+    """Rows that Arrow encodes cannot stand in one file with the row groups that were copied before."""
+
+
+class SplicingWriter:
+    """Takes row groups as bytes and rows as batches, in the order of the new file, and makes one staged file.
+
+    Rows wait until they make a row group, which is encoded in memory and appended like any other. What was written
+    and what waits are in the order in which they came: a row group that is copied ends the one that waits.
+
+    Args:
+        store: Where the file goes.
+        file_format: How rows are encoded. Its metadata is what the file says in the end, to the letter.
+        new_file: Gives the file's name.
+        row_group_bytes: How large, decoded, the rows of a row group may be.
+        row_group_rows: How many rows a row group may have.
+        like: A file, open, and its footer: the new file's schema is its schema to the letter. Both must go
+            together, see `why_not_spliced`.
+    """
+
+    def __init__(
+        self,
+        store: Store,
+        file_format: FileFormat,
+        new_file: Callable[[], StagedFile],
+        *,
+        row_group_bytes: int,
+        row_group_rows: int | None = None,
+        like: tuple[IO[bytes], Footer] | None = None,
+    ) -> None:
+        self._store, self._format, self._new_file, self._like = store, file_format, new_file, like
+        self._waiting = WaitingRows(file_format.readable_as or file_format.schema, row_group_bytes, row_group_rows)
+        self._sink: IO[bytes] | None = None
+        self._appender: RowGroupAppender | None = None
+        self._declared: bytes | None = None
+        # Bounds that come without a declared order are dropped beside those that have one.
+        self._bounds_in_order = True
+        self.staged: list[StagedFile] = []
+        self.num_rows = 0
+
+    def __enter__(self) -> SplicingWriter:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if kind is None:
+            self.finish()
+        else:
+            self.abandon()
+
+    def copy(self, source: IO[bytes], footer: Footer, row_groups: Sequence[int]) -> None:
+        """Append row groups of another file as they are.
+
+        Raises:
+            FooterError: They cannot be copied, and nothing of them was; their rows can still be written.
+        """
+        self.cut()
+        before = self._open().num_rows
+        self._append_copy(source, footer, row_groups)
+        self.num_rows += self._open().num_rows - before
+
+    def write(self, batch: pa.RecordBatch) -> None:
+        """Take rows in; full row groups go out on the way.
+
+        Raises:
+            DoNotMix: What was copied before and what Arrow writes do not go together.
+        """
+        self.num_rows += batch.num_rows
+        while batch.num_rows:
+            taken = self._waiting.take(batch)
+            batch = batch.slice(taken)
+            if not taken or self._waiting.is_full:
+                self._write_row_group()
+
+    def cut(self, declared: bytes | None = None) -> None:
+        """End the row group that waits. The next ones declare that order, raw as in a footer, or the format's."""
+        if self._waiting.num_rows:
+            self._write_row_group()
+        self._declared = declared
+
+    def finish(self) -> None:
+        """Make it a file; without any rows one that has the schema."""
+        try:
+            self.cut()
+            appender = self._open()
+            if not appender.num_row_groups:
+                self._append_encoded(None)
+            appender.finish(self._format.metadata or {})
+        finally:
+            self.abandon()
+
+    def abandon(self) -> None:
+        """Let go of the file; unless it was finished, nobody can use it."""
+        if self._sink is not None:
+            self._sink.close()
+
+    def _open(self) -> RowGroupAppender:
+        if self._appender is None:
+            staged = self._new_file()
+            self._sink = self._store.open_output(staged.path)
+            self.staged.append(staged)
+            self._appender = RowGroupAppender(self._sink, same_arrow_schema=_as_planned)
+            if self._like is not None:
+                self._append_copy(*self._like, ())
+        return self._appender
+
+    def _append_copy(self, source: IO[bytes], footer: Footer, row_groups: Sequence[int]) -> None:
+        appender = self._open()
+        try:
+            appender.append(source, footer, row_groups)
+        except FooterError as error:
+            if not appender.is_open:  # in the middle of a page
+                raise ParkettoError(f"a file has changed while it was copied: {error}") from error
+            raise
+        self._bounds_in_order = self._bounds_in_order and footer.column_orders is not None
+
+    def _write_row_group(self) -> None:
+        self._append_encoded(self._waiting.leave())
+        # Arrow's allocator keeps freed pages for later; over many row groups that adds up to more than the data.
+        pa.default_memory_pool().release_unused()
+
+    def _append_encoded(self, rows: pa.Table | None) -> None:
+        source = pa.BufferReader(self._format.encoded(rows))
+        del rows
+        footer = read_footer(source)
+        if self._declared is not None:
+            for group in footer.row_groups:
+                group.fields.pop(GroupKeys.SORTING_COLUMNS, None)
+                if self._declared:
+                    group.fields[GroupKeys.SORTING_COLUMNS] = self._declared
+        if not self._bounds_in_order:
+            footer.fields.pop(FileKeys.COLUMN_ORDERS, None)
+        try:
+            self._open().append(source, footer)
+        except FooterError as error:
+            raise DoNotMix(str(error)) from error
+
+
+def why_not_spliced(footer: Footer, file_format: FileFormat) -> str | None:
+    """Why row groups of a file and rows that Arrow encodes cannot stand in one file, if they cannot."""
+    encoded = read_footer(pa.BufferReader(file_format.encoded(None)))
+    return why_not_together(footer, encoded, same_arrow_schema=_as_planned)
+
+
+def _as_planned(_one: bytes | None, _other: bytes | None) -> bool:
+    """Files meet here whose Arrow schemas, as Arrow reads them, are equal: the notes need not be."""
+    return True

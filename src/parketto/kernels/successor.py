@@ -1,0 +1,104 @@
+"""Writing the successor of one file, row group by row group: those that stay as bytes, the others from rows."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from types import TracebackType
+
+import pyarrow as pa
+
+from parketto.errors import FooterError
+from parketto.kernels.carrier import carrier_schema, recast
+from parketto.kernels.copying import copier, has_codec
+from parketto.kernels.reader import OpenFile
+from parketto.kernels.splicing import why_not_spliced
+from parketto.kernels.work import Worker
+from parketto.kernels.write import Output, Written
+from parketto.rowgroups import Footer, read_footer
+from parketto.rowgroups.compact import I32, STRUCT, decode, decode_list, encode_structs, key
+
+_COLUMN = key(1, I32)
+
+
+class Successor:
+    """Takes the row groups of a file in their order, and writes the file that follows it.
+
+    A row group that stays is copied, and keeps its codec and all that it has. One that changes is encoded; its
+    borders stay where they are, unless it has become too large for one. If Arrow would not write the file as it is
+    (legacy forms of lists, say), nothing is copied and everything is encoded.
+
+    Args:
+        opened: The file.
+        output: What the new file is like.
+        worker: What to work with.
+        codec: The codec that row groups must have to be copied; None leaves each its own.
+    """
+
+    def __init__(self, opened: OpenFile, output: Output, worker: Worker, codec: str | None = None) -> None:
+        file = opened.file
+        assert file.schema is not None, "files to rewrite come from a snapshot"
+        self._opened, self._worker, self._codec = opened, worker, codec
+        self._schema = carrier_schema(file.schema).remove_metadata()
+        self._footer = _footer(opened)
+        self._copies = self._footer is not None and why_not_spliced(self._footer, output.format) is None
+        like = (opened.source, self._footer) if self._footer is not None and self._copies else None
+        self._writer = copier(output, worker, like=like)
+
+    def __enter__(self) -> Successor:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if kind is None and self._writer.num_rows:
+            self._writer.finish()
+        else:
+            self._writer.abandon()
+
+    @property
+    def written(self) -> Written:
+        """What was written; no file if no rows were."""
+        return Written(tuple(self._writer.staged) if self._writer.num_rows else (), self._writer.num_rows)
+
+    def copy(self, number: int) -> bool:
+        """Take a row group as it is; False if that cannot be, and its rows must be written."""
+        self._worker.check_cancelled()
+        if self._footer is None or not self._copies or not self._has_codec(self._footer, number):
+            return False
+        try:
+            self._writer.copy(self._opened.source, self._footer, [number])
+        except FooterError:
+            return False
+        return True
+
+    def begin(self, number: int, changed: Collection[str] | None = ()) -> None:
+        """Rows come that take the place of a row group. None of `changed` stays in order; None: no column does."""
+        self._writer.cut(b"" if self._footer is None else _declared(self._footer, number, changed))
+
+    def write(self, batch: pa.RecordBatch) -> None:
+        """Take rows, in whatever types Arrow has carried them; further columns are left out."""
+        self._writer.write(recast(batch.select(self._schema.names), self._schema))
+
+    def _has_codec(self, footer: Footer, number: int) -> bool:
+        return self._codec is None or has_codec(footer.row_groups[number], self._codec)
+
+
+def _footer(opened: OpenFile) -> Footer | None:
+    try:
+        footer = read_footer(opened.source)
+    except FooterError:
+        return None
+    # What is not the file that was listed is found out before anything is published.
+    return footer if len(footer.row_groups) == len(opened.file.row_groups) else None
+
+
+def _declared(footer: Footer, number: int, changed: Collection[str] | None) -> bytes:
+    """The order that a row group declares, as far as it is one of columns that have not changed."""
+    raw = footer.row_groups[number].sorting_columns
+    kept = []
+    for column in decode_list(raw, STRUCT) if raw and changed is not None else ():
+        place = decode(column).get(_COLUMN, -1)
+        if not 0 <= place < len(footer.leaves) or footer.leaves[place].path[0].decode() in (changed or ()):
+            break
+        kept.append(column)
+    return encode_structs(kept) if kept else b""

@@ -1,0 +1,90 @@
+"""Which row groups of files that are put together are copied as bytes, and which are encoded anew.
+
+Copying costs next to nothing, and a copy has what the row group had: its bounds, its Bloom filters, its order. But
+small row groups make files that are larger and slower to read, whoever writes them. So small ones that stand
+together are made into few good ones, and the others are copied.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from itertools import groupby
+from typing import Literal, TypeAlias, get_args
+
+from parketto.errors import InvalidArgument, quoted
+from parketto.storage.footers import FileInfo, RowGroupInfo
+
+#: How rows come into new files: copied where that is good, wherever it is possible, or nowhere.
+Rewrite = Literal["auto", "copy", "encode"]
+REWRITES: tuple[Rewrite, ...] = get_args(Rewrite)
+#: For each file, for each of its row groups, whether it is copied.
+Copies: TypeAlias = tuple[tuple[bool, ...], ...]
+
+# What a row group costs its readers beyond its values they pay for each column chunk, so it is the values of a
+# chunk that count. Measured by full scans of 3, 8 and 50 columns against row groups of a million rows: with 5,000
+# rows DuckDB took 1.4 to 2.7 times as long, Spark 1.8 to 2.7 times; with 10,000 it was 1.2 to 1.4 and 1.5 to 1.8
+# times. From 25,000 on both are flat, at 1.2 to 1.3 and 1.3 to 1.5 times up to 131,000 rows, and so are the files,
+# which are 20 to 25 % larger: that is due to dictionaries of values that hardly repeat, which larger row groups
+# give up.
+_WORTH_ROWS = 32 * 1024
+# Long values make a chunk large with fewer rows. One that fills a page of the usual size is no small one.
+_WORTH_CHUNK_BYTES = 1024 * 1024
+
+
+def check_rewrite(rewrite: object) -> Rewrite:
+    """How rows come into new files, if there is such a way."""
+    for known in REWRITES:
+        if rewrite == known:
+            return known
+    raise InvalidArgument(f"unknown rewrite {rewrite!r}; valid ways: {quoted(REWRITES)}")
+
+
+def is_worth_copying(group: RowGroupInfo, columns: int) -> bool:
+    """Whether a row group of so many columns is large enough to stay as it is.
+
+    >>> is_worth_copying(RowGroupInfo(50_000, 3_000_000), 8), is_worth_copying(RowGroupInfo(25_000, 900_000), 8)
+    (True, False)
+    """
+    return group.num_rows >= _WORTH_ROWS or group.total_byte_size >= _WORTH_CHUNK_BYTES * max(1, columns)
+
+
+def copies(
+    files: Sequence[FileInfo], rewrite: Rewrite, codec: str | None = None, *, keeps_row_groups: bool = False
+) -> Copies:
+    """Which row groups are copied if files become one file.
+
+    Args:
+        files: The files, in the order in which they are put together.
+        rewrite: The way that is asked for.
+        codec: The codec that row groups must have; None leaves each its own.
+        keeps_row_groups: Whether row groups are what they should be, however small.
+    """
+    places = [(at, number) for at, file in enumerate(files) for number in range(len(file.row_groups))]
+    if rewrite == "encode":
+        chosen = set[tuple[int, int]]()
+    else:
+        groups = {place: files[place[0]].row_groups[place[1]] for place in places}
+        possible = {place for place, group in groups.items() if codec is None or group.codec == codec}
+        chosen = possible
+        if rewrite == "auto" and not keeps_row_groups:
+            filled = [place for place in places if groups[place].num_rows]
+            columns = [len(file.traits.leaves) for file in files]
+            good = {
+                place
+                for place in filled
+                if place in possible and is_worth_copying(groups[place], columns[place[0]])
+            }
+            chosen = good | _lonely(filled, good) & possible
+    return tuple(
+        tuple(
+            (at, number) in chosen and file.row_groups[number].num_rows > 0
+            for number in range(len(file.row_groups))
+        )
+        for at, file in enumerate(files)
+    )
+
+
+def _lonely(places: Sequence[tuple[int, int]], good: set[tuple[int, int]]) -> set[tuple[int, int]]:
+    """Those between good ones, or at an end, with none beside them to be put together with."""
+    runs = [list(run) for _, run in groupby(places, key=good.__contains__)]
+    return {run[0] for run in runs if len(run) == 1}

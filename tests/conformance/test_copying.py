@@ -1,0 +1,431 @@
+"""Row groups copied as bytes: compactions in all three ways, and edits that leave the rest of a file alone."""
+
+from __future__ import annotations
+
+import io
+from collections import Counter
+from collections.abc import Callable
+from typing import Any
+
+import duckdb
+import numpy as np
+import polars as pl
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from conftest import Place
+from helpers import oracle
+from helpers.exotic import exotic, row_by_row
+from parketto import Dataset, InvalidArgument, ParquetCompactor, UnreadableFile, compact_parquet_dataset_pyarrow
+from parketto.engines.base import Engine
+from parketto.kernels import reader
+from parketto.plan.copying import REWRITES
+from parketto.rowgroups import read_footer
+from parketto.rowgroups.compact import encode
+from parketto.rowgroups.footer import FileKeys
+
+GOOD, SMALL = 60_000, 1_000
+PARQUET_MR = b"parquet-mr version 1.13.1 (build x)"
+
+
+def numbers(rows: int, first: int = 0) -> pa.Table:
+    ids = np.arange(first, first + rows)
+    return pa.table({"id": ids, "value": np.sin(ids), "word": pa.array([f"w{n % 7}" for n in ids.tolist()])})
+
+
+def contents(place: Place) -> list[bytes]:
+    return [place.fs.cat_file(path) for path in oracle.data_files(place.root, place.fs)]
+
+
+def row_groups(content: bytes) -> list[tuple[bytes, ...]]:
+    """For each row group the bytes of its columns."""
+    footer = read_footer(io.BytesIO(content))
+    return [tuple(content[c.start : c.start + c.size] for c in group.columns) for group in footer.row_groups]
+
+
+def copied(before: list[bytes], after: list[bytes]) -> int:
+    """How many row groups are still there, byte for byte."""
+    there = Counter(group for content in before for group in row_groups(content))
+    now = Counter(group for content in after for group in row_groups(content))
+    return sum((there & now).values())
+
+
+def sizes(place: Place) -> list[list[int]]:
+    return [[group.num_rows for group in file.row_groups] for file in place.dataset().files()]
+
+
+@pytest.mark.parametrize("rewrite", REWRITES)
+def test_three_ways_to_the_same_rows(place: Place, engine: Engine, rewrite: Any) -> None:
+    """Good row groups, a lonely small one, and small ones that stand together."""
+    layout = [GOOD, SMALL, GOOD, SMALL, SMALL, SMALL]
+    for at, rows in enumerate(layout):
+        place.write_files({f"f{at}.parquet": numbers(rows, sum(layout[:at]))}, write_page_index=at != 1)
+    before, files = place.rows(), contents(place)
+    dataset = place.dataset(engine=engine)
+    planned = dataset.compact(dry_run=True, rewrite=rewrite)
+    stats = dataset.compact(rewrite=rewrite)
+    assert place.rows() == before
+    assert dataset.read().column("id").to_pylist() == list(range(sum(layout)))
+    expected = {
+        "auto": [GOOD, SMALL, GOOD, 3 * SMALL],
+        "copy": layout,
+        "encode": [sum(layout)],
+    }[rewrite]
+    assert sizes(place) == [expected]
+    count = {"auto": 3, "copy": 6, "encode": 0}[rewrite]
+    assert stats["planned_rewrites"] == [{"copied_row_groups": count, "encoded_row_groups": 6 - count}]
+    assert planned["planned_rewrites"] == stats["planned_rewrites"]
+    assert copied(files, contents(place)) == count
+    state = place.state()
+    assert dataset.compact(rewrite=rewrite)["planned_rewrites"] == []
+    assert place.state() == state
+
+
+@pytest.mark.parametrize("rewrite", REWRITES)
+def test_exotic_schemas(place: Place, engine: Engine, rewrite: Any) -> None:
+    place.write_files({f"f{n}.parquet": exotic(n) for n in range(3)})
+    before = [oracle.read_file(path, place.fs) for path in oracle.data_files(place.root, place.fs)]
+    footer = pq.read_metadata(io.BytesIO(contents(place)[0]))
+    place.dataset(engine=engine).compact(rewrite=rewrite)
+    (path,) = oracle.data_files(place.root, place.fs)
+    after = oracle.read_file(path, place.fs)
+    assert after.schema.equals(before[0].schema, check_metadata=True)
+    expected, found = row_by_row(before), row_by_row([after])
+    assert all(found[key].equals(row, check_metadata=True) for key, row in expected.items())
+    new = pq.read_metadata(io.BytesIO(contents(place)[0]))
+    assert str(new.schema).split("\n")[1:] == str(footer.schema).split("\n")[1:]
+    assert new.metadata == footer.metadata
+
+
+@pytest.mark.parametrize("rewrite", REWRITES)
+def test_files_of_several_writers(local: Place, engine: Engine, rewrite: Any) -> None:
+    """Good and small ones of each: what does not fit in is encoded, whoever wrote it."""
+    local.fs.makedirs(local.root)
+    for at, rows in enumerate((GOOD, SMALL, SMALL)):
+        table = pa.table({"id": np.arange(rows) + at * GOOD, "value": np.arange(rows) / 7})
+        pl.from_arrow(table).write_parquet(f"{local.root}/polars{at}.parquet")
+        with duckdb.connect() as connection:
+            connection.register("given", table)
+            connection.execute(f"COPY given TO '{local.root}/duckdb{at}.parquet' (FORMAT parquet)")
+        local.write_files({f"arrow{at}.parquet": table})
+        local.write_files({f"noted{at}.parquet": table}, store_schema=False)
+    before, files = local.rows(), contents(local)
+    stats = local.dataset(engine=engine).compact(rewrite=rewrite)
+    assert local.rows() == before
+    assert stats["after_file_count"] == 1
+    (path,) = oracle.data_files(local.root)
+    if rewrite == "copy":
+        assert copied(files, contents(local)) == len(files) == 12
+    assert pl.read_parquet(path).height == 4 * (GOOD + 2 * SMALL)
+
+
+def test_what_is_copied_is_not_decoded(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
+    place.write_files({f"f{n}.parquet": numbers(GOOD, n * GOOD) for n in range(3)})
+    before = place.rows()
+    with monkeypatch.context() as patch:
+        patch.setattr(reader.OpenFile, "rows", lambda *_: pytest.fail("decoded"))
+        place.dataset().compact()
+    assert place.rows() == before
+    assert sizes(place) == [[GOOD] * 3]
+
+
+def test_a_codec_that_is_asked_for(place: Place, engine: Engine) -> None:
+    """Row groups that have it are copied; the others are encoded, however good they are."""
+    place.write_files({"a.parquet": numbers(GOOD), "b.parquet": numbers(GOOD, GOOD)}, compression="zstd")
+    place.write_files({"c.parquet": numbers(GOOD, 2 * GOOD)}, compression="gzip")
+    before = place.rows()
+    stats = place.dataset(engine=engine).compact(compression="zstd")
+    assert stats["planned_rewrites"] == [{"copied_row_groups": 2, "encoded_row_groups": 1}]
+    assert stats["compression_codec"] == "zstd"
+    (file,) = place.dataset().files()
+    assert [group.codec for group in file.row_groups] == ["zstd"] * 3
+    assert place.rows() == before
+
+
+def test_copies_keep_their_codecs(place: Place, engine: Engine) -> None:
+    place.write_files({"a.parquet": numbers(GOOD)}, compression="zstd")
+    place.write_files({"b.parquet": numbers(GOOD, GOOD)}, compression="gzip")
+    assert place.dataset(engine=engine).compact()["compression_codec"] == "mixed"
+    assert [group.codec for group in place.dataset().files()[0].row_groups] == ["zstd", "gzip"]
+
+
+def test_a_recorded_layout_is_copied_however_small(place: Place, engine: Engine) -> None:
+    dataset = place.dataset(engine=engine)
+    for n in range(4):
+        place.write_files({f"f{n}.parquet": numbers(4 * SMALL, 4 * n * SMALL)})
+    dataset.optimize(["id", "value"], target_rows_per_file=2 * SMALL)
+    before, files = place.rows(), contents(place)
+    stats = dataset.compact()
+    assert stats["planned_rewrites"] == [{"copied_row_groups": len(files), "encoded_row_groups": 0}]
+    assert copied(files, contents(place)) == len(files)
+    assert place.rows() == before
+    assert all(group.sorted_by == ("id", "value") for group in place.dataset().files()[0].row_groups)
+    assert dataset.optimize(["id", "value"])["planned_groups"] == []
+
+
+def test_split_files_are_encoded(place: Place, engine: Engine) -> None:
+    place.write_files({"f.parquet": numbers(2 * GOOD)}, row_group_size=GOOD)
+    stats = place.dataset(engine=engine).compact(target_rows_per_file=GOOD, rewrite="copy")
+    assert stats["planned_rewrites"] == [{"copied_row_groups": 0, "encoded_row_groups": 2}]
+    assert stats["after_file_count"] == 2
+
+
+def test_rotten_pages_are_found_by_encoding_only(place: Place) -> None:
+    table = pa.table({"x": pa.array(range(GOOD), pa.int64())})
+    place.write_files({"a.parquet": table, "b.parquet": table}, compression="none", write_page_checksum=True)
+    path = oracle.data_files(place.root, place.fs)[0]
+    rotten = bytearray(place.fs.cat_file(path))
+    rotten[5000] ^= 0xFF
+    place.fs.pipe_file(path, bytes(rotten))
+    files = contents(place)
+    state = place.state()
+    with pytest.raises(UnreadableFile):
+        place.dataset().compact(rewrite="encode")
+    assert place.state() == state
+    place.dataset().compact(rewrite="copy")
+    assert copied(files, contents(place)) == 2
+
+
+@pytest.mark.parametrize(
+    "run",
+    [
+        lambda place: place.dataset().compact(rewrite="move"),
+        lambda place: ParquetCompactor(place.root, engine="pyarrow", filesystem=place.fs).compact(rewrite="move"),
+        lambda place: compact_parquet_dataset_pyarrow(place.root, filesystem=place.fs, rewrite="move"),
+    ],
+)
+def test_an_unknown_way(memory: Place, run: Callable[[Place], object]) -> None:
+    """Said before anything is looked at: the dataset is not even there."""
+    with pytest.raises(InvalidArgument, match="unknown rewrite 'move'; valid ways: 'auto', 'copy', 'encode'"):
+        run(memory)
+
+
+def by_another_writer(content: bytes, created_by: bytes) -> bytes:
+    """The same file, with another writer's name in its footer."""
+    footer = read_footer(io.BytesIO(content))
+    new = encode({**footer.fields, FileKeys.CREATED_BY: created_by})
+    return content[: footer.data_end] + new + len(new).to_bytes(4, "little") + b"PAR1"
+
+
+def test_what_does_not_mix_is_encoded(place: Place, engine: Engine) -> None:
+    """Some readers shift INT96 timestamps of all writers but one: its row groups stand alone, or not at all."""
+    times = pa.table({"at": pa.array(range(GOOD + SMALL), pa.timestamp("us"))})
+    options: dict[str, Any] = {"use_deprecated_int96_timestamps": True, "store_schema": False}
+    for name, part in (("a", times.slice(0, GOOD)), ("b", times.slice(GOOD)), ("c", times.slice(GOOD))):
+        place.write_files({f"{name}.parquet": part}, **options)
+        path = f"{place.root}/{name}.parquet"
+        place.fs.pipe_file(
+            path, by_another_writer(place.fs.cat_file(path), b"parquet-mr version 1.13.1 (build x)")
+        )
+    before = place.rows()
+    place.dataset(engine=engine).compact()
+    assert place.rows() == before
+    assert sizes(place) == [[GOOD + 2 * SMALL]]
+    assert pq.read_metadata(io.BytesIO(contents(place)[0])).schema.column(0).physical_type == "INT96"
+
+
+# Surgery: only row groups with affected rows are encoded.
+
+
+@pytest.fixture
+def sorted_file(place: Place) -> list[bytes]:
+    """A file of five row groups that declare their order, with bounds, page indexes and Bloom filters."""
+    order = [pq.SortingColumn(0), pq.SortingColumn(1)]
+    place.write_files(
+        {"f.parquet": numbers(5 * SMALL)},
+        row_group_size=SMALL,
+        write_page_index=True,
+        sorting_columns=order,
+        compression="zstd",
+        bloom_filter_options={"word": {"ndv": 10, "fpp": 0.01}},
+    )
+    return contents(place)
+
+
+def declared(place: Place) -> list[int]:
+    """By how many columns each row group says that it is sorted."""
+    footer = pq.read_metadata(io.BytesIO(contents(place)[0]))
+    return [len(footer.row_group(n).sorting_columns) for n in range(footer.num_row_groups)]
+
+
+def check_copies(place: Place, before: list[bytes], changed: set[int]) -> None:
+    """All row groups but the changed ones are where they were, byte for byte, with all that belongs to them."""
+    (after,) = contents(place)
+    old, new = row_groups(before[0]), row_groups(after)
+    assert [n for n, group in enumerate(old) if group not in new] == sorted(changed)
+    footers = [read_footer(io.BytesIO(content)) for content in (before[0], after)]
+    for number in set(range(len(old))) - changed:
+        group = footers[1].row_groups[new.index(old[number])]
+        for mine, theirs in zip(footers[0].row_groups[number].columns, group.columns, strict=True):
+            assert (theirs.bloom_filter is None) == (mine.bloom_filter is None)
+            assert theirs.column_index
+            assert theirs.offset_index
+    parsed = pq.read_metadata(io.BytesIO(after))
+    assert all(parsed.row_group(n).column(0).statistics.has_min_max for n in range(parsed.num_row_groups))
+
+
+def test_delete_leaves_other_row_groups(place: Place, engine: Engine, sorted_file: list[bytes]) -> None:
+    place.dataset(engine=engine).delete("id = 1234 OR id BETWEEN 3000 AND 3999")
+    check_copies(place, sorted_file, {1, 3})
+    assert sizes(place) == [[SMALL, SMALL - 1, SMALL, SMALL]]
+    assert declared(place) == [2, 2, 2, 2]
+    assert place.dataset().files()[0].codec == "zstd"
+
+
+def test_update_leaves_other_row_groups(place: Place, engine: Engine, sorted_file: list[bytes]) -> None:
+    dataset = place.dataset(engine=engine)
+    dataset.update("id = 1234", {"word": "new"})
+    check_copies(place, sorted_file, {1})
+    assert declared(place) == [2, 2, 2, 2, 2]
+    dataset.update("id = 2345", {"value": 7.0})
+    check_copies(place, sorted_file, {1, 2})
+    assert declared(place) == [2, 2, 1, 2, 2], "a column that has changed is in no order"
+    dataset.update("id = 3456", {"id": -1})
+    assert declared(place) == [2, 2, 1, 0, 2]
+
+
+def test_bounds_say_which_row_groups_are_read(
+    place: Place, sorted_file: list[bytes], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    read: list[int] = []
+    original = reader.OpenFile.rows
+
+    def watched(self: reader.OpenFile, number: int) -> Any:
+        read.append(number)
+        return original(self, number)
+
+    monkeypatch.setattr(reader.OpenFile, "rows", watched)
+    dataset = place.dataset(engine="pyarrow")
+    dataset.delete("id BETWEEN 1990 AND 2010")
+    assert read == [1, 2, 1, 2]
+    read.clear()
+    dataset.merge(numbers(5, 3500), ["id"])
+    assert read == [3, 3]
+    check_copies(place, sorted_file, {1, 2, 3})
+
+
+def test_upsert_leaves_other_row_groups(place: Place, merge_engine: Engine, sorted_file: list[bytes]) -> None:
+    """The new rows stand in the old ones' places, so an order by the key is still one."""
+    new = numbers(3, 1000).set_column(1, "value", pa.array([0.5] * 3))
+    place.dataset(engine=merge_engine).merge(pa.concat_tables([new, numbers(1, 4999)]), ["id"])
+    check_copies(place, sorted_file, {1, 4})
+    assert sizes(place) == [[SMALL] * 5]
+    assert declared(place) == [2, 1, 2, 2, 1]
+    (file,) = place.dataset().files()
+    assert [group.codec for group in file.row_groups] == ["zstd", "snappy", "zstd", "zstd", "snappy"]
+    assert place.dataset().read().column("id").to_pylist() == list(range(5000))
+
+
+def test_full_merge_drops_row_groups_without_matches(
+    place: Place, merge_engine: Engine, sorted_file: list[bytes]
+) -> None:
+    place.dataset(engine=merge_engine).merge(numbers(2, 2500), ["id"], "full_merge")
+    assert sizes(place) == [[2]]
+
+
+def test_partial_merge_moves_rows(local: Place, merge_engine: Engine) -> None:
+    """Rows leave with what they keep; row groups without any of them stay."""
+    table = numbers(3 * SMALL).append_column("day", pa.array([1] * 3 * SMALL))
+    local.write_files({"day=1/f.parquet": table}, row_group_size=SMALL)
+    before = contents(local)
+    source = pa.table({"id": [1500, 1501], "day": [1, 2], "word": ["x", "y"]})
+    local.dataset(engine=merge_engine).merge(source, ["id"], partial=True)
+    assert copied(before, contents(local)) == 2
+    found = local.dataset().read().sort_by("id")
+    assert found.column("word").to_pylist()[1499:1502] == ["w1", "x", "y"]
+    assert found.column("value").equals(table.column("value"))
+    assert sorted(map(sum, sizes(local))) == [1, 3 * SMALL - 1]
+
+
+def test_update_that_moves_rows(place: Place, engine: Engine) -> None:
+    table = numbers(3 * SMALL).append_column("day", pa.array([1] * 3 * SMALL))
+    place.write_files({"day=1/f.parquet": table}, row_group_size=SMALL)
+    before = contents(place)
+    place.dataset(engine=engine).update("id BETWEEN 1000 AND 1999 OR id = 2000", {"day": 2})
+    assert copied(before, contents(place)) == 1
+    assert sizes(place) == [[SMALL, SMALL - 1], [SMALL + 1]]
+
+
+def test_a_codec_that_an_edit_asks_for(place: Place, engine: Engine, sorted_file: list[bytes]) -> None:
+    place.dataset(engine=engine).delete("id = 1234", compression="gzip")
+    (file,) = place.dataset().files()
+    assert [group.codec for group in file.row_groups] == ["gzip"] * 5
+    assert sizes(place) == [[SMALL, SMALL - 1, SMALL, SMALL, SMALL]]
+    assert declared(place) == [2] * 5
+
+
+def test_categories_stay_readable(place: Place, merge_engine: Engine) -> None:
+    """pandas has 128 categories at most for each row group: one that gets more becomes two."""
+    words = pa.array([f"w{n % 120}" for n in range(3 * SMALL)]).cast(pa.dictionary(pa.int8(), pa.string()))
+    table = pa.table({"id": range(3 * SMALL), "word": words})
+    place.write_files({"f.parquet": table}, row_group_size=SMALL)
+    before = contents(place)
+    new = pa.table({"id": range(1000, 1040), "word": [f"new {n}" for n in range(40)]})
+    place.dataset(engine=merge_engine).merge(new, ["id"])
+    assert copied(before, contents(place)) == 2
+    assert len(sizes(place)[0]) == 4
+    found = oracle.read_file(oracle.data_files(place.root, place.fs)[0], place.fs)
+    assert found.schema.field("word").type == pa.dictionary(pa.int8(), pa.string())
+    assert found.column("word").cast(pa.string()).to_pylist()[998:1003] == [
+        "w38",
+        "w39",
+        "new 0",
+        "new 1",
+        "new 2",
+    ]
+
+
+@pytest.mark.parametrize("writer", [None, PARQUET_MR])
+def test_int96(place: Place, engine: Engine, writer: bytes | None) -> None:
+    """What Arrow cannot write in the same sense is encoded as a whole, as before."""
+    table = pa.table({"id": range(3 * SMALL), "at": pa.array(range(3 * SMALL), pa.timestamp("us"))})
+    place.write_files(
+        {"f.parquet": table}, row_group_size=SMALL, use_deprecated_int96_timestamps=True, store_schema=False
+    )
+    (path,) = oracle.data_files(place.root, place.fs)
+    if writer is not None:
+        place.fs.pipe_file(path, by_another_writer(place.fs.cat_file(path), writer))
+    before, rows = contents(place), place.rows()
+    place.dataset(engine=engine).delete("id = 5")
+    assert sum((rows - place.rows()).values()) == 1
+    assert sizes(place) == [[SMALL - 1, SMALL, SMALL]]
+    if writer is None:
+        assert copied(before, contents(place)) == 2
+    assert pq.read_metadata(io.BytesIO(contents(place)[0])).schema.column(1).physical_type == "INT96"
+
+
+def test_exotic_files_are_edited(place: Place, engine: Engine) -> None:
+    table = pa.concat_tables([exotic(n) for n in range(4)])
+    place.write_files({"f.parquet": table}, row_group_size=2)
+    before = contents(place)
+    table = pq.ParquetFile(io.BytesIO(before[0])).read()
+    dataset = place.dataset(engine=engine)
+    dataset.delete("required = 6")
+    dataset.update("required = 9", {"bool": False})
+    assert copied(before, contents(place)) == 2
+    (path,) = oracle.data_files(place.root, place.fs)
+    after = oracle.read_file(path, place.fs)
+    assert after.schema.equals(table.schema, check_metadata=True)
+    expected, found = row_by_row([table]), row_by_row([after])
+    assert expected.keys() - found.keys() == {6}
+    assert all(found[key].equals(expected[key], check_metadata=True) for key in found if key != 9)
+
+
+def test_over_and_over(place: Place) -> None:
+    """Many edits, against a plain table: row groups neither vanish nor are there twice."""
+    rng = np.random.default_rng(4)
+    expected = numbers(6 * SMALL)
+    place.write_files({"f.parquet": expected}, row_group_size=SMALL)
+    dataset: Dataset = place.dataset(engine="pyarrow")
+    for step in range(8):
+        ids = np.sort(rng.choice(6 * SMALL, 3, replace=False))
+        keep = ~np.isin(expected.column("id").to_numpy(), ids)
+        if step % 2:
+            dataset.delete(f"id IN ({', '.join(map(str, ids))})")
+            expected = expected.filter(pa.array(keep))
+        else:
+            new = numbers(6 * SMALL).take(pa.array(ids)).set_column(1, "value", pa.array([float(step)] * 3))
+            dataset.merge(new, ["id"])
+            expected = pa.concat_tables([expected.filter(pa.array(keep)), new]).sort_by("id")
+        assert dataset.read().sort_by("id").equals(expected)
