@@ -25,7 +25,7 @@ from parketto.rowgroups import read_footer
 from parketto.rowgroups.compact import encode
 from parketto.rowgroups.footer import FileKeys
 
-GOOD, SMALL = 60_000, 1_000
+GOOD, SMALL = 33_000, 1_000
 PARQUET_MR = b"parquet-mr version 1.13.1 (build x)"
 
 
@@ -83,11 +83,11 @@ def test_three_ways_to_the_same_rows(place: Place, engine: Engine, rewrite: Any)
 
 
 @pytest.mark.parametrize("rewrite", REWRITES)
-def test_exotic_schemas(place: Place, engine: Engine, rewrite: Any) -> None:
+def test_exotic_schemas(place: Place, rewrite: Any) -> None:
     place.write_files({f"f{n}.parquet": exotic(n) for n in range(3)})
     before = [oracle.read_file(path, place.fs) for path in oracle.data_files(place.root, place.fs)]
     footer = pq.read_metadata(io.BytesIO(contents(place)[0]))
-    place.dataset(engine=engine).compact(rewrite=rewrite)
+    place.dataset().compact(rewrite=rewrite)
     (path,) = oracle.data_files(place.root, place.fs)
     after = oracle.read_file(path, place.fs)
     assert after.schema.equals(before[0].schema, check_metadata=True)
@@ -130,12 +130,12 @@ def test_what_is_copied_is_not_decoded(place: Place, monkeypatch: pytest.MonkeyP
     assert sizes(place) == [[GOOD] * 3]
 
 
-def test_a_codec_that_is_asked_for(place: Place, engine: Engine) -> None:
+def test_a_codec_that_is_asked_for(place: Place) -> None:
     """Row groups that have it are copied; the others are encoded, however good they are."""
     place.write_files({"a.parquet": numbers(GOOD), "b.parquet": numbers(GOOD, GOOD)}, compression="zstd")
     place.write_files({"c.parquet": numbers(GOOD, 2 * GOOD)}, compression="gzip")
     before = place.rows()
-    stats = place.dataset(engine=engine).compact(compression="zstd")
+    stats = place.dataset().compact(compression="zstd")
     assert stats["planned_rewrites"] == [{"copied_row_groups": 2, "encoded_row_groups": 1}]
     assert stats["compression_codec"] == "zstd"
     (file,) = place.dataset().files()
@@ -143,15 +143,15 @@ def test_a_codec_that_is_asked_for(place: Place, engine: Engine) -> None:
     assert place.rows() == before
 
 
-def test_copies_keep_their_codecs(place: Place, engine: Engine) -> None:
+def test_copies_keep_their_codecs(place: Place) -> None:
     place.write_files({"a.parquet": numbers(GOOD)}, compression="zstd")
     place.write_files({"b.parquet": numbers(GOOD, GOOD)}, compression="gzip")
-    assert place.dataset(engine=engine).compact()["compression_codec"] == "mixed"
+    assert place.dataset().compact()["compression_codec"] == "mixed"
     assert [group.codec for group in place.dataset().files()[0].row_groups] == ["zstd", "gzip"]
 
 
-def test_a_recorded_layout_is_copied_however_small(place: Place, engine: Engine) -> None:
-    dataset = place.dataset(engine=engine)
+def test_a_recorded_layout_is_copied_however_small(place: Place) -> None:
+    dataset = place.dataset()
     for n in range(4):
         place.write_files({f"f{n}.parquet": numbers(4 * SMALL, 4 * n * SMALL)})
     dataset.optimize(["id", "value"], target_rows_per_file=2 * SMALL)
@@ -164,9 +164,9 @@ def test_a_recorded_layout_is_copied_however_small(place: Place, engine: Engine)
     assert dataset.optimize(["id", "value"])["planned_groups"] == []
 
 
-def test_split_files_are_encoded(place: Place, engine: Engine) -> None:
+def test_split_files_are_encoded(place: Place) -> None:
     place.write_files({"f.parquet": numbers(2 * GOOD)}, row_group_size=GOOD)
-    stats = place.dataset(engine=engine).compact(target_rows_per_file=GOOD, rewrite="copy")
+    stats = place.dataset().compact(target_rows_per_file=GOOD, rewrite="copy")
     assert stats["planned_rewrites"] == [{"copied_row_groups": 0, "encoded_row_groups": 2}]
     assert stats["after_file_count"] == 2
 
@@ -208,7 +208,7 @@ def by_another_writer(content: bytes, created_by: bytes) -> bytes:
     return content[: footer.data_end] + new + len(new).to_bytes(4, "little") + b"PAR1"
 
 
-def test_what_does_not_mix_is_encoded(place: Place, engine: Engine) -> None:
+def test_what_does_not_mix_is_encoded(place: Place) -> None:
     """Some readers shift INT96 timestamps of all writers but one: its row groups stand alone, or not at all."""
     times = pa.table({"at": pa.array(range(GOOD + SMALL), pa.timestamp("us"))})
     options: dict[str, Any] = {"use_deprecated_int96_timestamps": True, "store_schema": False}
@@ -219,7 +219,7 @@ def test_what_does_not_mix_is_encoded(place: Place, engine: Engine) -> None:
             path, by_another_writer(place.fs.cat_file(path), b"parquet-mr version 1.13.1 (build x)")
         )
     before = place.rows()
-    place.dataset(engine=engine).compact()
+    place.dataset().compact()
     assert place.rows() == before
     assert sizes(place) == [[GOOD + 2 * SMALL]]
     assert pq.read_metadata(io.BytesIO(contents(place)[0])).schema.column(0).physical_type == "INT96"
@@ -338,31 +338,31 @@ def test_partial_merge_moves_rows(local: Place, merge_engine: Engine) -> None:
     assert sorted(map(sum, sizes(local))) == [1, 3 * SMALL - 1]
 
 
-def test_update_that_moves_rows(place: Place, engine: Engine) -> None:
+def test_update_that_moves_rows(place: Place) -> None:
     table = numbers(3 * SMALL).append_column("day", pa.array([1] * 3 * SMALL))
     place.write_files({"day=1/f.parquet": table}, row_group_size=SMALL)
     before = contents(place)
-    place.dataset(engine=engine).update("id BETWEEN 1000 AND 1999 OR id = 2000", {"day": 2})
+    place.dataset().update("id BETWEEN 1000 AND 1999 OR id = 2000", {"day": 2})
     assert copied(before, contents(place)) == 1
     assert sizes(place) == [[SMALL, SMALL - 1], [SMALL + 1]]
 
 
-def test_a_codec_that_an_edit_asks_for(place: Place, engine: Engine, sorted_file: list[bytes]) -> None:
-    place.dataset(engine=engine).delete("id = 1234", compression="gzip")
+def test_a_codec_that_an_edit_asks_for(place: Place, sorted_file: list[bytes]) -> None:
+    place.dataset().delete("id = 1234", compression="gzip")
     (file,) = place.dataset().files()
     assert [group.codec for group in file.row_groups] == ["gzip"] * 5
     assert sizes(place) == [[SMALL, SMALL - 1, SMALL, SMALL, SMALL]]
     assert declared(place) == [2] * 5
 
 
-def test_categories_stay_readable(place: Place, merge_engine: Engine) -> None:
+def test_categories_stay_readable(place: Place) -> None:
     """pandas has 128 categories at most for each row group: one that gets more becomes two."""
     words = pa.array([f"w{n % 120}" for n in range(3 * SMALL)]).cast(pa.dictionary(pa.int8(), pa.string()))
     table = pa.table({"id": range(3 * SMALL), "word": words})
     place.write_files({"f.parquet": table}, row_group_size=SMALL)
     before = contents(place)
     new = pa.table({"id": range(1000, 1040), "word": [f"new {n}" for n in range(40)]})
-    place.dataset(engine=merge_engine).merge(new, ["id"])
+    place.dataset().merge(new, ["id"])
     assert copied(before, contents(place)) == 2
     assert len(sizes(place)[0]) == 4
     found = oracle.read_file(oracle.data_files(place.root, place.fs)[0], place.fs)
@@ -377,7 +377,7 @@ def test_categories_stay_readable(place: Place, merge_engine: Engine) -> None:
 
 
 @pytest.mark.parametrize("writer", [None, PARQUET_MR])
-def test_int96(place: Place, engine: Engine, writer: bytes | None) -> None:
+def test_int96(place: Place, writer: bytes | None) -> None:
     """What Arrow cannot write in the same sense is encoded as a whole, as before."""
     table = pa.table({"id": range(3 * SMALL), "at": pa.array(range(3 * SMALL), pa.timestamp("us"))})
     place.write_files(
@@ -387,7 +387,7 @@ def test_int96(place: Place, engine: Engine, writer: bytes | None) -> None:
     if writer is not None:
         place.fs.pipe_file(path, by_another_writer(place.fs.cat_file(path), writer))
     before, rows = contents(place), place.rows()
-    place.dataset(engine=engine).delete("id = 5")
+    place.dataset().delete("id = 5")
     assert sum((rows - place.rows()).values()) == 1
     assert sizes(place) == [[SMALL - 1, SMALL, SMALL]]
     if writer is None:
@@ -395,12 +395,12 @@ def test_int96(place: Place, engine: Engine, writer: bytes | None) -> None:
     assert pq.read_metadata(io.BytesIO(contents(place)[0])).schema.column(1).physical_type == "INT96"
 
 
-def test_exotic_files_are_edited(place: Place, engine: Engine) -> None:
+def test_exotic_files_are_edited(place: Place) -> None:
     table = pa.concat_tables([exotic(n) for n in range(4)])
     place.write_files({"f.parquet": table}, row_group_size=2)
     before = contents(place)
     table = pq.ParquetFile(io.BytesIO(before[0])).read()
-    dataset = place.dataset(engine=engine)
+    dataset = place.dataset()
     dataset.delete("required = 6")
     dataset.update("required = 9", {"bool": False})
     assert copied(before, contents(place)) == 2

@@ -6,7 +6,13 @@ from collections.abc import Iterable, Iterator
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 import pyarrow.types as pat
+
+# Two pieces of so many rows, with hardly a value twice, stand for more values than a dictionary may have, or for as
+# many as there are rows.
+_LEAST_ROWS, _MOST_ROWS = 256, 4096
+_DISTINCT = 0.97
 
 
 def decoded_bytes(batch: pa.RecordBatch) -> int:
@@ -50,6 +56,32 @@ def runs(batches: Iterable[pa.RecordBatch], limit_bytes: int, limit_rows: int | 
                 waiting, size, rows = [], 0, 0
     if waiting:
         yield pa.Table.from_batches(waiting)
+
+
+def hardly_repeats(column: pa.ChunkedArray) -> bool:
+    """Whether next to no value of a column is there twice, as far as two pieces of it tell.
+
+    Writers begin every column with a dictionary, and give it up when that grows too large; in a small row group it
+    never does. For values that hardly repeat that takes longer than all else, and more bytes than the values.
+
+    >>> hardly_repeats(pa.chunked_array([range(10_000)])), hardly_repeats(pa.chunked_array([[1, 1, 2]]))
+    (True, False)
+    """
+    if column.null_count or column.type.num_fields or not (pat.is_primitive(column.type) or _is_text(column.type)):
+        return False
+    rows = min(_MOST_ROWS, max(_LEAST_ROWS, len(column) // 32))
+    head, middle = column.slice(0, rows), column.slice(max(rows, len(column) // 2), rows)
+    pieces = pa.chunked_array([*head.chunks, *middle.chunks], column.type)
+    try:
+        return bool(pc.count_distinct(pieces).as_py() > _DISTINCT * len(pieces))
+    except pa.ArrowNotImplementedError:
+        return False
+
+
+def _is_text(kind: pa.DataType) -> bool:
+    return bool(
+        pat.is_string(kind) or pat.is_large_string(kind) or pat.is_binary(kind) or pat.is_large_binary(kind)
+    )
 
 
 class DictionaryLimits:

@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from functools import cached_property
 from types import TracebackType
 from typing import IO
 
 import pyarrow as pa
+import pyarrow.parquet as pq
+import pyarrow.types as pat
 
 from parketto.errors import FooterError, ParkettoError
+from parketto.kernels.sizes import hardly_repeats
 from parketto.kernels.waiting import WaitingRows
 from parketto.kernels.work import StagedFile
 from parketto.kernels.writer import FileFormat
@@ -140,7 +144,8 @@ class SplicingWriter:
         pa.default_memory_pool().release_unused()
 
     def _append_encoded(self, rows: pa.Table | None) -> None:
-        source = pa.BufferReader(self._format.encoded(rows))
+        dictionaries = True if rows is None else self._dictionaries(rows)
+        source = pa.BufferReader(self._format.encoded(rows, dictionaries))
         del rows
         footer = read_footer(source)
         if self._declared is not None:
@@ -154,6 +159,21 @@ class SplicingWriter:
             self._open().append(source, footer)
         except FooterError as error:
             raise DoNotMix(str(error)) from error
+
+    def _dictionaries(self, rows: pa.Table) -> list[str]:
+        """The leaf columns that are worth a dictionary. A column of categories always has one."""
+        kinds = self._format.readable_as or self._format.schema
+        without = {
+            name
+            for name, column, kind in zip(rows.schema.names, rows.columns, kinds.types, strict=True)
+            if not pat.is_dictionary(kind) and hardly_repeats(column)
+        }
+        return [path for path in self._leaves if path not in without]
+
+    @cached_property
+    def _leaves(self) -> list[str]:
+        schema = pq.read_metadata(pa.BufferReader(self._format.encoded(None))).schema
+        return [schema.column(position).path for position in range(len(schema))]
 
 
 def why_not_spliced(footer: Footer, file_format: FileFormat) -> str | None:

@@ -36,8 +36,8 @@ class FileFormat:
     #: The schema that readers will see, if rows are carried in another one.
     readable_as: pa.Schema | None = None
 
-    def open(self, sink: IO[bytes]) -> pq.ParquetWriter:
-        """A writer for one file."""
+    def open(self, sink: IO[bytes], dictionaries: bool | list[str] = True) -> pq.ParquetWriter:
+        """A writer for one file. `dictionaries` are the leaf columns that get one, or whether all do."""
         verbatim = self.metadata is not None
         schema = self.schema.remove_metadata() if verbatim else self.schema
         order = [pq.SortingColumn(leaf_index(self.schema, name)) for name in self.order_by]
@@ -45,6 +45,7 @@ class FileFormat:
             sink,
             schema,
             compression=self.codec.upper(),
+            use_dictionary=dictionaries,
             store_schema=not verbatim,
             # A rewritten list keeps the name of its elements; new files get the standard's name.
             use_compliant_nested_type=not verbatim,
@@ -61,10 +62,10 @@ class FileFormat:
             writer.add_key_value_metadata(dict(self.metadata))
         writer.close()
 
-    def encoded(self, rows: pa.Table | None) -> pa.Buffer:
+    def encoded(self, rows: pa.Table | None, dictionaries: bool | list[str] = True) -> pa.Buffer:
         """A whole file in memory, with the rows as one row group, or without any."""
         sink = pa.BufferOutputStream()
-        writer = self.open(sink)
+        writer = self.open(sink, dictionaries)
         if rows is not None:
             writer.write_table(rows, row_group_size=rows.num_rows)
         self.close(writer)
