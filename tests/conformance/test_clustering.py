@@ -197,9 +197,9 @@ def numbers(rows: int, seed: int, low: float = 0.0, high: float = 1.0) -> pa.Tab
 
 
 @pytest.mark.parametrize("curve", CURVES)
-def test_files_have_about_the_size_that_was_asked_for(local: Place, engine: Engine, curve: str) -> None:
+def test_files_have_about_the_size_that_was_asked_for(local: Place, merge_engine: Engine, curve: str) -> None:
     local.write_files({f"f{n}.parquet": numbers(30_000, n) for n in range(4)})
-    local.dataset(engine=engine).optimize(["a", "b"], target_mb_per_file=0.5, curve=curve)
+    local.dataset(engine=merge_engine).optimize(["a", "b"], target_mb_per_file=0.5, curve=curve)
     found = [size / 2**19 for size in sizes(local).values()]
     assert len(found) >= 5
     assert all(0.7 <= size <= 1.35 for size in found[:-1]), found
