@@ -201,9 +201,19 @@ def test_files_have_about_the_size_that_was_asked_for(local: Place, merge_engine
     local.write_files({f"f{n}.parquet": numbers(30_000, n) for n in range(4)})
     local.dataset(engine=merge_engine).optimize(["a", "b"], target_mb_per_file=0.5, curve=curve)
     found = [size / 2**19 for size in sizes(local).values()]
-    assert len(found) >= 5
-    assert all(0.7 <= size <= 1.35 for size in found[:-1]), found
-    assert found[-1] <= 1.35
+    assert max(found) <= 1.35, found
+    if isinstance(merge_engine, str):
+        assert all(size >= 0.7 for size in found[:-1]), found
+    else:  # a shuffle leaves a last file in each of its parts
+        assert np.mean(found) > 0.6, found
+
+
+def test_a_sample_is_fair_to_rows_that_the_same_generator_has_made(local: Place) -> None:
+    """With a seed in common, rows would be chosen by their own values."""
+    local.write_files({"f.parquet": numbers(150_000, 0)})
+    local.dataset().optimize(["a", "b"], target_mb_per_file=0.5)
+    rows = [table.num_rows for _, table in row_groups(local)]
+    assert max(rows) < 1.6 * np.mean(rows), rows
 
 
 def reads_of_a_range(place: Place, column: str, queries: int = 300) -> float:
