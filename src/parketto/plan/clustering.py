@@ -45,6 +45,9 @@ _ROOM = 0.87
 _CURVE_FACTORS = {"hilbert": 1.18, "zorder": 1.5}
 # Files are rewritten only if queries on them then read this much less.
 _MIN_GAIN = 0.1
+# More than that, up to a half, if less than a fifth of what is rewritten is new.
+_MUCH_GAIN = 0.5
+_FAIR_SHARE = 0.2
 # A row group costs something however few rows it has: as much as this share of a full one.
 _LEAST_WEIGHT = 1 / 16
 _TOO_LARGE = 1.8
@@ -162,10 +165,14 @@ class _Gain:
 
     now: float
     then: float
+    #: How much of what would be rewritten is new.
+    new_share: float
 
     @property
     def is_minimal(self) -> bool:
-        return self.then > self.now * (1 - _MIN_GAIN)
+        # A few new rows among very many others must be worth rewriting all of these.
+        wanted = max(_MIN_GAIN, _MUCH_GAIN * (1 - self.new_share / _FAIR_SHARE))
+        return self.then > self.now * (1 - wanted)
 
     def __str__(self) -> str:
         return (
@@ -269,7 +276,8 @@ def _gain(
             ideal = min(1.0, max(ideal, float(settled.mean())))
         now.append(_mean(read[inside], weights[inside]))
         then.append((read[old] @ weights[old] + ideal * new_weight) / max(1.0, weights[inside].sum()))
-    return _Gain(float(np.mean(now)), float(min(np.mean(now), np.mean(then))))
+    new_share = new_weight / max(1.0, weights[inside].sum())
+    return _Gain(float(np.mean(now)), float(min(np.mean(now), np.mean(then))), float(min(1.0, new_share)))
 
 
 def _mean(values: Floats, weights: Floats) -> float:
