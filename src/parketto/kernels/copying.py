@@ -9,7 +9,7 @@ from typing import IO
 from parketto.errors import FooterError
 from parketto.kernels.carrier import carrier_schema
 from parketto.kernels.reader import BatchReader, OpenFile
-from parketto.kernels.splicing import SplicingWriter
+from parketto.kernels.splicing import DICTIONARY_VALUES, SplicingWriter
 from parketto.kernels.work import StagedFile, Worker
 from parketto.kernels.write import Output
 from parketto.plan.rewrite import FileGroup
@@ -19,7 +19,12 @@ from parketto.rowgroups import Footer, RowGroup, read_footer
 _CODECS = {"none": {0}, "snappy": {1}, "gzip": {2}, "brotli": {4}, "lz4": {5, 7}, "zstd": {6}}
 
 
-def copier(output: Output, worker: Worker, like: tuple[IO[bytes], Footer] | None = None) -> SplicingWriter:
+def copier(
+    output: Output,
+    worker: Worker,
+    like: tuple[IO[bytes], Footer] | None = None,
+    plain_from: int = DICTIONARY_VALUES,
+) -> SplicingWriter:
     """A writer for one new file."""
     return SplicingWriter(
         worker.store,
@@ -28,6 +33,8 @@ def copier(output: Output, worker: Worker, like: tuple[IO[bytes], Footer] | None
         row_group_bytes=worker.row_group_bytes,
         row_group_rows=output.row_group_rows,
         like=like,
+        in_background=worker.use_threads,
+        plain_from=plain_from,
     )
 
 

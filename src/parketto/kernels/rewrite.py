@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import contextlib
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import pyarrow as pa
 
@@ -42,9 +41,12 @@ class RewriteGroup:
         """Copy row groups, or stream the rows through, sorted on the way if need be."""
         group, schema = self.group, carrier_schema(self.group.schema).remove_metadata()
         columns = group.kept_order if self.clustering is None else self.clustering.columns
-        if self.clustering is None and any(map(any, group.copies)):
-            with contextlib.suppress(DoNotMix):  # what was begun is swept with the rest
-                return copy_files(group, group_output(group, self.operation, columns), worker)
+        if self.clustering is None and group.outputs == 1:
+            output = group_output(group, self.operation, columns)
+            try:
+                return copy_files(group, output, worker)
+            except DoNotMix:  # what was begun is swept with the rest
+                return copy_files(replace(group, rewrite="encode"), output, worker)
         with group_writer(group, self.operation, columns, worker) as writer:
             if self.clustering is None:
                 self._stream(writer, schema, worker)

@@ -9,8 +9,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.types as pat
 
-# Two pieces of so many rows, with hardly a value twice, stand for more values than a dictionary may have, or as
-# many as there are rows.
+# Two pieces of so many rows, with hardly a value twice, stand for more values than a dictionary may have, or for
+# about as many as there are rows.
 _LEAST_ROWS, _MOST_ROWS = 256, 4096
 _DISTINCT = 0.97
 

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Callable, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
 from functools import cached_property
 from types import TracebackType
 from typing import IO
@@ -19,6 +21,12 @@ from parketto.kernels.writer import FileFormat
 from parketto.rowgroups import Footer, RowGroupAppender, read_footer, why_not_together
 from parketto.rowgroups.footer import FileKeys, GroupKeys
 from parketto.storage.store import Store
+
+# Of a task's memory a sixth is for rows that wait; twice as much is for rows that are being encoded.
+_ENCODERS = 2
+# Writers give a dictionary up that has more values of eight bytes than this: in larger row groups one of values
+# that hardly repeat is begun in vain. In smaller ones it stays, and files have the sizes that a plan expects.
+DICTIONARY_VALUES = 128 * 1024
 
 
 class DoNotMix(ParkettoError):
@@ -39,6 +47,9 @@ class SplicingWriter:
         row_group_rows: How many rows a row group may have.
         like: A file, open, and its footer: the new file's schema is its schema to the letter. Both must go
             together, see `why_not_spliced`.
+        in_background: Whether other threads encode row groups while more rows come; then up to two more of them
+            are in memory.
+        plain_from: Row groups of so many rows have no dictionary where values hardly repeat.
     """
 
     def __init__(
@@ -50,9 +61,14 @@ class SplicingWriter:
         row_group_bytes: int,
         row_group_rows: int | None = None,
         like: tuple[IO[bytes], Footer] | None = None,
+        in_background: bool = False,
+        plain_from: int = DICTIONARY_VALUES,
     ) -> None:
         self._store, self._format, self._new_file, self._like = store, file_format, new_file, like
         self._waiting = WaitingRows(file_format.readable_as or file_format.schema, row_group_bytes, row_group_rows)
+        self._plain_from = plain_from
+        self._encoders = ThreadPoolExecutor(_ENCODERS, "parketto-encode") if in_background else None
+        self._encoding: deque[tuple[Future[pa.Buffer], bytes | None]] = deque()
         self._sink: IO[bytes] | None = None
         self._appender: RowGroupAppender | None = None
         self._declared: bytes | None = None
@@ -79,6 +95,7 @@ class SplicingWriter:
             FooterError: They cannot be copied, and nothing of them was; their rows can still be written.
         """
         self.cut()
+        self._append_encoding()
         before = self._open().num_rows
         self._append_copy(source, footer, row_groups)
         self.num_rows += self._open().num_rows - before
@@ -106,15 +123,18 @@ class SplicingWriter:
         """Make it a file; without any rows one that has the schema."""
         try:
             self.cut()
+            self._append_encoding()
             appender = self._open()
             if not appender.num_row_groups:
-                self._append_encoded(None)
+                self._append_encoded(self._format.encoded(None))
             appender.finish(self._format.metadata or {})
         finally:
             self.abandon()
 
     def abandon(self) -> None:
         """Let go of the file; unless it was finished, nobody can use it."""
+        if self._encoders is not None:
+            self._encoders.shutdown(cancel_futures=True)
         if self._sink is not None:
             self._sink.close()
 
@@ -139,26 +159,40 @@ class SplicingWriter:
         self._bounds_in_order = self._bounds_in_order and footer.column_orders is not None
 
     def _write_row_group(self) -> None:
-        self._append_encoded(self._waiting.leave())
-        # Arrow's allocator keeps freed pages for later; over many row groups that adds up to more than the data.
-        pa.default_memory_pool().release_unused()
+        rows = self._waiting.leave()
+        if self._encoders is None:
+            self._append_encoded(self._encoded(rows), self._declared)
+            return
+        if len(self._encoding) == _ENCODERS:
+            self._append_encoding(1)
+        self._encoding.append((self._encoders.submit(self._encoded, rows), self._declared))
 
-    def _append_encoded(self, rows: pa.Table | None) -> None:
-        dictionaries = True if rows is None else self._dictionaries(rows)
-        source = pa.BufferReader(self._format.encoded(rows, dictionaries))
-        del rows
+    def _encoded(self, rows: pa.Table) -> pa.Buffer:
+        dictionaries = self._dictionaries(rows) if rows.num_rows >= self._plain_from else True
+        return self._format.encoded(rows, dictionaries)
+
+    def _append_encoding(self, count: int | None = None) -> None:
+        """Append what is being encoded, in its order: all of it, or the first ones."""
+        for _ in range(len(self._encoding) if count is None else count):
+            encoded, declared = self._encoding.popleft()
+            self._append_encoded(encoded.result(), declared)
+
+    def _append_encoded(self, encoded: pa.Buffer, declared: bytes | None = None) -> None:
+        source = pa.BufferReader(encoded)
         footer = read_footer(source)
-        if self._declared is not None:
+        if declared is not None:
             for group in footer.row_groups:
                 group.fields.pop(GroupKeys.SORTING_COLUMNS, None)
-                if self._declared:
-                    group.fields[GroupKeys.SORTING_COLUMNS] = self._declared
+                if declared:
+                    group.fields[GroupKeys.SORTING_COLUMNS] = declared
         if not self._bounds_in_order:
             footer.fields.pop(FileKeys.COLUMN_ORDERS, None)
         try:
             self._open().append(source, footer)
         except FooterError as error:
             raise DoNotMix(str(error)) from error
+        # Arrow's allocator keeps freed pages for later; over many row groups that adds up to more than the data.
+        pa.default_memory_pool().release_unused()
 
     def _dictionaries(self, rows: pa.Table) -> list[str]:
         """The leaf columns that are worth a dictionary. A column of categories always has one."""

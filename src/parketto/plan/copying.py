@@ -20,12 +20,11 @@ REWRITES: tuple[Rewrite, ...] = get_args(Rewrite)
 #: For each file, for each of its row groups, whether it is copied.
 Copies: TypeAlias = tuple[tuple[bool, ...], ...]
 
-# What a row group costs its readers beyond its values they pay for each column chunk, so it is the values of a
-# chunk that count. Measured by full scans of 3, 8 and 50 columns against row groups of a million rows: with 5,000
-# rows DuckDB took 1.4 to 2.7 times as long, Spark 1.8 to 2.7 times; with 10,000 it was 1.2 to 1.4 and 1.5 to 1.8
-# times. From 25,000 on both are flat, at 1.2 to 1.3 and 1.3 to 1.5 times up to 131,000 rows, and so are the files,
-# which are 20 to 25 % larger: that is due to dictionaries of values that hardly repeat, which larger row groups
-# give up.
+# What a row group costs its readers beyond its values, they pay for each column chunk: so it is rows that count.
+# Processor time of full scans of 3, 8 and 50 columns, against row groups of a million rows: with 5,000 rows DuckDB
+# took 1.2 to 1.6 times as long and Spark 1.7 to 2.6 times; with 10,000, 1.0 to 1.5 and 1.5 to 1.9 times. From
+# 25,000 to 100,000 both are about flat, at 1.0 to 1.5 and 1.1 to 1.5 times; what is left comes from files that are
+# up to a quarter larger, by dictionaries of values that hardly repeat. The border lies above the bend.
 _WORTH_ROWS = 32 * 1024
 # Long values make a chunk large with fewer rows. One that fills a page of the usual size is no small one.
 _WORTH_CHUNK_BYTES = 1024 * 1024
