@@ -113,17 +113,17 @@ def test_a_curve_through_two_gigabytes(local: Place, name: str, limit: int) -> N
     assert laid_out(local.root)
 
 
-def test_ten_times_the_files_take_no_more_memory(local: Place) -> None:
+def test_many_times_the_files_take_no_more_memory(local: Place) -> None:
     rng = np.random.default_rng(3)
     peaks = []
-    for files in (20, 200):
+    for files in (100, 600):  # 15 and 90 MB
         root = f"{local.root}-{files}"
         os.makedirs(root)
         for number in range(files):
             pq.write_table(pa.table({"n": rng.integers(0, 2**60, 20_000)}), f"{root}/{number}.parquet")
         found = measure(root, "encode", memory_mb=32)
         peaks.append(found["peak"] - found["before"])
-    assert peaks[1] < peaks[0] + 80, "a few row groups more, in memory of their own; not all of the data"
+    assert peaks[1] < peaks[0] + 48, peaks
 
 
 def test_duckdb_spills(local: Place) -> None:
