@@ -24,6 +24,7 @@ _MAX_BATCH_ROWS = 32 * 1024
 _MIN_BATCH_ROWS = 64
 _PROBE_ROWS = 128
 _READ_BUFFER = 1024 * 1024
+_WORTH_THREADS = 256 * 1024
 
 
 # Pages that carry a checksum are held to it: what is rotten must not be written again as if it were sound.
@@ -74,11 +75,11 @@ class BatchReader:
         if self._row_bytes is None:
             probe = next(parquet.iter_batches(_PROBE_ROWS, row_groups=[number], columns=columns))
             self._row_bytes = self._width(self._exact(probe))
+        # Waking other threads up takes longer than to decode a few rows.
+        threads = self._use_threads and group.total_byte_size >= _WORTH_THREADS
         width = max(self._row_bytes, group.total_byte_size / group.num_rows if whole else 0, 1)
         rows = int(min(max(self._batch_bytes / width, _MIN_BATCH_ROWS), _MAX_BATCH_ROWS))
-        for found in parquet.iter_batches(
-            rows, row_groups=[number], columns=columns, use_threads=self._use_threads
-        ):
+        for found in parquet.iter_batches(rows, row_groups=[number], columns=columns, use_threads=threads):
             batch = self._exact(found)
             self._row_bytes = max(self._row_bytes, self._width(batch))
             yield batch
