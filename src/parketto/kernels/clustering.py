@@ -73,7 +73,9 @@ class SampleFiles:
         """Read and choose; with long texts fewer rows, so that the sample stays within bounds."""
         whole = carrier_schema(self.files[0].schema)
         schema = pa.schema([whole.field(name) for name in self.columns])
-        reader = BatchReader(worker.store, schema, worker.batch_bytes, use_threads=worker.use_threads)
+        reader = BatchReader(
+            worker.store, schema, worker.batch_bytes, use_threads=worker.use_threads, widths=worker.widths
+        )
         chance = np.random.default_rng([_SEED, self.seed])
         kept: list[pa.RecordBatch] = []
         share, size = self.share, 0

@@ -53,7 +53,9 @@ def copy_files(group: FileGroup, output: Output, worker: Worker) -> tuple[Staged
         DoNotMix: Copied row groups and encoded ones do not go together: then all must be encoded.
     """
     schema = carrier_schema(group.schema).remove_metadata()
-    reader = BatchReader(worker.store, schema, worker.batch_bytes, use_threads=worker.use_threads)
+    reader = BatchReader(
+        worker.store, schema, worker.batch_bytes, use_threads=worker.use_threads, widths=worker.widths
+    )
     with copier(output, worker) as writer:
         for file, copies in zip(group.files, group.copies, strict=True):
             with reader.open(file) as opened:

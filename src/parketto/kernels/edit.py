@@ -109,7 +109,14 @@ class EditFile:
         if columns is not None:
             # A condition without any column (`TRUE`) still needs to know how many rows there are.
             schema = pa.schema([schema.field(name) for name in columns or schema.names[:1]])
-        return LogicalReader(worker.store, schema, worker.batch_bytes, self.form, use_threads=worker.use_threads)
+        return LogicalReader(
+            worker.store,
+            schema,
+            worker.batch_bytes,
+            self.form,
+            use_threads=worker.use_threads,
+            widths=worker.widths,
+        )
 
     def _rewrite(self, worker: Worker, found: Mapping[int, int]) -> Written:
         output = group_output(FileGroup((self.file,), compression=self.compression), self.operation, ())

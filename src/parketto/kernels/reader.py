@@ -37,15 +37,24 @@ class BatchReader:
 
     Footers do not say how large data is once decoded: a dictionary can make a gigabyte of a kilobyte. So
     the first rows of the first file are decoded to see how wide they are, and every batch after that
-    corrects the picture; the number of rows per batch follows.
+    corrects the picture; the number of rows per batch follows. Readers that share `widths` learn from each other.
     """
 
-    def __init__(self, store: Store, schema: pa.Schema, batch_bytes: int, *, use_threads: bool = True) -> None:
+    def __init__(
+        self,
+        store: Store,
+        schema: pa.Schema,
+        batch_bytes: int,
+        *,
+        use_threads: bool = True,
+        widths: dict[tuple[str, ...], float] | None = None,
+    ) -> None:
         self._store, self._batch_bytes, self._use_threads = store, batch_bytes, use_threads
         self._names = schema.names
         # Metadata is written verbatim at the end; here it would only make equal schemas unequal.
         self.schema = schema.remove_metadata()
-        self._row_bytes = _fixed_row_bytes(schema)
+        self._widths = {} if widths is None else widths
+        self._row_bytes = _fixed_row_bytes(schema) or self._widths.get(tuple(self._names))
 
     def read(self, files: Sequence[FileInfo]) -> Iterator[pa.RecordBatch]:
         """All rows of the files, one file after the other."""
@@ -82,6 +91,7 @@ class BatchReader:
         for found in parquet.iter_batches(rows, row_groups=[number], columns=columns, use_threads=threads):
             batch = self._exact(found)
             self._row_bytes = max(self._row_bytes, self._width(batch))
+            self._widths[tuple(self._names)] = self._row_bytes
             yield batch
 
     def _exact(self, batch: pa.RecordBatch) -> pa.RecordBatch:
@@ -142,15 +152,23 @@ class LogicalReader:
         batch_bytes: About how large batches should be.
         form: Where the partition columns of the dataset are.
         use_threads: Whether Arrow may use several threads.
+        widths: What other readers have learnt about the width of rows.
     """
 
     def __init__(
-        self, store: Store, schema: pa.Schema, batch_bytes: int, form: Form, *, use_threads: bool = False
+        self,
+        store: Store,
+        schema: pa.Schema,
+        batch_bytes: int,
+        form: Form,
+        *,
+        use_threads: bool = False,
+        widths: dict[tuple[str, ...], float] | None = None,
     ) -> None:
         self.schema = carrier_schema(schema).remove_metadata()
         self._form = form
         inside = [item for item in self.schema if item.name not in form.path_only]
-        self._reader = BatchReader(store, pa.schema(inside), batch_bytes, use_threads=use_threads)
+        self._reader = BatchReader(store, pa.schema(inside), batch_bytes, use_threads=use_threads, widths=widths)
         self._outside = len(inside) < len(self.schema.names)
         self._inside = bool(inside)
 

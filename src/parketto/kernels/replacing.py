@@ -149,7 +149,9 @@ def logical_reader(worker: Worker, file: FileInfo, names: Sequence[str], form: F
     texts = replace(form, path_only={name: pa.string() for name in form.path_only})
     whole = prepared_schema(texts.row_schema(file.schema), texts)
     schema = pa.schema([whole.field(name) for name in names])
-    return LogicalReader(worker.store, schema, worker.batch_bytes, texts, use_threads=worker.use_threads)
+    return LogicalReader(
+        worker.store, schema, worker.batch_bytes, texts, use_threads=worker.use_threads, widths=worker.widths
+    )
 
 
 class _Spool:

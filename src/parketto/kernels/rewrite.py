@@ -71,7 +71,9 @@ class RewriteGroup:
         return tuple(writer.staged)
 
     def _read(self, schema: pa.Schema, worker: Worker) -> Iterator[pa.RecordBatch]:
-        reader = BatchReader(worker.store, schema, worker.batch_bytes, use_threads=worker.use_threads)
+        reader = BatchReader(
+            worker.store, schema, worker.batch_bytes, use_threads=worker.use_threads, widths=worker.widths
+        )
         return worker.until_cancelled(reader.read(self.group.files))
 
     def _sorted(
@@ -81,7 +83,9 @@ class RewriteGroup:
         return worker.until_cancelled(ordered)
 
     def _stream(self, writer: RollingWriter, schema: pa.Schema, worker: Worker) -> None:
-        reader = BatchReader(worker.store, schema, worker.batch_bytes, use_threads=worker.use_threads)
+        reader = BatchReader(
+            worker.store, schema, worker.batch_bytes, use_threads=worker.use_threads, widths=worker.widths
+        )
         for rows in reader.read_row_groups(self.group.files):
             for batch in worker.until_cancelled(rows):
                 writer.write(batch)

@@ -87,7 +87,9 @@ class FileRows:
     def reader(self, worker: Worker, *, use_threads: bool) -> Callable[[FileInfo], Iterator[pa.RecordBatch]]:
         """A function that gives the rows of a file in carrier types; it learns from each how wide rows are."""
         wanted = self.schema if self.transform is None else self.transform.takes
-        reader = LogicalReader(self.store, wanted, worker.batch_bytes, self.form, use_threads=use_threads)
+        reader = LogicalReader(
+            self.store, wanted, worker.batch_bytes, self.form, use_threads=use_threads, widths=worker.widths
+        )
         if self.transform is None:
             return reader.read
         transform = self.transform

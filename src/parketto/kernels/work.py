@@ -116,6 +116,12 @@ class Worker:
         if self._scratch is not None:
             self._scratch.cleanup()
 
+    @property
+    def widths(self) -> dict[tuple[str, ...], float]:
+        """How wide rows of some columns are, as far as tasks of the operation have seen."""
+        found: dict[tuple[str, ...], float] = self.cache.setdefault("widths", {})
+        return found
+
     def new_files(self, prefix: str, directory: str) -> Callable[[], StagedFile]:
         """A function that says where the next new file of a directory is to be written."""
         names = unique_names(prefix)
