@@ -43,6 +43,15 @@ def verify_groups(
     return verified
 
 
+def verify_total(before: Sequence[FileInfo], after: Sequence[FileInfo]) -> None:
+    """Whatever has become of the files, together they have as many rows as before."""
+    rows, found = (sum(file.num_rows for file in files) for files in (before, after))
+    if rows != found:
+        raise CommitFailed(
+            f"row counts differ: there are {rows} rows, and there would be {found}. Nothing was changed"
+        )
+
+
 def _check_same(group: FileGroup, info: FileInfo) -> None:
     if not _same_schema(group, info):
         raise CommitFailed(

@@ -269,5 +269,6 @@ def rewrite_plan(
 ) -> RewritePlan:
     """A plan for groups of files; the others stay."""
     rewritten = {file.path for group in groups for file in group}
+    assert len(rewritten) == sum(map(len, groups)), "a file whose rows go into two groups would be there twice"
     untouched = tuple(file for file in files if file.path not in rewritten)
     return RewritePlan(operation, tuple(groups), untouched, clustering, compression)
