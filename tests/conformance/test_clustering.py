@@ -568,3 +568,15 @@ def test_columns_that_no_curve_runs_through(place: Place, curve: str) -> None:
     with pytest.raises(ValueError, match=r"s\.x"):
         place.dataset().optimize(["a", "s.x"], curve=curve)
     assert place.state() == before
+
+
+def test_rows_are_there_once_where_small_files_meet_others(place: Place, engine: Engine) -> None:
+    """Files from everywhere that are laid out meet small ones that alone would not have been."""
+    random = np.random.default_rng(0)
+    for number in range(6):
+        low, high = (0, 1000) if number % 2 else (number * 150, number * 150 + 100)
+        rows = {name: random.integers(low, high, 300 * (number + 1)) for name in ("a", "b")}
+        place.write_files({f"{number}.parquet": pa.table(rows)}, row_group_size=50 if number < 3 else 1000)
+    before = place.rows()
+    place.dataset(engine=engine).optimize(["a", "b"])
+    assert place.rows() == before

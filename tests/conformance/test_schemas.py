@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import datetime as dt
 import io
+from collections import Counter
 from decimal import Decimal
+from typing import Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -13,6 +16,7 @@ from conftest import Place
 from helpers import oracle
 from helpers.exotic import exotic, row_by_row
 from parketto.engines.base import Engine
+from parketto.plan.copying import REWRITES
 
 
 @pytest.mark.parametrize("operation", ["compact", "optimize", "optimize by two", "split"])
@@ -94,6 +98,62 @@ def test_differing_metadata_is_no_different_schema(place: Place, engine: Engine)
     found = footer_of(place).metadata
     assert found[b"pandas"] == b'{"stop": 0}', "where files differ, the first one's entry stands"
     assert {b"only-0", b"only-1", b"only-2"} <= set(found)
+
+
+OLD = pa.array([dt.date(1500, 1, 1)] * 3)
+LEGACY = {"org.apache.spark.version": "3.5.0", "org.apache.spark.legacyDateTime": ""}
+
+
+@pytest.mark.parametrize("operation", ["compact", "optimize"])
+@pytest.mark.parametrize(
+    ("one", "other", "together"),
+    [
+        ({"geo": '{"bbox": [0, 0, 1, 1]}'}, {"geo": '{"bbox": [5, 5, 6, 6]}'}, False),
+        ({"geo": "{}"}, {}, False),
+        ({"org.apache.spark.version": "2.4.8"}, {"org.apache.spark.version": "3.5.0"}, False),
+        ({"org.apache.spark.version": "3.0.3"}, {"org.apache.spark.version": "3.5.0"}, False),
+        ({"org.apache.spark.version": "3.2.0"}, {"org.apache.spark.version": "3.5.0"}, True),
+        (LEGACY, {"org.apache.spark.version": "3.5.0"}, False),
+        (LEGACY | {"org.apache.spark.timeZone": "UTC"}, LEGACY | {"org.apache.spark.timeZone": "CET"}, False),
+        (LEGACY | {"owner": "me"}, LEGACY, True),
+        ({"writer.date.proleptic": "true"}, {"writer.date.proleptic": "false"}, False),
+        ({"org.apache.spark.legacyINT96": ""}, {}, False),
+    ],
+)
+def test_files_that_are_read_by_other_rules_stay_apart(
+    memory: Place, operation: str, one: dict[str, str], other: dict[str, str], together: bool
+) -> None:
+    """Spark's calendars and the area of a GeoParquet file hold for the whole of a file."""
+    for at in range(4):
+        rows = pa.table({"n": [at, 9, 5], "day": OLD})
+        memory.write_files({f"{at}.parquet": rows.replace_schema_metadata([one, other][at % 2] or None)})
+    own = {key.encode() for key in (*one, *other)} - {b"owner"}
+    before = _read_by(memory, own)
+    if operation == "compact":
+        memory.dataset().compact()
+    else:
+        memory.dataset().optimize(["n"])
+    assert together or _read_by(memory, own) == before
+    assert len(memory.files()) == (1 if together else 2)
+
+
+@pytest.mark.parametrize("rewrite", REWRITES)
+def test_calendars_matter_to_dates_only(memory: Place, rewrite: Any) -> None:
+    for at, notes in enumerate((None, LEGACY)):
+        memory.write_files({f"{at}.parquet": pa.table({"n": [at]}).replace_schema_metadata(notes)})
+    memory.dataset().compact(rewrite=rewrite)
+    assert len(memory.files()) == 1
+    assert not memory.dataset().files()[0].metadata.keys() & {key.encode() for key in LEGACY}
+
+
+def _read_by(place: Place, entries: set[bytes]) -> Counter[Any]:
+    """How many rows are in files that have which of these entries."""
+    counted: Counter[Any] = Counter()
+    for path in oracle.data_files(place.root, place.fs):
+        table = oracle.read_file(path, place.fs)
+        notes = tuple(sorted((k, v) for k, v in (table.schema.metadata or {}).items() if k in entries))
+        counted.update((notes, row["n"]) for row in table.to_pylist())
+    return counted
 
 
 def test_dictionaries_that_differ_from_file_to_file(place: Place, engine: Engine) -> None:

@@ -289,3 +289,31 @@ def test_copies_of_the_record_are_not_packed_with_what_is_laid_out() -> None:
         ["r/copy0.parquet", "r/copy1.parquet"],
     ]
     assert all((RECORD in group.metadata) == ("copy" not in group.paths[0]) for group in plan.groups)
+
+
+@pytest.mark.parametrize("seed", range(50))
+def test_no_file_is_in_two_groups(seed: int) -> None:
+    """Some files are worth it, and meet small ones that alone are not."""
+    random = np.random.default_rng(seed)
+    files = []
+    for number in range(int(random.integers(2, 9))):
+        rows, groups = int(random.choice([10, 1000, 100_000])), []
+        for _ in range(int(random.integers(1, 5))):
+            low = random.integers(0, 90, 2).tolist()
+            high = [end + 10 for end in low] if random.random() < 0.5 else [99, 99]
+            stats = {name: ColumnStats(*ends, 0) for name, *ends in zip("ab", low, high, strict=True)}
+            groups.append(RowGroupInfo(rows, rows * 16, columns=stats))
+        files.append(
+            FileInfo(
+                f"d/{number}.parquet",
+                rows * 16 * len(groups),
+                rows * len(groups),
+                schema=pa.schema({"a": pa.int64(), "b": pa.int64()}),
+                traits=PhysicalTraits(leaves=("None INT64 1/0",) * 2),
+                row_groups=tuple(groups),
+            )
+        )
+    plan = plan_clustering(files, Clustering(("a", "b"), "hilbert"), Thresholds(128 * 1024 * 1024, None))
+    paths = [path for each in plan.groups for path in each.paths]
+    assert len(paths) == len(set(paths))
+    assert sorted([*paths, *(file.path for file in plan.untouched)]) == sorted(file.path for file in files)

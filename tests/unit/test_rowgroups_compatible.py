@@ -188,7 +188,7 @@ def test_what_old_dates_mean(one, other, together) -> None:
 
 
 def test_areas() -> None:
-    assert "area" in why_not_together(noted(geo="here"), noted(geo="there"))
+    assert "geo" in why_not_together(noted(geo="here"), noted(geo="there"))
     assert why_not_together(noted(geo="here"), noted(geo="here")) is None
 
 

@@ -24,6 +24,7 @@ from parketto.kernels.rows import FileRows, checked_columns
 from parketto.kernels.sizes import runs
 from parketto.kernels.work import Staging, Worker
 from parketto.plan.limits import MEGABYTE
+from parketto.storage.area import without_area
 
 TransformFunction = Callable[[Any], Any]
 
@@ -138,7 +139,7 @@ def _result_schema(rows: FileRows, result: Any) -> pa.Schema:
             original = rows.schema.field(item.name)
             item = original if _can_become(item.type, original.type) else item
         fields.append(item.with_type(_storable(item.type)).with_nullable(True))
-    kept = {key: value for key, value in (rows.schema.metadata or {}).items() if key != _PANDAS}
+    kept = {key: value for key, value in without_area(rows.schema.metadata).items() if key != _PANDAS}
     return checked_columns(pa.schema(fields, metadata=kept or None))
 
 

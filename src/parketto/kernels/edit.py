@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -19,6 +19,7 @@ from parketto.plan.expressions import Assignment, Predicate, updated
 from parketto.plan.form import Form
 from parketto.plan.pruning import row_groups_may_match
 from parketto.plan.rewrite import FileGroup
+from parketto.storage.area import without_area
 from parketto.storage.footers import FileInfo
 
 
@@ -119,9 +120,10 @@ class EditFile:
         )
 
     def _rewrite(self, worker: Worker, found: Mapping[int, int]) -> Written:
-        output = group_output(FileGroup((self.file,), compression=self.compression), self.operation, ())
-        reader = self._reader(worker)
         changed = frozenset() if self._takes_away else {change.column for change in self.changes or ()}
+        noted = replace(self.file, metadata=without_area(self.file.metadata, changed))
+        output = group_output(FileGroup((noted,), compression=self.compression), self.operation, ())
+        reader = self._reader(worker)
         with reader.open(self.file) as opened, Successor(opened, output, worker, self.compression) as successor:
             for number, group in enumerate(self.file.row_groups):
                 matching = found.get(number, 0)

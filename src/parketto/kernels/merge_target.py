@@ -18,6 +18,7 @@ from parketto.kernels.write import Output, Written
 from parketto.kernels.writer import FileFormat
 from parketto.plan.form import Form, form_of
 from parketto.plan.merge import Change, MergeRules, null_keys, unfilled
+from parketto.storage.area import without_area
 from parketto.storage.clustering import without_record
 from parketto.storage.footers import FileInfo
 
@@ -117,7 +118,11 @@ class MergeTarget:
         first = self.files[0]
         assert first.schema is not None, "files of a target come from a snapshot"
         file_format = FileFormat(
-            first.schema, self.compression, without_record(first.metadata), first.traits, readable_as=first.schema
+            first.schema,
+            self.compression,
+            without_area(without_record(first.metadata)),
+            first.traits,
+            readable_as=first.schema,
         )
         folders = folder_names(self.files, self.form, self.root) if self.form.partition_by else {}
         return Output(self.root, file_format, rows, self.form.partition_by, prefix="merge", folders=folders)

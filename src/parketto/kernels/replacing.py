@@ -18,6 +18,7 @@ from parketto.kernels.work import Worker
 from parketto.kernels.write import Output, Written, write_rows
 from parketto.plan.form import Form
 from parketto.plan.rewrite import FileGroup
+from parketto.storage.area import without_area
 from parketto.storage.footers import FileInfo
 
 Indices = npt.NDArray[np.int64]
@@ -84,8 +85,9 @@ def rewrite_file(file: FileInfo, rewriting: Rewriting, edits: Edits, worker: Wor
     assert file.schema is not None, "files to rewrite come from a snapshot"
     names = [*file.schema.names, *(name for name in rewriting.form.path_only if name not in file.schema.names)]
     reader = logical_reader(worker, file, names, rewriting.form)
-    output = group_output(FileGroup((file,), compression=rewriting.compression), "merge", ())
     changed = rewriting.changed(file.schema.names)
+    noted = replace(file, metadata=without_area(file.metadata, changed))
+    output = group_output(FileGroup((noted,), compression=rewriting.compression), "merge", ())
     spool = _Spool(worker)
     start = 0
     with reader.open(file) as opened, Successor(opened, output, worker) as successor:

@@ -27,6 +27,7 @@ from parketto.plan.form import Form, form_of
 from parketto.plan.pruning import may_match
 from parketto.plan.rewrite import FileGroup
 from parketto.stats import EditStats
+from parketto.storage.area import without_area
 from parketto.storage.footers import FileInfo
 from parketto.storage.hive import PartitionFilter
 
@@ -118,7 +119,8 @@ def _task(
 def _elsewhere(root: str, files: Sequence[FileInfo], file: FileInfo, form: Form, request: EditRequest) -> Output:
     """Files for rows that move to another partition: like the one that they come from."""
     assert file.schema is not None, "files to edit come from a snapshot"
-    same = group_output(FileGroup((file,), compression=request.compression), request.operation, ())
+    noted = replace(file, metadata=without_area(file.metadata, request.changes or ()))
+    same = group_output(FileGroup((noted,), compression=request.compression), request.operation, ())
     return replace(
         same,
         directory=root,

@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from parketto.commit.transaction import Transaction
-from parketto.commit.verify import verify_groups
+from parketto.commit.verify import verify_groups, verify_total
 from parketto.engines.base import GroupResult, ProgressCallback
 from parketto.kernels.work import StagedFile
 from parketto.operations.place import Backups, Place, entries
@@ -86,6 +86,7 @@ class _Rewriting:
             if planner is None:
                 break
             plan = planner(files)
+        verify_total(self._snapshot.files, files)
         remaining = {file.path for file in files}
         retired = entries([file for file in self._snapshot.files if file.path not in remaining])
         self._transaction.commit(list(self._staged.values()), retired)

@@ -15,6 +15,7 @@ from parketto.plan.limits import DEFAULT_CODEC, Thresholds
 from parketto.plan.naming import Naming
 from parketto.plan.rewrite import FileGroup, check_partition_columns, prevailing_codec
 from parketto.stats import WriteStats
+from parketto.storage.area import AREA, without_area
 from parketto.storage.clustering import without_record
 from parketto.storage.footers import FileInfo
 
@@ -50,9 +51,13 @@ def repartition(
 def same_rows(root: str, source: FileRows, columns: tuple[str, ...], codec: str, thresholds: Thresholds) -> Output:
     """Files with exactly the rows of other files: their types, nullability and metadata, in other folders."""
     first = FileGroup((source.files[0],))
+    one_area = len({(file.metadata or {}).get(AREA) for file in source.files}) == 1
+    first_notes, notes = without_record(first.metadata), without_record(source.schema.metadata)
+    if not one_area:
+        first_notes, notes = without_area(first_notes), without_area(notes)
     # Columns of the path come into the files: then Arrow's description of the old schema is no longer true.
-    verbatim = None if source.form.path_only else without_record(first.metadata)
-    schema = source.schema.with_metadata(without_record(source.schema.metadata) or None)
+    verbatim = None if source.form.path_only else first_notes
+    schema = source.schema.with_metadata(notes or None)
     file_format = FileFormat(schema, codec, verbatim, first.traits, readable_as=schema)
     return Output(root, file_format, schema, columns, roll_bytes=thresholds.target_bytes)
 

@@ -206,6 +206,8 @@ def _off_the_curve(
     if chosen:
         new, met = boxes.meeting(chosen)
         groups.append([*met, *new])
+        # Others that are not laid out may be among those that are met.
+        chosen |= {file.path for file in met}
     # Small ones that are not worth more than that are at least put together, among themselves.
     left = [file for file in cell if file.path in again - chosen and _is_small(file, thresholds)]
     if len(left) > 1:

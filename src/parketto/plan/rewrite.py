@@ -19,10 +19,9 @@ from parketto.plan.copying import Copies, Rewrite, copies
 from parketto.plan.limits import DEFAULT_CODEC, CompactionScope, Thresholds, check_columns_exist, check_names
 from parketto.plan.packing import pack
 from parketto.plan.skipping import ColumnReads
+from parketto.rowgroups import OWN_NOTES, reading_rules
 from parketto.storage.clustering import RECORD, Clustering, without_record
 from parketto.storage.footers import FileInfo, PhysicalTraits
-
-_ARROW_SCHEMA = b"ARROW:schema"
 
 Operation = Literal["compact", "optimize"]
 
@@ -102,8 +101,8 @@ class FileGroup:
         merged = dict(self.files[0].metadata or {})
         for file in self.files:
             for key, value in (file.metadata or {}).items():
-                # Arrow's entry describes the types and belongs to the schema: the first file's, or none.
-                if key != _ARROW_SCHEMA:
+                # What says how to read a file belongs to it: the first file's, or none.
+                if key not in OWN_NOTES:
                     merged.setdefault(key, value)
         if self.record is not None:
             return {**merged, RECORD: self.record}
@@ -226,9 +225,11 @@ def check_partition_columns(
 
 
 def cells(files: Iterable[FileInfo], *, by_layout: bool = True) -> list[list[FileInfo]]:
-    """Files that may be put together: one directory, one schema (metadata of files aside), one physical layout.
+    """Files that may be put together: one directory, one schema, one physical layout.
 
-    Files that were laid out with care are not put together with others, nor with those of another layout.
+    Of their metadata only what says how to read a file (the calendar of old dates), or whether to (the area that
+    it covers), counts: it would be wrong for the rows of other files. Files that were laid out with care are not
+    put together with others, nor with those of another layout.
     """
     grouped: dict[tuple[object, ...], list[FileInfo]] = defaultdict(list)
     keys: dict[int, str] = {}
@@ -237,8 +238,12 @@ def cells(files: Iterable[FileInfo], *, by_layout: bool = True) -> list[list[Fil
         if id(schema) not in keys:
             keys[id(schema)] = "" if schema is None else _schema_key(schema)
         layout = file.clustering if by_layout else None
-        grouped[file.directory, keys[id(schema)], file.traits, layout].append(file)
+        grouped[file.directory, keys[id(schema)], file.traits, layout, _rules(file)].append(file)
     return list(grouped.values())
+
+
+def _rules(file: FileInfo) -> tuple[tuple[bytes, object], ...]:
+    return tuple(sorted(reading_rules(file.metadata or {}, temporal=file.traits.has_dates).items()))
 
 
 def prevailing_codec(files: Iterable[FileInfo]) -> str | None:
@@ -264,5 +269,6 @@ def rewrite_plan(
 ) -> RewritePlan:
     """A plan for groups of files; the others stay."""
     rewritten = {file.path for group in groups for file in group}
+    assert len(rewritten) == sum(map(len, groups)), "a file whose rows go into two groups would be there twice"
     untouched = tuple(file for file in files if file.path not in rewritten)
     return RewritePlan(operation, tuple(groups), untouched, clustering, compression)

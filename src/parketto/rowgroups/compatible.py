@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import operator
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from importlib.metadata import PackageNotFoundError, version
 
 from parketto.rowgroups.footer import Footer
@@ -32,6 +32,8 @@ _CALENDAR_KEYS = (
 _AREA_KEY = b"geo"
 # What changed how Spark writes them. It compares versions as texts.
 _SPARK_TURNS = (b"3.0.0", b"3.1.0")
+#: What a file notes about how to read its own values, or whether to read it: these notes hold for no other file.
+OWN_NOTES = frozenset({_ARROW_SCHEMA, _SPARK_VERSION, _AREA_KEY, *_CALENDAR_KEYS})
 _WRITER = re.compile(rb"(.*?)\s+version\s*v?(\d+)\.(\d+)(?:\.(\d+))?")
 # Readers work around what older versions of these did wrong: bounds of text and of unsigned numbers, delta encoded
 # text, compressed pages said not to be.
@@ -85,20 +87,15 @@ def _why_not_metadata(first: Footer, other: Footer, same_arrow_schema: SameArrow
     one, two = first.key_value_metadata, other.key_value_metadata
     if not same_arrow_schema(one.get(_ARROW_SCHEMA), two.get(_ARROW_SCHEMA)):
         return "Arrow's notes on the schema differ"
-    if one.get(_AREA_KEY) != two.get(_AREA_KEY):
-        return "notes on the area that they cover differ"
-    if any(leaf.temporal for leaf in first.leaves):
-        for entry in _CALENDAR_KEYS:
-            # An empty entry says as much as none with a value: Spark asks whether it is there.
-            if (entry in one) != (entry in two) or one.get(entry) != two.get(entry):
-                return f"{entry.decode()!r} differs, and with it what dates mean"
-        if _spark_turn(first) != _spark_turn(other):
-            return f"{_SPARK_VERSION.decode()!r} differs so much that dates mean something else"
+    temporal = any(leaf.temporal for leaf in first.leaves)
+    mine, theirs = reading_rules(one, temporal=temporal), reading_rules(two, temporal=temporal)
+    for name in sorted(mine.keys() | theirs.keys()):
+        if mine.get(name) != theirs.get(name):
+            return f"their notes on {name.decode()!r} differ, and with them how files are read"
     if first.unknown_fields != other.unknown_fields:
         return "their footers say different things that this version does not know"
-    mine, theirs = first.column_orders, other.column_orders
     # Bounds without a declared order can be left out; those in another one could not even be told apart.
-    if mine is not None and theirs is not None and mine != theirs:
+    if None not in (first.column_orders, other.column_orders) and first.column_orders != other.column_orders:
         return "their bounds are in different orders"
     return None
 
@@ -119,9 +116,24 @@ def _why_not_writers(first: Footer, other: Footer) -> str | None:
     return None
 
 
-def _spark_turn(footer: Footer) -> int | None:
-    text = footer.key_value_metadata.get(_SPARK_VERSION)
-    return None if text is None else sum(text >= turn for turn in _SPARK_TURNS)
+def reading_rules(notes: Mapping[bytes, bytes | None], *, temporal: bool) -> dict[bytes, object]:
+    """What notes of a file say about how it is read. Files in which that differs cannot become one file.
+
+    Args:
+        notes: The file's key-value metadata.
+        temporal: Whether it has dates or timestamps; to others no calendar matters.
+
+    >>> reading_rules({b"org.apache.spark.version": b"2.4.8", b"pandas": b"{}"}, temporal=True)
+    {b'org.apache.spark.version': 0}
+    """
+    # An empty entry says something, too: Spark asks whether it is there.
+    rules: dict[bytes, object] = {
+        entry: notes[entry] for entry in (_AREA_KEY, *(_CALENDAR_KEYS if temporal else ())) if entry in notes
+    }
+    version_text = notes.get(_SPARK_VERSION) if temporal else None
+    if version_text is not None:
+        rules[_SPARK_VERSION] = sum(version_text >= turn for turn in _SPARK_TURNS)
+    return rules
 
 
 def _writer(created_by: bytes | None) -> tuple[bytes, tuple[int, int, int]] | None:

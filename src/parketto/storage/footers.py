@@ -64,6 +64,11 @@ class PhysicalTraits(NamedTuple):
     utc_times: bool = False
     leaves: tuple[str, ...] = ()
 
+    @property
+    def has_dates(self) -> bool:
+        """Whether there are dates or timestamps, in whatever form."""
+        return any(leaf.startswith(("Date ", "Timestamp ")) or " INT96 " in leaf for leaf in self.leaves)
+
 
 STANDARD_LAYOUT = PhysicalTraits()
 
