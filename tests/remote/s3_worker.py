@@ -1,4 +1,4 @@
-"""Another process on a dataset in S3: one that adds rows again and again, or one that dies in the middle of a compaction."""
+"""Another process on a dataset in S3: one that adds rows, or one that dies in the middle of a compaction."""
 
 from __future__ import annotations
 

@@ -174,11 +174,12 @@ class LeaseLock:
 
     @staticmethod
     def _take(store: Store, path: str, owner: str, seconds: float) -> bool:
-        store.make_dirs(path.rpartition("/")[0])
         try:
             store.create(path, _lease(owner, seconds))
         except FileNotFoundError:
-            return False  # the folder was tidied away between the two calls: the next attempt makes it anew
+            # There is no such folder, or it has just been tidied away: the next attempt finds it.
+            store.make_dirs(path.rpartition("/")[0])
+            return False
         except FileExistsError:
             current = _read_lease(store, path)
             # A request whose answer was lost is repeated, and then finds what it has made itself.
