@@ -100,6 +100,8 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 
 def _group(item: pytest.Item) -> str | None:
     """Tests that share one Spark are run by one process; those that start others of their own by another one."""
+    if "test_s3.py" in item.nodeid:  # one server for all of them, and one for the test with the shared Spark
+        return "spark" if "spark" in getattr(item, "fixturenames", ()) else "s3"
     if any(name in item.nodeid for name in ("tests/remote/", "test_documents", "test_spark_handler")):
         return "other sparks"
     return "spark" if "spark" in item.nodeid.lower() or "spark" in getattr(item, "fixturenames", ()) else None

@@ -174,14 +174,16 @@ class LeaseLock:
 
     @staticmethod
     def _take(store: Store, path: str, owner: str, seconds: float) -> bool:
-        store.make_dirs(path.rpartition("/")[0])
         try:
             store.create(path, _lease(owner, seconds))
         except FileNotFoundError:
-            return False  # the folder was tidied away between the two calls: the next attempt makes it anew
+            # There is no such folder, or it has just been tidied away: the next attempt finds it.
+            store.make_dirs(path.rpartition("/")[0])
+            return False
         except FileExistsError:
             current = _read_lease(store, path)
-            if current is None or current["expires"] > time.time():
+            # A request whose answer was lost is repeated, and then finds what it has made itself.
+            if current is None or (current["owner"] != owner and current["expires"] > time.time()):
                 return False
             store.write(path, _lease(owner, seconds))
         time.sleep(_POLL_SECONDS)  # whoever else takes it at this moment writes too; the last one has it

@@ -16,6 +16,7 @@ from typing import IO, Any
 
 import pyarrow as pa
 from fsspec import AbstractFileSystem
+from fsspec.dircache import DirCache
 
 from parketto.storage.locks import LeaseLock, Lock, ProcessLock
 
@@ -63,6 +64,7 @@ class Store:
 
     def __init__(self, fs: AbstractFileSystem) -> None:
         self.fs = fs
+        _forget_listings(fs)
 
     def __reduce__(self) -> tuple[Any, ...]:
         # On its way to another process: there the same kind of store is opened over the same filesystem.
@@ -139,7 +141,12 @@ class Store:
         """Make a small file, or raise FileExistsError if it is there already."""
         if self.stat(path) is not None:
             raise FileExistsError(path)
-        self.fs.pipe_file(path, content, mode="create")
+        try:
+            self.fs.pipe_file(path, content, mode="create")
+        except OSError as error:
+            if _was_overtaken(error):
+                raise FileExistsError(path) from error
+            raise
 
     def copy(self, source: str, destination: str) -> None:
         """Copy one file, replacing the destination."""
@@ -241,6 +248,25 @@ class Store:
         if isinstance(version, dt.datetime):  # a filesystem may list a number where it stats a datetime
             version = version.timestamp()
         return FileEntry(path, int(info["size"]), f"{info['size']}:{version}")
+
+
+def _forget_listings(fs: AbstractFileSystem) -> None:
+    """Have a filesystem ask anew each time: what it remembers of a folder hides what others do there.
+
+    That goes for everybody who uses it: a memory would not notice what engines and other processes change, either.
+    """
+    cache, inner = getattr(fs, "dircache", None), getattr(fs, "fs", None)
+    if isinstance(cache, DirCache) and cache.use_listings_cache:
+        cache.use_listings_cache = False
+        cache.clear()
+    if isinstance(inner, AbstractFileSystem):  # in front of another one, as caches are
+        _forget_listings(inner)
+
+
+def _was_overtaken(error: OSError) -> bool:
+    """Whether a file was not made because somebody else made it first; not every service names the condition."""
+    answer = getattr(error.__cause__, "response", None) or {}
+    return answer.get("ResponseMetadata", {}).get("HTTPStatusCode") in (409, 412)
 
 
 class MemoryStore(Store):

@@ -1,0 +1,417 @@
+"""Datasets in S3: a server in another process, and nothing of it in this one but s3fs."""
+
+from __future__ import annotations
+
+import hashlib
+import itertools
+import json
+import re
+import signal
+import socket
+import subprocess
+import sys
+import time
+import urllib.request
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from conftest import Place
+from helpers import oracle
+from parketto import CommitConflict, Dataset
+from parketto.commit.transaction import Transaction
+from parketto.errors import LockTimeout
+from parketto.storage.opening import open_store
+
+s3fs = pytest.importorskip("s3fs")
+
+from botocore.exceptions import ClientError  # noqa: E402 - comes with s3fs
+from s3_worker import DEATHS, batch, options  # noqa: E402
+from s3fs.errors import translate_boto_error  # noqa: E402
+
+WORKER = str(Path(__file__).with_name("s3_worker.py"))
+BUCKET = "lake"
+_numbers = itertools.count()
+
+
+@dataclass(frozen=True)
+class Server:
+    """An S3 server, and what it has been asked for."""
+
+    endpoint: str
+    log: Path
+
+    def filesystem(self, **more: Any) -> Any:
+        return s3fs.S3FileSystem(key="testing", secret="testing", endpoint_url=self.endpoint, **more)
+
+    def position(self) -> int:
+        return self.log.stat().st_size
+
+    def requests(self, since: int) -> list[tuple[str, str, int]]:
+        """Method, path and status of every request after a position in the log."""
+        text = re.sub(r"\x1b\[\d+m", "", self.log.read_bytes()[since:].decode())
+        found = re.findall(r'"([A-Z]+) (\S+) HTTP/[\d.]+" (\d+)', text)
+        return [(method, path, int(status)) for method, path, status in found]
+
+
+@pytest.fixture(scope="module")
+def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
+    pytest.importorskip("moto")
+    log = tmp_path_factory.mktemp("s3") / "requests.log"
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port = probe.getsockname()[1]
+    with log.open("wb") as sink:
+        process = subprocess.Popen(
+            [sys.executable, "-m", "moto.server", "-H", "127.0.0.1", "-p", str(port)], stdout=sink, stderr=sink
+        )
+    found = Server(f"http://127.0.0.1:{port}", log)
+    try:
+        deadline = time.monotonic() + 60
+        while True:
+            try:
+                with urllib.request.urlopen(f"{found.endpoint}/moto-api/", timeout=5):
+                    break
+            except OSError:
+                assert process.poll() is None, log.read_text()
+                assert time.monotonic() < deadline, "the server does not answer"
+                time.sleep(0.1)
+        found.filesystem().mkdir(BUCKET)
+        yield found
+    finally:
+        process.kill()
+        process.wait()
+
+
+@dataclass
+class S3Place(Place):
+    """A dataset in S3, looked at through a filesystem that remembers nothing."""
+
+    server: Any = None
+
+    def dataset(self, engine: Any = "pyarrow", **more: Any) -> Dataset:
+        return Dataset(f"s3://{self.root}", engine, storage_options=options(self.server.endpoint), **more)
+
+    def left_behind(self) -> list[str]:
+        """Objects beside the dataset, and uploads that nobody has finished."""
+        parent = self.root.rpartition("/")[0]
+        beside = [path for path in self.fs.find(parent) if not path.startswith(f"{self.root}/")]
+        uploads = self.fs.call_s3("list_multipart_uploads", Bucket=BUCKET, Prefix=f"{parent.partition('/')[2]}/")
+        return beside + [upload["Key"] for upload in uploads.get("Uploads", [])]
+
+    def row_groups(self) -> Counter[tuple[int, str]]:
+        """The rows and the very bytes of every row group."""
+        return Counter(
+            group for path in oracle.data_files(self.root, self.fs) for group in row_groups(self.fs, path)
+        )
+
+
+def row_groups(fs: Any, path: str) -> Iterator[tuple[int, str]]:
+    content = fs.cat_file(path)
+    footer = pq.ParquetFile(pa.BufferReader(content)).metadata
+    for number in range(footer.num_row_groups):
+        group, digest = footer.row_group(number), hashlib.sha256()
+        for column in map(group.column, range(group.num_columns)):
+            start = column.dictionary_page_offset or column.data_page_offset
+            digest.update(content[start : start + column.total_compressed_size])
+        yield group.num_rows, digest.hexdigest()
+
+
+@pytest.fixture
+def s3(server: Server) -> S3Place:
+    fs = server.filesystem(use_listings_cache=False)
+    return S3Place(f"{BUCKET}/test-{next(_numbers)}/events", fs, server=server)
+
+
+@pytest.fixture(params=["pyarrow", "duckdb"])
+def local_engine(request: pytest.FixtureRequest) -> str:
+    return str(request.param)
+
+
+def events(rows: int, seed: int = 0) -> pa.Table:
+    random = np.random.default_rng(seed)
+    return pa.table(
+        {
+            "id": np.arange(rows) + seed * rows,
+            "x": random.random(rows),
+            "kind": pa.array(np.array(["a", "b", "c"])[random.integers(0, 3, rows)]),
+        }
+    )
+
+
+def pylist(*tables: pa.Table) -> Counter[str]:
+    return Counter(f" {row!r}" for table in tables for row in table.to_pylist())
+
+
+def test_rows_written_are_read(s3: S3Place, local_engine: str) -> None:
+    dataset = s3.dataset(local_engine)
+    dataset.write(events(500, 0))
+    dataset.write(events(500, 1), max_rows_per_file=200)
+    assert len(s3.files()) == 4
+    assert s3.rows() == pylist(events(500, 0), events(500, 1))
+    assert dataset.read().sort_by("id").equals(pa.concat_tables([events(500, 0), events(500, 1)]))
+    assert s3.left_behind() == []
+
+
+@pytest.mark.parametrize(
+    ("local_engine", "rewrite"),
+    [("pyarrow", "copy"), ("pyarrow", "encode"), ("duckdb", "auto")],
+)
+def test_compaction(s3: S3Place, local_engine: str, rewrite: Any) -> None:
+    # Row groups that are worth keeping, and together more than one part of an upload.
+    tables = {f"{number}.parquet": events(120_000, number) for number in range(4)}
+    s3.write_files(tables, row_group_size=40_000)
+    groups = s3.row_groups()
+    since = s3.server.position()
+    stats = s3.dataset(local_engine).compact(target_mb_per_file=100, rewrite=rewrite)
+    requests = s3.server.requests(since)
+    assert (stats["before_file_count"], stats["after_file_count"]) == (4, 1)
+    (path,) = oracle.data_files(s3.root, s3.fs)
+    assert s3.fs.size(path) > 5 * 2**20
+    assert oracle.read_file(path, s3.fs).equals(pa.concat_tables(tables.values()))
+    assert (s3.row_groups() == groups) == (rewrite != "encode")
+    parts = [request for request in requests if request[0] == "PUT" and "partNumber=" in request[1]]
+    assert len(parts) >= 2, "not uploaded in parts"
+    whole = [path for method, path, status in requests if (method, status) == ("GET", 200) and "?list" not in path]
+    assert not any(".parquet" in path for path in whole), "read as a whole"
+    assert s3.left_behind() == []
+
+
+def test_footers_are_read_by_range(s3: S3Place, caplog: pytest.LogCaptureFixture) -> None:
+    s3.write_files({"one.parquet": events(400_000)}, row_group_size=100_000)
+    size = s3.fs.size(f"{s3.root}/one.parquet")
+    assert size > 5 * 2**20
+    with caplog.at_level("DEBUG", logger="s3fs"):
+        (file,) = s3.dataset().files()
+    ranges = [
+        (int(start), int(end))
+        for record in caplog.records
+        for start, end in re.findall(r"'Range': 'bytes=(\d+)-(\d+)'", record.getMessage())
+    ]
+    assert file.num_rows == 400_000
+    assert ranges
+    assert sum(end - start for start, end in ranges) < 2**20 < size
+
+
+def test_requests_of_a_compaction_by_copying(s3: S3Place) -> None:
+    s3.write_files({f"{number:02}.parquet": events(40_000, number) for number in range(20)})
+    since = s3.server.position()
+    s3.dataset().compact(target_mb_per_file=100, rewrite="copy")
+    requests = s3.server.requests(since)
+    of_files = Counter(method for method, path, _ in requests if re.search(r"/\d\d\.parquet", path))
+    # For each file its end, its footer once more and its bytes; whether it is still the same; and its removal.
+    assert of_files["GET"] <= 3 * 20
+    assert of_files["HEAD"] <= 2 * 20
+    assert of_files["DELETE"] == 20
+    assert len(requests) < 250, Counter(method for method, *_ in requests)
+
+
+def test_clustering(s3: S3Place, local_engine: str) -> None:
+    tables = {f"{number}.parquet": events(20_000, number) for number in range(3)}
+    s3.write_files(tables)
+    stats = s3.dataset(local_engine).optimize(["x", "id"], target_mb_per_file=10, curve="hilbert")
+    assert stats["after_file_count"] == len(s3.files())
+    assert s3.rows() == pylist(*tables.values())
+    with s3.fs.open(oracle.data_files(s3.root, s3.fs)[0]) as file:
+        assert b"hilbert" in pq.ParquetFile(file).metadata.metadata[b"parketto.clustering"]
+    assert s3.left_behind() == []
+
+
+def test_edits_keep_row_groups_without_affected_rows(s3: S3Place, local_engine: str) -> None:
+    table = events(8_000)
+    s3.write_files({"one.parquet": table.slice(0, 4_000), "two.parquet": table.slice(4_000)}, row_group_size=1_000)
+    groups = s3.row_groups()
+    dataset = s3.dataset(local_engine)
+    dataset.delete("id BETWEEN 1500 AND 1599")
+    dataset.update("id = 2500", {"kind": "z"})
+    ids = np.arange(8_000)
+    expected = table.filter(pa.array((ids < 1500) | (ids > 1599))).to_pylist()
+    for row in expected:
+        row["kind"] = "z" if row["id"] == 2500 else row["kind"]
+    assert s3.rows() == Counter(f" {row!r}" for row in expected)
+    assert sum((groups & s3.row_groups()).values()) == 6
+    assert "two.parquet" in s3.files()
+    assert s3.left_behind() == []
+
+
+def test_upsert_and_repartition(s3: S3Place, local_engine: str) -> None:
+    s3.write_files({f"{number}.parquet": events(1_000, number) for number in range(3)})
+    dataset = s3.dataset(local_engine)
+    fresh = events(500, 5)  # 2500 to 2999: there already; and as many again that are not
+    source = pa.concat_tables([fresh, events(500, 6)])
+    dataset.merge(source, "id")
+    kept = [events(1_000, 0), events(1_000, 1), events(1_000, 2).slice(0, 500)]
+    assert s3.rows() == pylist(*kept, source)
+    dataset.repartition("kind")
+    assert {path.partition("/")[0] for path in s3.files()} == {"kind=a", "kind=b", "kind=c"}
+    placed = [row for table in (*kept, source) for row in table.to_pylist()]
+    assert s3.rows() == Counter(f"/kind={row['kind']} {row!r}" for row in placed)
+    assert s3.left_behind() == []
+
+
+def test_backups_bring_back_what_was_there(s3: S3Place) -> None:
+    s3.write_files({f"{number}.parquet": events(100, number) for number in range(3)})
+    state = s3.state()
+    dataset = s3.dataset()
+    backups = f"s3://{BUCKET}/backups-{next(_numbers)}"
+    stats = dataset.delete("id < 150", backup=backups)
+    assert sum(s3.rows().values()) == 150
+    dataset.restore(stats["backup_path"])
+    assert s3.state() == state
+    assert s3.left_behind() == []
+
+
+def test_files_of_others_are_seen(s3: S3Place) -> None:
+    """What a filesystem remembers of a folder is not what is in it."""
+    s3.write_files({"one.parquet": events(100, 0)})
+    dataset = s3.dataset()
+    assert dataset.read().num_rows == 100
+    s3.write_files({"two.parquet": events(100, 1)})
+    s3.write_files({"one.parquet": events(50, 2)})
+    assert dataset.read().num_rows == 150
+    dataset.compact()
+    assert s3.rows() == pylist(events(50, 2), events(100, 1))
+
+
+@pytest.mark.parametrize("how", ["options", "filesystem"])
+def test_conflicting_writers(s3: S3Place, how: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    s3.write_files({f"{number}.parquet": events(100, number) for number in range(3)})
+    chosen = {
+        "options": {"storage_options": options(s3.server.endpoint)},
+        "filesystem": {"filesystem": s3.server.filesystem()},
+    }[how]
+    slow = Dataset(f"s3://{s3.root}", "pyarrow", **chosen)
+    slow.files()
+    other = Dataset(s3.root, "pyarrow", filesystem=s3.server.filesystem(max_concurrency=3))
+    commit = Transaction.commit
+
+    def overtaken(self: Transaction, *args: Any, **more: Any) -> None:
+        monkeypatch.setattr(Transaction, "commit", commit)
+        other.compact()
+        commit(self, *args, **more)
+
+    monkeypatch.setattr(Transaction, "commit", overtaken)
+    with pytest.raises(CommitConflict):
+        slow.delete("id < 100")
+    assert s3.rows() == pylist(*(events(100, number) for number in range(3)))
+    assert s3.left_behind() == []
+
+
+def test_a_lease_keeps_others_out(s3: S3Place) -> None:
+    mine, theirs = (
+        Dataset(s3.root, "pyarrow", filesystem=s3.server.filesystem(max_concurrency=number))._place.workspace
+        for number in (3, 4)
+    )
+    with mine.locked():
+        with pytest.raises(LockTimeout), theirs.locked(timeout=0.3):
+            pass
+        store, path = open_store(mine.path, s3.server.filesystem(max_concurrency=5))
+        with pytest.raises(FileExistsError):
+            store.create(f"{path}/lock", b"")
+    with theirs.locked(timeout=5):
+        pass
+    assert s3.left_behind() == []
+
+
+def test_only_one_of_many_makes_a_file(s3: S3Place, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The store itself says who was first, not the look before."""
+    store, path = open_store(f"{s3.root}/lock", s3.server.filesystem())
+    store.create(path, b"first")
+    monkeypatch.setattr(store, "stat", lambda path: None)
+    with pytest.raises(FileExistsError):
+        store.create(path, b"second")
+    assert s3.fs.cat_file(path) == b"first"
+
+
+@pytest.mark.parametrize(("code", "status"), [("PreconditionFailed", 412), ("ConditionalRequestConflict", 409)])
+def test_services_that_do_not_say_which_condition_failed(s3: S3Place, code: str, status: int) -> None:
+    store, path = open_store(f"{s3.root}/lock", s3.server.filesystem(skip_instance_cache=True))
+    said = {"Error": {"Code": code, "Message": "no"}, "ResponseMetadata": {"HTTPStatusCode": status}}
+
+    def refuse(*_: object, **__: object) -> None:
+        raise translate_boto_error(ClientError(said, "PutObject"))
+
+    store.fs.pipe_file = refuse
+    with pytest.raises(FileExistsError):
+        store.create(path, b"mine")
+    assert store.try_lock(path) is None
+
+
+def test_a_lease_whose_answer_was_lost_is_ours(s3: S3Place) -> None:
+    """The request is repeated, and finds what the first one has made."""
+    store, path = open_store(f"{s3.root}/lock", s3.server.filesystem(skip_instance_cache=True))
+    pipe_file = store.fs.pipe_file
+
+    def twice(path: str, content: bytes, **more: Any) -> None:
+        pipe_file(path, content, **more)
+        if more:
+            pipe_file(path, content, **more)
+
+    store.fs.pipe_file = twice
+    lock = store.try_lock(path)
+    assert lock is not None
+    lock.release()
+    assert s3.fs.find(s3.root) == []
+
+
+def work(s3: S3Place, what: str, *arguments: object) -> subprocess.Popen[bytes]:
+    return subprocess.Popen(
+        [sys.executable, WORKER, what, s3.server.endpoint, f"s3://{s3.root}", *map(str, arguments)]
+    )
+
+
+def test_processes_that_write_at_once(s3: S3Place) -> None:
+    worker = work(s3, "append", 0, 2)
+    dataset = s3.dataset()
+    while worker.poll() is None and not s3.fs.find(s3.root.rpartition("/")[0]):
+        time.sleep(0.1)  # until it is at work
+    for number in (2, 3):
+        dataset.write(batch(number))
+    assert worker.wait(timeout=60) == 0
+    assert s3.rows() == pylist(*map(batch, range(4)))
+    assert s3.left_behind() == []
+
+
+def test_killed_processes_lose_nothing(s3: S3Place, count_crash_points: Any) -> None:
+    places = {moment: S3Place(f"{s3.root}-{moment}/events", s3.fs, server=s3.server) for moment in DEATHS}
+    tables = {f"{number}.parquet": batch(number) for number in range(5)}
+    for place in places.values():
+        place.write_files(tables)
+    workers = {moment: work(place, "die", moment) for moment, place in places.items()}
+    for moment, place in places.items():
+        assert workers[moment].wait(timeout=60) == -signal.SIGKILL, moment
+        leases = [path for path in place.left_behind() if path.endswith(("/lock", "/alive"))]
+        assert leases, moment
+        for path in leases:  # a minute later
+            lease = json.loads(place.fs.cat_file(path))
+            assert lease["expires"] > time.time()
+            place.fs.pipe_file(path, json.dumps(lease | {"expires": time.time() - 1}).encode())
+        recovery = place.dataset().recover()
+        assert recovery.action == ("none" if moment == "staging" else "completed"), moment
+        assert recovery, moment
+        assert len(place.files()) == (5 if moment == "staging" else 1), moment
+        assert place.rows() == pylist(*tables.values()), moment
+        assert place.left_behind() == [], moment
+    count_crash_points(len(places))
+
+
+def test_on_spark(s3: S3Place, spark: Any) -> None:
+    tables = {f"{number}.parquet": events(40_000, number) for number in range(3)}
+    s3.write_files(tables)
+    groups = s3.row_groups()
+    dataset = s3.dataset("spark", spark=spark)
+    dataset.compact(target_mb_per_file=100)
+    assert len(s3.files()) == 1
+    assert s3.row_groups() == groups
+    dataset.delete("id >= 1000")
+    dataset.merge(events(500, 1), "id")
+    assert s3.rows() == pylist(events(40_000, 0).slice(0, 500), events(500, 1))
+    assert dataset.read().num_rows == 1_000
+    assert s3.left_behind() == []
