@@ -280,16 +280,12 @@ def test_files_of_others_are_seen(s3: S3Place) -> None:
     assert s3.rows() == pylist(events(50, 2), events(100, 1))
 
 
-@pytest.mark.parametrize("how", ["options", "filesystem"])
-def test_conflicting_writers(s3: S3Place, how: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_conflicting_writers(s3: S3Place, monkeypatch: pytest.MonkeyPatch) -> None:
     s3.write_files({f"{number}.parquet": events(100, number) for number in range(3)})
-    chosen = {
-        "options": {"storage_options": options(s3.server.endpoint)},
-        "filesystem": {"filesystem": s3.server.filesystem()},
-    }[how]
-    slow = Dataset(f"s3://{s3.root}", "pyarrow", **chosen)
+    slow, other = (
+        Dataset(s3.root, "pyarrow", filesystem=s3.server.filesystem(max_concurrency=number)) for number in (6, 7)
+    )
     slow.files()
-    other = Dataset(s3.root, "pyarrow", filesystem=s3.server.filesystem(max_concurrency=3))
     commit = Transaction.commit
 
     def overtaken(self: Transaction, *args: Any, **more: Any) -> None:

@@ -42,7 +42,8 @@ class Dataset(EditableDataset):
         path: The directory, local or a URL such as `s3://bucket/events`.
         engine: What carries the operations out: `"spark"` (the default, unless the environment variable
             PARKETTO_ENGINE names another), `"duckdb"`, `"pyarrow"`, or an engine that you have made yourself.
-        filesystem: An fsspec filesystem, if the path alone does not say which.
+        filesystem: An fsspec filesystem, if the path alone does not say which. Its cache of listings is switched
+            off, because that would hide what other processes do.
         storage_options: Where the files are (`AwsStorageOptions`, `StorageOptions`, …), or plain options for the
             filesystem that the path names.
         journal: A folder to keep the journal and staged files in, on the same filesystem; by default beside
