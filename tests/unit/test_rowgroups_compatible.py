@@ -166,7 +166,7 @@ SPARK = {"org__apache__spark__version": "4.0.1"}
         (SPARK, {"org__apache__spark__version": "3.5.0"}, True),
         (SPARK, {"org__apache__spark__version": "2.4.8"}, False),
         (SPARK, {"org__apache__spark__version": "3.0.3"}, False),
-        (SPARK, {}, False),
+        (SPARK, {}, True),
         (SPARK, SPARK | {"org__apache__spark__legacyDateTime": ""}, False),
         (SPARK, SPARK | {"org__apache__spark__legacyINT96": ""}, False),
         (

@@ -131,7 +131,8 @@ def reading_rules(notes: Mapping[bytes, bytes | None], *, temporal: bool) -> dic
         entry: notes[entry] for entry in (_AREA_KEY, *(_CALENDAR_KEYS if temporal else ())) if entry in notes
     }
     version_text = notes.get(_SPARK_VERSION) if temporal else None
-    if version_text is not None:
+    # Since the last turn Spark reads its own files as it reads those of everybody else.
+    if version_text is not None and version_text < _SPARK_TURNS[-1]:
         rules[_SPARK_VERSION] = sum(version_text >= turn for turn in _SPARK_TURNS)
     return rules
 
