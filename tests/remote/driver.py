@@ -42,7 +42,7 @@ class SlowSpark(SparkEngine):
 
     def rewrite(self, plan: RewritePlan, context: Context) -> list[GroupResult]:
         print("working", flush=True)
-        tasks = [SlowRewrite(group, plan.operation, plan.order_by, self.marks) for group in plan.groups]
+        tasks = [SlowRewrite(group, plan.operation, plan.clustering, self.marks) for group in plan.groups]
         return [GroupResult(g, s) for g, s in zip(plan.groups, self.run(tasks, context), strict=True)]
 
 
