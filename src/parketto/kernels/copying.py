@@ -59,18 +59,20 @@ def copy_files(group: FileGroup, output: Output, worker: Worker) -> tuple[Staged
     with copier(output, worker) as writer:
         for file, copies in zip(group.files, group.copies, strict=True):
             with reader.open(file) as opened:
-                for number in _copied_or_not(opened, copies, group.compression, writer, worker):
-                    for batch in worker.until_cancelled(opened.rows(number)):
-                        writer.write(batch)
-                    if group.keeps_row_groups:
-                        writer.cut()
+                for numbers in _copied_or_not(opened, copies, group.compression, writer, worker):
+                    # Where row groups stay as they are, each is read for itself; else all at once.
+                    for some in ([number] for number in numbers) if group.keeps_row_groups else [numbers]:
+                        for batch in worker.until_cancelled(opened.rows(*some)):
+                            writer.write(batch)
+                        if group.keeps_row_groups:
+                            writer.cut()
     return tuple(writer.staged)
 
 
 def _copied_or_not(
     opened: OpenFile, copies: Sequence[bool], codec: str | None, writer: SplicingWriter, worker: Worker
-) -> Iterator[int]:
-    """Copy what is to be copied; the numbers of the row groups whose rows are to be written, in their turn."""
+) -> Iterator[list[int]]:
+    """Copy what is to be copied; the numbers of row groups whose rows are to be written, run by run."""
     footer = _footer(opened, copies)
     wanted = [
         footer is not None and copied and (codec is None or has_codec(footer.row_groups[number], codec))
@@ -86,7 +88,7 @@ def _copied_or_not(
                 pass
             else:
                 continue
-        yield from numbers
+        yield numbers
 
 
 def _footer(opened: OpenFile, copies: Sequence[bool]) -> Footer | None:

@@ -75,20 +75,22 @@ class BatchReader:
         with source:
             yield OpenFile(self, file, source)
 
-    def _batches(self, parquet: pq.ParquetFile, number: int) -> Iterator[pa.RecordBatch]:
-        group = parquet.metadata.row_group(number)
-        if group.num_rows == 0:
+    def _batches(self, parquet: pq.ParquetFile, numbers: Sequence[int]) -> Iterator[pa.RecordBatch]:
+        groups = [parquet.metadata.row_group(number) for number in numbers]
+        filled = [number for number, group in zip(numbers, groups, strict=True) if group.num_rows]
+        if not filled:
             return
+        size, count = sum(group.total_byte_size for group in groups), sum(group.num_rows for group in groups)
         whole = parquet.schema_arrow.names == self._names
         columns = None if whole else self._names
         if self._row_bytes is None:
-            probe = next(parquet.iter_batches(_PROBE_ROWS, row_groups=[number], columns=columns))
+            probe = next(parquet.iter_batches(_PROBE_ROWS, row_groups=filled[:1], columns=columns))
             self._row_bytes = self._width(self._exact(probe))
         # Waking other threads up takes longer than to decode a few rows.
-        threads = self._use_threads and group.total_byte_size >= _WORTH_THREADS
-        width = max(self._row_bytes, group.total_byte_size / group.num_rows if whole else 0, 1)
+        threads = self._use_threads and size >= _WORTH_THREADS
+        width = max(self._row_bytes, size / count if whole else 0, 1)
         rows = int(min(max(self._batch_bytes / width, _MIN_BATCH_ROWS), _MAX_BATCH_ROWS))
-        for found in parquet.iter_batches(rows, row_groups=[number], columns=columns, use_threads=threads):
+        for found in parquet.iter_batches(rows, row_groups=filled, columns=columns, use_threads=threads):
             batch = self._exact(found)
             self._row_bytes = max(self._row_bytes, self._width(batch))
             self._widths[tuple(self._names)] = self._row_bytes
@@ -112,17 +114,18 @@ class OpenFile:
         self._parquet: pq.ParquetFile | None = None
         self._seconds: pq.ParquetFile | None = None
 
-    def rows(self, number: int) -> Iterator[pa.RecordBatch]:
-        """The rows of a row group."""
+    def rows(self, *numbers: int) -> Iterator[pa.RecordBatch]:
+        """The rows of row groups. Small ones are best read together: to ask for each takes longer than to read."""
         with naming(self.file.path):
             if self._parquet is None:
                 # Without pre-buffering only the pages in use are held, not whole column chunks.
                 self._parquet = pq.ParquetFile(self.source, pre_buffer=False, buffer_size=_READ_BUFFER, **_CHECKED)
-            if number >= self._parquet.num_row_groups:
+            if max(numbers, default=0) >= self._parquet.num_row_groups:
                 raise UnreadableFile(self.file.path, "it has changed while it was read")
             if self.file.traits.int96_timestamps:
-                self._refuse_far_timestamps(number)
-            yield from self._reader._batches(self._parquet, number)
+                for number in numbers:
+                    self._refuse_far_timestamps(number)
+            yield from self._reader._batches(self._parquet, numbers)
 
     def _refuse_far_timestamps(self, number: int) -> None:
         """Arrow decodes INT96 to nanoseconds, and years before 1677 or after 2262 silently become others."""
