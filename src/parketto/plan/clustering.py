@@ -42,7 +42,7 @@ _ROW_GROUPS_PER_FILE = 8
 _ROOM = 0.87
 
 # How far a curve stays behind the ideal of n ** (-1/d), measured on evenly spread data.
-_CURVE_FACTORS = {"hilbert": 1.18, "zorder": 1.5}
+_CURVE_FACTORS = {"hilbert": 1.1, "zorder": 1.25}
 # Files are rewritten only if queries on them then read this much less.
 _MIN_GAIN = 0.1
 # More than that, up to a half, if less than a fifth of what is rewritten is new.
@@ -290,7 +290,7 @@ def expected_range(clustering: Clustering, row_groups: float, position: int = 0)
     """What share of so many row groups a range of 1 % of one of the columns reads, if values are spread evenly.
 
     >>> round(expected_range(Clustering(("a", "b"), "hilbert"), 64), 3)
-    0.158
+    0.148
     """
     return min(1.0, _expected_point(clustering, row_groups, position) + RANGE)
 
