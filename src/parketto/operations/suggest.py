@@ -96,6 +96,10 @@ def suggest(
             "none of the queries has a column that rows can be laid out by: it must be in the files, not only in "
             "their paths, and of a type that can be ordered"
         )
+    if not any(file.num_rows for file in files):
+        nothing = {query.text: 0.0 for query in asked}
+        distinct = dict.fromkeys(candidates, 0)
+        return Advice(suggestions=[], reads_now=0.0, reads_now_by_query=nothing, distinct_values=distinct)
     sample = _sample(place, files, candidates, progress)
     rows, size = sum(file.num_rows for file in files), sum(file.size_bytes for file in files)
     count = math.ceil(rows / max(1, row_group_rows(rows, size, rows, thresholds.target_bytes)))
