@@ -6,7 +6,6 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from functools import cached_property
-from types import TracebackType
 from typing import IO
 
 import pyarrow as pa
@@ -15,7 +14,7 @@ import pyarrow.types as pat
 
 from parketto.errors import FooterError, ParkettoError
 from parketto.kernels.sizes import hardly_repeats
-from parketto.kernels.waiting import WaitingRows
+from parketto.kernels.waiting import StagedWriter, WaitingRows
 from parketto.kernels.work import StagedFile
 from parketto.kernels.writer import FileFormat
 from parketto.rowgroups import Footer, RowGroupAppender, read_footer, why_not_together
@@ -33,7 +32,7 @@ class DoNotMix(ParkettoError):
     """Rows that Arrow encodes cannot stand in one file with the row groups that were copied before."""
 
 
-class SplicingWriter:
+class SplicingWriter(StagedWriter):
     """Takes row groups as bytes and rows as batches, in the order of the new file, and makes one staged file.
 
     Rows wait until they make a row group, which is encoded in memory and appended like any other. What was written
@@ -76,17 +75,6 @@ class SplicingWriter:
         self._bounds_in_order = True
         self.staged: list[StagedFile] = []
         self.num_rows = 0
-
-    def __enter__(self) -> SplicingWriter:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        if kind is None:
-            self.finish()
-        else:
-            self.abandon()
 
     def copy(self, source: IO[bytes], footer: Footer, row_groups: Sequence[int]) -> None:
         """Append row groups of another file as they are.

@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
+from types import TracebackType
+from typing import Self
+
 import pyarrow as pa
 
 from parketto.kernels.sizes import DictionaryLimits, decoded_bytes
@@ -52,3 +56,26 @@ class WaitingRows:
         self._batches, self.num_rows, self._bytes = [], 0, 0
         self._dictionaries.clear()
         return table
+
+
+class StagedWriter(ABC):
+    """What writes staged files: they are finished when all went well, and let go of when it did not."""
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if kind is None:
+            self.finish()
+        else:
+            self.abandon()
+
+    @abstractmethod
+    def finish(self) -> None:
+        """Write what waits, and end the file."""
+
+    @abstractmethod
+    def abandon(self) -> None:
+        """Let go of a file that nobody will use."""

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from types import TracebackType
 from typing import IO
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from parketto.kernels.waiting import WaitingRows
+from parketto.kernels.waiting import StagedWriter, WaitingRows
 from parketto.kernels.work import StagedFile
 from parketto.layout.buckets import roundest
 from parketto.storage.bounds import leaf_index
@@ -72,7 +71,7 @@ class FileFormat:
         return sink.getvalue()
 
 
-class RollingWriter:
+class RollingWriter(StagedWriter):
     """Takes batches and makes staged files of them.
 
     Rows wait, decoded, until they make a row group of `row_group_bytes`; that and one row group's encoded
@@ -100,17 +99,6 @@ class RollingWriter:
         self._writer: pq.ParquetWriter | None = None
         self._file_rows = 0
         self._row_groups = 0
-
-    def __enter__(self) -> RollingWriter:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        if kind is None:
-            self.finish()
-        else:
-            self.abandon()
 
     def write(self, batch: pa.RecordBatch) -> None:
         """Take a batch in; full row groups and full files go out on the way."""
