@@ -25,7 +25,6 @@ from parketto.storage.store import FileEntry, Store
 # Most footers fit into this many bytes: then one ranged read is all that a remote file costs.
 _TAIL_BYTES = 64 * 1024
 _LAYOUTS_COMPARED = 16
-_COLUMNS_LOOKED_AT = 8
 _TEMPORAL = frozenset({"DATE", "TIME", "TIMESTAMP"})
 _TEXT = frozenset({"STRING", "ENUM", "JSON"})
 
@@ -255,9 +254,8 @@ def _codec(group: pq.RowGroupMetaData) -> str | None:
     if group.num_columns == 0:
         return None
     # Almost always all columns have the same: a few of them tell.
-    codecs = Counter(
-        group.column(index).compression for index in range(min(group.num_columns, _COLUMNS_LOOKED_AT))
-    )
+    last = group.num_columns - 1
+    codecs = Counter(group.column(index).compression for index in {0, last // 2, last})
     codec = str(codecs.most_common(1)[0][0]).lower()
     return "none" if codec == "uncompressed" else codec
 

@@ -28,6 +28,7 @@ class LocalStore(Store):
     atomic_move = True
     # A footer in the page cache is read faster than threads are switched; a cold or remote disk likes company.
     parallel_reads = 4
+    often_cached = True
 
     def list_files(self, root: str) -> Iterator[FileEntry]:
         real_root = os.path.realpath(root)

@@ -58,6 +58,8 @@ class Store:
     atomic_move = False
     #: How many small reads are worth having under way at once.
     parallel_reads = 32
+    #: Whether what is read is often in memory already, so that to read is work rather than to wait.
+    often_cached = False
 
     #: Whether other processes see the same files.
     shared = True
