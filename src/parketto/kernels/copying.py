@@ -7,6 +7,7 @@ from itertools import groupby
 from typing import IO
 
 from parketto.errors import FooterError
+from parketto.kernels.ahead import read_ahead
 from parketto.kernels.carrier import carrier_schema
 from parketto.kernels.reader import BatchReader, OpenFile
 from parketto.kernels.splicing import DICTIONARY_VALUES, SplicingWriter
@@ -14,7 +15,10 @@ from parketto.kernels.work import StagedFile, Worker
 from parketto.kernels.write import Output
 from parketto.plan.rewrite import FileGroup
 from parketto.rowgroups import Footer, RowGroup, read_footer
+from parketto.storage.footers import FileInfo
 
+# Larger row groups serve no reader better, and of several one is encoded while rows for the next are read.
+_ENCODED_ROWS = 256 * 1024
 # The numbers of codecs. Two are called lz4: the older form has a header of Hadoop's, or none.
 _CODECS = {"none": {0}, "snappy": {1}, "gzip": {2}, "brotli": {4}, "lz4": {5, 7}, "zstd": {6}}
 
@@ -24,14 +28,15 @@ def copier(
     worker: Worker,
     like: tuple[IO[bytes], Footer] | None = None,
     plain_from: int = DICTIONARY_VALUES,
+    row_group_rows: int | None = None,
 ) -> SplicingWriter:
-    """A writer for one new file."""
+    """A writer for one new file; its row groups have as many rows as the output says, or else so many."""
     return SplicingWriter(
         worker.store,
         output.format,
         worker.new_files(output.prefix, output.directory),
         row_group_bytes=worker.row_group_bytes,
-        row_group_rows=output.row_group_rows,
+        row_group_rows=output.row_group_rows or row_group_rows,
         like=like,
         in_background=worker.use_threads,
         plain_from=plain_from,
@@ -56,8 +61,8 @@ def copy_files(group: FileGroup, output: Output, worker: Worker) -> tuple[Staged
     reader = BatchReader(
         worker.store, schema, worker.batch_bytes, use_threads=worker.use_threads, widths=worker.widths
     )
-    with copier(output, worker) as writer:
-        for file, copies in zip(group.files, group.copies, strict=True):
+    with copier(output, worker, row_group_rows=_ENCODED_ROWS) as writer:
+        for file, copies in _copied_or_read(group, reader, writer, worker):
             with reader.open(file) as opened:
                 for numbers in _copied_or_not(opened, copies, group.compression, writer, worker):
                     # Where row groups stay as they are, each is read for itself; else all at once.
@@ -67,6 +72,22 @@ def copy_files(group: FileGroup, output: Output, worker: Worker) -> tuple[Staged
                         if group.keeps_row_groups:
                             writer.cut()
     return tuple(writer.staged)
+
+
+def _copied_or_read(
+    group: FileGroup, reader: BatchReader, writer: SplicingWriter, worker: Worker
+) -> Iterator[tuple[FileInfo, Sequence[bool]]]:
+    """Write the rows of files of which nothing is copied; the others, in between, are for the caller."""
+    pairs = zip(group.files, group.copies, strict=True)
+    for whole, found in groupby(pairs, key=lambda pair: not any(pair[1]) and not group.keeps_row_groups):
+        if not whole:
+            yield from found
+            continue
+        rows = read_ahead(
+            [file for file, _ in found], reader.read, worker.batch_bytes, use_threads=worker.use_threads
+        )
+        for batch in worker.until_cancelled(rows):
+            writer.write(batch)
 
 
 def _copied_or_not(

@@ -24,6 +24,8 @@ _MAX_BATCH_ROWS = 32 * 1024
 _MIN_BATCH_ROWS = 64
 _PROBE_ROWS = 128
 _READ_BUFFER = 1024 * 1024
+# A remote file of this size is fetched as a whole: that is one request, and many columns need many.
+_SMALL_FILE = 256 * 1024
 _WORTH_THREADS = 256 * 1024
 
 
@@ -58,7 +60,9 @@ class BatchReader:
 
     def read(self, files: Sequence[FileInfo]) -> Iterator[pa.RecordBatch]:
         """All rows of the files, one file after the other."""
-        return chain.from_iterable(self.read_row_groups(files))
+        for file in files:
+            with self.open(file) as opened:
+                yield from opened.rows(*range(len(file.row_groups)))
 
     def read_row_groups(self, files: Sequence[FileInfo]) -> Iterator[Iterator[pa.RecordBatch]]:
         """The same, with the rows of each row group for themselves."""
@@ -71,17 +75,22 @@ class BatchReader:
     def open(self, file: FileInfo) -> Iterator[OpenFile]:
         """A file whose row groups can be read one by one, in any order."""
         with naming(file.path):
-            source = self._store.open_input(file.path)
+            at_once = file.size_bytes <= _SMALL_FILE and not self._store.often_cached
+            path = file.path
+            source = pa.BufferReader(self._store.read(path)) if at_once else self._store.open_input(path)
         with source:
             yield OpenFile(self, file, source)
 
-    def _batches(self, parquet: pq.ParquetFile, numbers: Sequence[int]) -> Iterator[pa.RecordBatch]:
-        groups = [parquet.metadata.row_group(number) for number in numbers]
+    def _batches(
+        self, parquet: pq.ParquetFile, file: FileInfo, numbers: Sequence[int]
+    ) -> Iterator[pa.RecordBatch]:
+        assert file.schema is not None, "files to read come from a snapshot"
+        groups = [file.row_groups[number] for number in numbers]
         filled = [number for number, group in zip(numbers, groups, strict=True) if group.num_rows]
         if not filled:
             return
         size, count = sum(group.total_byte_size for group in groups), sum(group.num_rows for group in groups)
-        whole = parquet.schema_arrow.names == self._names
+        whole = file.schema.names == self._names
         columns = None if whole else self._names
         if self._row_bytes is None:
             probe = next(parquet.iter_batches(_PROBE_ROWS, row_groups=filled[:1], columns=columns))
@@ -120,12 +129,12 @@ class OpenFile:
             if self._parquet is None:
                 # Without pre-buffering only the pages in use are held, not whole column chunks.
                 self._parquet = pq.ParquetFile(self.source, pre_buffer=False, buffer_size=_READ_BUFFER, **_CHECKED)
-            if max(numbers, default=0) >= self._parquet.num_row_groups:
+            if self._parquet.num_row_groups != len(self.file.row_groups):
                 raise UnreadableFile(self.file.path, "it has changed while it was read")
             if self.file.traits.int96_timestamps:
                 for number in numbers:
                     self._refuse_far_timestamps(number)
-            yield from self._reader._batches(self._parquet, numbers)
+            yield from self._reader._batches(self._parquet, self.file, numbers)
 
     def _refuse_far_timestamps(self, number: int) -> None:
         """Arrow decodes INT96 to nanoseconds, and years before 1677 or after 2262 silently become others."""

@@ -21,6 +21,9 @@ from parketto.plan.rewrite import FileGroup
 from parketto.storage.area import without_area
 from parketto.storage.footers import FileInfo
 
+# Where on the average so many rows lie between two that change, they are taken in one piece.
+_ROWS_BETWEEN = 32
+
 Indices = npt.NDArray[np.int64]
 Flags = npt.NDArray[np.bool_]
 
@@ -117,6 +120,8 @@ def _kept(batch: pa.RecordBatch, edits: RowEdits, rewriting: Rewriting) -> pa.Ta
     """A batch with the rows that stay, changed or not."""
     if not len(edits.at) and rewriting.keeps_others:
         return pa.Table.from_batches([batch])
+    if rewriting.keeps_others and len(edits.at) * _ROWS_BETWEEN <= batch.num_rows:
+        return _patched(batch, edits, rewriting)
     own = np.arange(batch.num_rows)
     new = own.copy()
     new[edits.at[edits.homes]] = batch.num_rows + np.flatnonzero(edits.homes)
@@ -129,6 +134,24 @@ def _kept(batch: pa.RecordBatch, edits: RowEdits, rewriting: Rewriting) -> pa.Ta
             columns[name] = both.take(pa.array(new[keep]))
         else:
             columns[name] = column.take(pa.array(own[keep]))
+    return pa.table(columns)
+
+
+def _patched(batch: pa.RecordBatch, edits: RowEdits, rewriting: Rewriting) -> pa.Table:
+    """The same where few rows change: what lies between them is taken as it is, not row by row."""
+    columns = {}
+    for name, column in zip(batch.schema.names, batch.columns, strict=True):
+        changes = rewriting.updated is None or name in rewriting.updated
+        rows = edits.rows.column(name).cast(column.type).combine_chunks() if changes else None
+        parts, start = [], 0
+        for number, (at, stays) in enumerate(zip(edits.at.tolist(), edits.homes.tolist(), strict=True)):
+            if rows is None and stays:
+                continue
+            parts.append(column.slice(start, at - start))
+            if rows is not None and stays:
+                parts.append(rows.slice(number, 1))
+            start = at + 1
+        columns[name] = pa.concat_arrays([*parts, column.slice(start)])
     return pa.table(columns)
 
 

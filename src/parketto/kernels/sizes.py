@@ -9,6 +9,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.types as pat
 
+# So little that it may as well be counted in one go.
+_HARDLY_ANY = 256 * 1024
 # Two pieces of so many rows, with hardly a value twice, stand for more values than a dictionary may have, or for
 # about as many as there are rows.
 _LEAST_ROWS, _MOST_ROWS = 256, 4096
@@ -25,7 +27,8 @@ def decoded_bytes(batch: pa.RecordBatch) -> int:
     >>> batch.nbytes > 1_000_000, decoded_bytes(batch) < 11_000
     (True, True)
     """
-    return sum(_column_bytes(column) for column in batch.columns)
+    whole = int(batch.nbytes)
+    return whole if whole < _HARDLY_ANY else sum(_column_bytes(column) for column in batch.columns)
 
 
 def _column_bytes(column: pa.Array) -> int:

@@ -9,10 +9,10 @@ from functools import cached_property
 from typing import IO
 
 import pyarrow as pa
-import pyarrow.parquet as pq
 import pyarrow.types as pat
 
 from parketto.errors import FooterError, ParkettoError
+from parketto.kernels.memory import release_unused
 from parketto.kernels.sizes import hardly_repeats
 from parketto.kernels.waiting import StagedWriter, WaitingRows
 from parketto.kernels.work import StagedFile
@@ -179,8 +179,7 @@ class SplicingWriter(StagedWriter):
             self._open().append(source, footer)
         except FooterError as error:
             raise DoNotMix(str(error)) from error
-        # Arrow's allocator keeps freed pages for later; over many row groups that adds up to more than the data.
-        pa.default_memory_pool().release_unused()
+        release_unused()
 
     def _dictionaries(self, rows: pa.Table) -> list[str]:
         """The leaf columns that are worth a dictionary. A column of categories always has one."""
@@ -194,14 +193,12 @@ class SplicingWriter(StagedWriter):
 
     @cached_property
     def _leaves(self) -> list[str]:
-        schema = pq.read_metadata(pa.BufferReader(self._format.encoded(None))).schema
-        return [schema.column(position).path for position in range(len(schema))]
+        return [b".".join(leaf.path).decode() for leaf in self._format.empty_footer.leaves]
 
 
 def why_not_spliced(footer: Footer, file_format: FileFormat) -> str | None:
     """Why row groups of a file and rows that Arrow encodes cannot stand in one file, if they cannot."""
-    encoded = read_footer(pa.BufferReader(file_format.encoded(None)))
-    return why_not_together(footer, encoded, same_arrow_schema=_as_planned)
+    return why_not_together(footer, file_format.empty_footer, same_arrow_schema=_as_planned)
 
 
 def _as_planned(_one: bytes | None, _other: bytes | None) -> bool:

@@ -15,6 +15,7 @@ from typing import Any, Protocol, TypeVar
 import pyarrow as pa
 
 from parketto.errors import ParkettoError
+from parketto.kernels.memory import TASK_MEMORY
 from parketto.storage.store import Store
 
 # Of a worker's share of memory: decoded rows that wait for their row group, a run that is being sorted
@@ -108,11 +109,13 @@ class Worker:
         self._scratch: tempfile.TemporaryDirectory[str] | None = None
 
     def __enter__(self) -> Worker:
+        TASK_MEMORY.__enter__()
         return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
+        TASK_MEMORY.__exit__(kind, error, trace)
         if self._scratch is not None:
             self._scratch.cleanup()
 

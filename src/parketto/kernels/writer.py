@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import IO
@@ -9,9 +10,11 @@ from typing import IO
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from parketto.kernels.memory import release_unused
 from parketto.kernels.waiting import StagedWriter, WaitingRows
 from parketto.kernels.work import StagedFile
 from parketto.layout.buckets import roundest
+from parketto.rowgroups import Footer, read_footer
 from parketto.storage.bounds import leaf_index
 from parketto.storage.footers import STANDARD_LAYOUT, PhysicalTraits
 from parketto.storage.store import Store
@@ -61,6 +64,12 @@ class FileFormat:
             writer.add_key_value_metadata(dict(self.metadata))
         writer.close()
 
+    @property
+    def empty_footer(self) -> Footer:
+        """The footer that Arrow gives such a file without any rows."""
+        notes = None if self.metadata is None else frozenset(self.metadata.items())
+        return _empty_footer(self.schema, self.codec, notes, self.traits, tuple(self.order_by))
+
     def encoded(self, rows: pa.Table | None, dictionaries: bool | list[str] = True) -> pa.Buffer:
         """A whole file in memory, with the rows as one row group, or without any."""
         sink = pa.BufferOutputStream()
@@ -69,6 +78,19 @@ class FileFormat:
             writer.write_table(rows, row_group_size=rows.num_rows)
         self.close(writer)
         return sink.getvalue()
+
+
+@functools.lru_cache(maxsize=64)
+def _empty_footer(
+    schema: pa.Schema,
+    codec: str,
+    notes: frozenset[tuple[bytes, bytes]] | None,
+    traits: PhysicalTraits,
+    order_by: tuple[str, ...],
+) -> Footer:
+    """Thousands of files mostly share one format: it is tried out once."""
+    metadata = None if notes is None else dict(notes)
+    return read_footer(pa.BufferReader(FileFormat(schema, codec, metadata, traits, order_by).encoded(None)))
 
 
 class RollingWriter(StagedWriter):
@@ -170,8 +192,7 @@ class RollingWriter(StagedWriter):
         self._file_rows += table.num_rows
         self._row_groups += 1
         del table
-        # Arrow's allocator keeps freed pages for later; over many row groups that adds up to more than the data.
-        pa.default_memory_pool().release_unused()
+        release_unused()
 
     def _roll(self) -> None:
         if self._roll_bytes is None or self._sink is None:

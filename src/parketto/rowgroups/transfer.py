@@ -6,7 +6,7 @@ import contextlib
 import errno
 import io
 import os
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import IO, Any
 
 from parketto.errors import FooterError
@@ -30,9 +30,18 @@ def copy_range(source: IO[bytes], start: int, size: int, sink: IO[bytes]) -> Non
     """
     copied = _copy_in_kernel(source, start, size, sink)
     while copied < size:
-        part = read_exactly(source, start + copied, min(_CHUNK_BYTES, size - copied))
+        part = _read_next(source, start + copied, min(_CHUNK_BYTES, size - copied))
         write_fully(sink, part)
         copied += len(part)
+
+
+def _read_next(source: IO[bytes], start: int, size: int) -> bytes:
+    """So many bytes, or fewer. What lies in memory is not copied if its owner can hand it out."""
+    share: Callable[[int], bytes] | None = getattr(source, "read_buffer", None)
+    if share is None:
+        return read_exactly(source, start, size)
+    source.seek(start)
+    return share(size) or read_exactly(source, start, size)  # which says what is wrong
 
 
 def write_fully(sink: IO[bytes], data: bytes) -> None:

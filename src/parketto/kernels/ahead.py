@@ -1,0 +1,107 @@
+"""Reading many small files at once, as if it were one after the other.
+
+A file of a few hundred rows takes longer to open than to decode. Several threads read pieces of a few files each,
+and hand their rows over in the order of the files, in batches that are worth handing over.
+"""
+
+from __future__ import annotations
+
+import os
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import closing
+from typing import TypeAlias
+
+import pyarrow as pa
+
+from parketto.kernels.sizes import decoded_bytes
+from parketto.storage.footers import FileInfo
+
+_MOST_FILES = 32
+_WORTH_ROWS = 4096
+_Begun: TypeAlias = tuple[list[pa.RecordBatch], Iterator[pa.RecordBatch]]
+
+
+def read_ahead(
+    files: Sequence[FileInfo],
+    read: Callable[[Sequence[FileInfo]], Iterator[pa.RecordBatch]],
+    limit_bytes: int,
+    *,
+    use_threads: bool,
+) -> Iterator[pa.RecordBatch]:
+    """The rows of files, in order.
+
+    A thread that has read about `limit_bytes` of a piece leaves the rest of it to the caller, so no more is held
+    than that for each thread, and once more.
+
+    Args:
+        files: The files.
+        read: Gives the rows of some files.
+        limit_bytes: About how much a piece should be, and at most how much of it is held.
+        use_threads: Whether other threads may read.
+    """
+    threads = (os.cpu_count() or 1) if use_threads else 0
+    pieces = _pieces(files, limit_bytes)
+    if not threads or len(pieces) == 1:
+        for piece in pieces:
+            yield from _together(read(piece), limit_bytes)
+        return
+    pool = ThreadPoolExecutor(threads, "parketto-read")
+    begun: deque[Future[_Begun]] = deque()
+    try:
+        waiting = iter(pieces)
+        while True:
+            for piece in waiting:
+                begun.append(pool.submit(_begin, read(piece), limit_bytes))
+                if len(begun) > threads:
+                    break
+            if not begun:
+                return
+            batches, rest = begun.popleft().result()
+            with closing(rest):  # type: ignore[type-var]
+                yield from batches
+                del batches
+                yield from rest
+    finally:
+        pool.shutdown(cancel_futures=True)
+
+
+def _pieces(files: Sequence[FileInfo], limit_bytes: int) -> list[list[FileInfo]]:
+    pieces: list[list[FileInfo]] = [[]]
+    size = 0
+    for file in files:
+        grown = size + sum(group.total_byte_size for group in file.row_groups)
+        if pieces[-1] and (grown > limit_bytes or len(pieces[-1]) == _MOST_FILES):
+            pieces.append([])
+            grown -= size
+        pieces[-1].append(file)
+        size = grown
+    return pieces
+
+
+def _begin(rows: Iterator[pa.RecordBatch], limit_bytes: int) -> _Begun:
+    """What comes first, up to a size, as one batch if it is small; and the rest, still to be read."""
+    held, size = [], 0
+    for batch in rows:
+        held.append(batch)
+        size += decoded_bytes(batch)
+        if size >= limit_bytes:
+            return held, rows
+    return _combined(held), rows
+
+
+def _together(rows: Iterator[pa.RecordBatch], limit_bytes: int) -> Iterator[pa.RecordBatch]:
+    while True:
+        held, rows = _begin(rows, limit_bytes)
+        yield from held
+        if not held:
+            return
+
+
+def _combined(batches: list[pa.RecordBatch]) -> list[pa.RecordBatch]:
+    # What is large already would only be copied.
+    if len(batches) < 2 or sum(batch.num_rows for batch in batches) > _WORTH_ROWS * len(batches):
+        return batches
+    found: Iterable[pa.RecordBatch] = pa.Table.from_batches(batches).combine_chunks().to_batches()
+    return list(found)

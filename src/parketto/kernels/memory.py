@@ -1,0 +1,59 @@
+"""Where tasks get their memory from: while they work, from the one of Arrow's allocators that suits them best.
+
+Row groups are decoded, encoded and gone, over and over. One allocator keeps the pages that they were in, another
+gives them back and asks for them anew: for the same work on many files, Arrow's usual one on Linux needed a third
+more processor time than jemalloc, and a third more memory.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+from types import TracebackType
+
+import pyarrow as pa
+
+
+class TaskMemory:
+    """Lends Arrow an allocator for as long as anybody in the process works with it.
+
+    Memory knows its own allocator, so nobody is harmed if others change it meanwhile. Whoever has chosen one by
+    Arrow's own variable keeps it.
+    """
+
+    def __init__(self) -> None:
+        self._lock, self._working = threading.Lock(), 0
+        self._before: pa.MemoryPool | None = None
+
+    def __enter__(self) -> None:
+        with self._lock:
+            self._working += 1
+            if self._working == 1 and (suited := _suited()) is not None:
+                self._before = pa.default_memory_pool()
+                pa.set_memory_pool(suited)
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        with self._lock:
+            self._working -= 1
+            if not self._working and self._before is not None:
+                pa.set_memory_pool(self._before)
+                self._before = None
+
+
+TASK_MEMORY = TaskMemory()
+
+
+def release_unused() -> None:
+    """Give back what tasks have used: allocators keep it, and over many row groups it adds up."""
+    pa.default_memory_pool().release_unused()
+
+
+def _suited() -> pa.MemoryPool | None:
+    if "ARROW_DEFAULT_MEMORY_POOL" in os.environ:
+        return None
+    try:
+        return pa.jemalloc_memory_pool()
+    except NotImplementedError:  # not everywhere is Arrow built with it
+        return None
