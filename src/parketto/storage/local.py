@@ -17,6 +17,7 @@ from parketto.errors import UnreadableFile
 from parketto.storage.exchange import exchange, exchangeable
 from parketto.storage.locks import HAS_FLOCK, FileLock, Lock, make_dirs
 from parketto.storage.store import FileEntry, Store
+from parketto.storage.writing_out import EagerFile
 
 # What the system says of a path that is not there: among others that nothing can have so long a name.
 _ABSENT = frozenset({errno.ENOENT, errno.ENOTDIR, errno.ENAMETOOLONG})
@@ -87,7 +88,7 @@ class LocalStore(Store):
         return pa.OSFile(path, "rb")
 
     def open_output(self, path: str) -> IO[bytes]:
-        return open(path, "wb")
+        return EagerFile(path)
 
     def write(self, path: str, content: bytes) -> None:
         temporary = f"{path}.tmp"

@@ -1,0 +1,33 @@
+"""Tasks may borrow another allocator of Arrow's; whoever set one must find it again afterwards."""
+
+from __future__ import annotations
+
+import pyarrow as pa
+import pytest
+
+from parketto.kernels.memory import TaskMemory
+
+
+def test_the_allocator_is_lent_for_as_long_as_anybody_works(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("ARROW_DEFAULT_MEMORY_POOL", raising=False)
+    if "jemalloc" not in pa.supported_memory_backends():
+        pytest.skip("Arrow was built without it")
+    before = pa.default_memory_pool()
+    memory = TaskMemory()
+    pa.set_memory_pool(pa.system_memory_pool())
+    try:
+        with memory:
+            with memory:
+                assert pa.default_memory_pool().backend_name == "jemalloc"
+            assert pa.default_memory_pool().backend_name == "jemalloc"
+        assert pa.default_memory_pool().backend_name == "system"
+    finally:
+        pa.set_memory_pool(before)
+
+
+def test_a_choice_by_arrows_own_variable_stands(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("ARROW_DEFAULT_MEMORY_POOL", "system")
+    before = pa.default_memory_pool().backend_name
+
+    with TaskMemory():
+        assert pa.default_memory_pool().backend_name == before
