@@ -29,6 +29,8 @@ Result = TypeVar("Result")
 # A Spark task costs some hundredths of a second before it does anything.
 _BUNDLE_BYTES = 32 * 1024 * 1024
 _BUNDLES_PER_CORE = 2
+# Where each core has no more to do than this, it gets all of it at once.
+_SHORT_BYTES = 320 * 1024 * 1024
 _POLL_SECONDS = 0.2
 
 
@@ -116,10 +118,15 @@ def run_tasks(
     operation: str,
 ) -> list[Result]:
     """Run tasks on Spark; results come in the order of the tasks."""
-    bundles = _bundled(tasks, parallelism(spark))
+    cores = parallelism(spark)
+    bundles = _bundled(tasks, cores)
     payloads = [ship(Bundle(store, staging, memory, tuple(bundle))) for bundle in bundles]
     table = pa.table({"id": pa.array(range(len(payloads)), pa.int32()), "payload": payloads})
-    frame = spark.createDataFrame(table).repartitionById(len(payloads), "id")
+    frame = spark.createDataFrame(table)
+    # Spark deals rows out evenly by itself, over as many partitions as there are cores: a shuffle of bundles that
+    # are more than that takes longer than much of the work. A Connect server does not say what it will do.
+    if len(payloads) > cores or is_connect(spark):
+        frame = frame.repartitionById(len(payloads), "id")
     told = 0
 
     def tell(finished: int) -> None:
@@ -132,8 +139,8 @@ def run_tasks(
         told = max(told, finished)
 
     frame = frame.mapInArrow(run_bundles, _RESULT_SCHEMA)
-    # The first stage only deals the bundles out.
-    watch = None if report is None else lambda stages: tell(stages[-1].done if len(stages) > 1 else 0)
+    # The last stage is the work. One before it only deals the bundles out.
+    watch = None if report is None else lambda stages: tell(_working(stages, len(bundles)))
     found = collect(spark, frame, f"parketto {operation}", watch)
     tell(len(bundles))
     results: dict[int, Result] = {}
@@ -229,6 +236,11 @@ class _Watch:
         self._told = [Stage(stage.num_completed_tasks, stage.num_tasks) for stage in ordered]
 
 
+def _working(stages: list[Stage], bundles: int) -> int:
+    """How many bundles are done, as far as the stages tell."""
+    return stages[-1].done if stages and stages[-1].tasks == bundles else 0
+
+
 def parallelism(spark: SparkSession) -> int:
     """How many tasks run at once; over Connect a guess, because nobody tells."""
     if is_connect(spark):
@@ -240,6 +252,8 @@ def _bundled(tasks: Sequence[AnyTask], parallelism: int) -> list[list[tuple[int,
     """Tasks in bundles of about equal size: enough for all cores, and no more than are worth a Spark task."""
     total = sum(task.size_bytes for task in tasks)
     wanted = max(parallelism * _BUNDLES_PER_CORE, total // _BUNDLE_BYTES)
+    if total <= parallelism * _SHORT_BYTES:
+        wanted = parallelism
     bundles: list[list[tuple[int, AnyTask]]] = [[] for _ in range(min(len(tasks), wanted))]
     loads = [(0, number) for number in range(len(bundles))]
     for position, task in sorted(enumerate(tasks), key=lambda item: item[1].size_bytes, reverse=True):
