@@ -124,17 +124,32 @@ class EditFile:
         noted = replace(self.file, metadata=without_area(self.file.metadata, changed))
         output = group_output(FileGroup((noted,), compression=self.compression), self.operation, ())
         reader = self._reader(worker)
-        with reader.open(self.file) as opened, Successor(opened, output, worker, self.compression) as successor:
+        with (
+            reader.open(self.file) as opened,
+            Successor(opened, output, worker, self.compression) as successor,
+        ):
+            values = self._changing_reader(worker)
+            changing = values.also(opened)
             for number, group in enumerate(self.file.row_groups):
                 matching = found.get(number, 0)
                 if not group.num_rows or (self._takes_away and matching == group.num_rows):
                     continue
                 if not matching and successor.copy(number):
                     continue
+                if matching and not self._takes_away:
+                    rows = map(self._edited, worker.until_cancelled(values.rows(changing, number)))
+                    if successor.graft(number, changed, rows):
+                        continue
                 successor.begin(number, changed if matching else ())
                 for batch in worker.until_cancelled(reader.rows(opened, number)):
                     successor.write(self._edited(batch) if matching else batch)
         return successor.written
+
+    def _changing_reader(self, worker: Worker) -> LogicalReader:
+        """Reads no more than what changes, and what that depends on."""
+        changes = self.changes or ()
+        used = {name for change in changes for name in (change.column, *change.columns)}
+        return self._reader(worker, tuple(used.union(self.condition.columns)))
 
     def _edited(self, batch: pa.RecordBatch) -> pa.RecordBatch:
         mask = self.condition.matches(batch)

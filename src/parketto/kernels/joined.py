@@ -98,6 +98,11 @@ class _Edits:
         self._waiting: pa.Table | None = None
         self.matched = self.replaced = 0
 
+    @property
+    def columns(self) -> Sequence[str]:
+        """None: rows are known by their numbers."""
+        return ()
+
     def touch(self, _number: int, stop: int) -> bool:
         """Whether a row before that one changes, of those that have not gone by."""
         while self._waiting is None:

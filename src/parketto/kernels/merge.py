@@ -127,7 +127,8 @@ class RewriteMatches:
     def run(self, worker: Worker) -> Rewritten:
         """Stream what changes through."""
         source = SpooledSource.of(worker, self.source, self.keys)
-        edits = _Edits(source, self.file, self._flags(self.homes), self._flags(self.leaving), self.row_groups)
+        homes, leaving = self._flags(self.homes), self._flags(self.leaving)
+        edits = _Edits(source, self.file, self.keys, homes, leaving, self.row_groups)
         return rewrite_file(self.file, self.rewriting, edits, worker)
 
     def _flags(self, rows: Indices) -> Flags:
@@ -140,13 +141,25 @@ class _Edits:
     """What happens to the rows of a file: those whose keys the source has are looked up again."""
 
     def __init__(
-        self, source: SpooledSource, file: FileInfo, homes: Flags, leaving: Flags, row_groups: frozenset[int]
+        self,
+        source: SpooledSource,
+        file: FileInfo,
+        keys: Sequence[str],
+        homes: Flags,
+        leaving: Flags,
+        row_groups: frozenset[int],
     ) -> None:
+        self._keys = keys
         self._source, self._homes, self._leaving, self._row_groups = source, homes, leaving, row_groups
         self._index: KeyIndex | None = None
         self._first = 0
         if (found := source.lookup(file)) is not None:
             self._index, self._first = found
+
+    @property
+    def columns(self) -> Sequence[str]:
+        """The keys."""
+        return self._keys
 
     def touch(self, number: int, _stop: int) -> bool:
         """Whether a row group has such rows."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 from collections.abc import Iterable, Iterator, Sequence
 from itertools import chain
 from typing import Any
@@ -120,15 +121,23 @@ class OpenFile:
     def __init__(self, reader: BatchReader, file: FileInfo, source: Any) -> None:
         self.file, self.source = file, source
         self._reader = reader
-        self._parquet: pq.ParquetFile | None = None
         self._seconds: pq.ParquetFile | None = None
+
+    @functools.cached_property
+    def _parquet(self) -> pq.ParquetFile:
+        # Without pre-buffering only the pages in use are held, not whole column chunks.
+        return pq.ParquetFile(self.source, pre_buffer=False, buffer_size=_READ_BUFFER, **_CHECKED)
+
+    def read_by(self, reader: BatchReader) -> OpenFile:
+        """The same open file for a reader of other columns."""
+        other = OpenFile(reader, self.file, self.source)
+        with naming(self.file.path):
+            other._parquet = self._parquet
+        return other
 
     def rows(self, *numbers: int) -> Iterator[pa.RecordBatch]:
         """The rows of row groups. Small ones are best read together: to ask for each takes longer than to read."""
         with naming(self.file.path):
-            if self._parquet is None:
-                # Without pre-buffering only the pages in use are held, not whole column chunks.
-                self._parquet = pq.ParquetFile(self.source, pre_buffer=False, buffer_size=_READ_BUFFER, **_CHECKED)
             if self._parquet.num_row_groups != len(self.file.row_groups):
                 raise UnreadableFile(self.file.path, "it has changed while it was read")
             if self.file.traits.int96_timestamps:
@@ -205,6 +214,10 @@ class LogicalReader:
         """A file whose row groups can be read one by one with `rows`."""
         with self._reader.open(file) as opened:
             yield opened
+
+    def also(self, opened: OpenFile) -> OpenFile:
+        """A file that another reader has opened, for this one."""
+        return opened.read_by(self._reader)
 
     def rows(self, opened: OpenFile, number: int) -> Iterator[pa.RecordBatch]:
         """The rows of a row group of an open file."""

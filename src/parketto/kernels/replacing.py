@@ -11,7 +11,7 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from parketto.kernels.merge_source import prepared_schema
-from parketto.kernels.reader import LogicalReader
+from parketto.kernels.reader import LogicalReader, OpenFile
 from parketto.kernels.rewrite import group_output
 from parketto.kernels.successor import Successor
 from parketto.kernels.work import Worker
@@ -73,6 +73,10 @@ class Rewritten:
 class Edits(Protocol):
     """Tells what happens to the rows of a file, as they go by."""
 
+    @property
+    def columns(self) -> Sequence[str]:
+        """The columns by which it knows rows; none, if it goes by their numbers."""
+
     def touch(self, number: int, stop: int) -> bool:
         """Whether anything happens in the next row group: its number, and that of the row after its last."""
 
@@ -94,13 +98,17 @@ def rewrite_file(file: FileInfo, rewriting: Rewriting, edits: Edits, worker: Wor
     spool = _Spool(worker)
     start = 0
     with reader.open(file) as opened, Successor(opened, output, worker) as successor:
+        grafting = _Grafting(opened, successor, rewriting, changed, worker)
         for number, group in enumerate(file.row_groups):
             touched = edits.touch(number, start + group.num_rows)
-            if touched or (rewriting.keeps_others and group.num_rows and not successor.copy(number)):
+            known = grafting.look(number, start, edits) if touched else None
+            if known is not None and grafting.graft(number, start, known):
+                pass
+            elif touched or (rewriting.keeps_others and group.num_rows and not successor.copy(number)):
                 successor.begin(number, changed if touched else ())
                 first = start
                 for batch in worker.until_cancelled(reader.rows(opened, number)):
-                    found = edits.of(first, batch)
+                    found = (known or edits).of(first, batch)
                     first += batch.num_rows
                     for part in _kept(batch.select(file.schema.names), found, rewriting).to_batches():
                         successor.write(part)
@@ -114,6 +122,87 @@ def rewrite_file(file: FileInfo, rewriting: Rewriting, edits: Edits, worker: Wor
         leaving = (part.select(wanted) for part in spool.read())
         left = write_rows(leaving, rewriting.elsewhere, worker, at_least_one=False)
     return Rewritten(successor.written, left)
+
+
+class _Grafting:
+    """Exchanges some columns of a row group: those of a merge, where all that happens is that rows get new values.
+
+    What happens is found out first, from the columns that tell.
+    """
+
+    def __init__(
+        self,
+        opened: OpenFile,
+        successor: Successor,
+        rewriting: Rewriting,
+        changed: frozenset[str],
+        worker: Worker,
+    ) -> None:
+        self._opened, self._successor, self._rewriting = opened, successor, rewriting
+        self._changed, self._worker = changed, worker
+        assert opened.file.schema is not None, "files to rewrite come from a snapshot"
+        self._names = opened.file.schema.names
+
+    def look(self, number: int, start: int, edits: Edits) -> _KnownEdits | None:
+        """What happens in a row group, unless that cannot help, or is too much to hold at once."""
+        size = self._opened.file.row_groups[number].total_byte_size
+        changing = len(self._changed.intersection(self._names))
+        # To look first takes longer than to encode the few columns that stay.
+        worth_it = 0 < changing <= len(self._names) // 2
+        if not (worth_it and self._rewriting.keeps_others and size <= self._worker.row_group_bytes):
+            return None
+        found, first = [], start
+        for batch in self._rows(number, edits.columns or self._names[:1]):
+            part = edits.of(first, batch)
+            found.append(replace(part, at=part.at + (first - start)))
+            first += batch.num_rows
+        return _KnownEdits.of_parts(start, found)
+
+    def graft(self, number: int, start: int, known: _KnownEdits) -> bool:
+        """Do it, if no row leaves."""
+        if not known.edits.homes.all():
+            return False
+        return self._successor.graft(number, self._changed, self._new_values(number, start, known))
+
+    def _new_values(self, number: int, start: int, known: _KnownEdits) -> Iterator[pa.RecordBatch]:
+        for batch in self._rows(number, [name for name in self._names if name in self._changed]):
+            yield from _kept(batch, known.of(start, batch), self._rewriting).to_batches()
+            start += batch.num_rows
+
+    def _rows(self, number: int, names: Sequence[str]) -> Iterator[pa.RecordBatch]:
+        reader = logical_reader(self._worker, self._opened.file, names, self._rewriting.form)
+        return self._worker.until_cancelled(reader.rows(reader.also(self._opened), number))
+
+
+@dataclass(frozen=True)
+class _KnownEdits:
+    """What happens to the rows of a row group, all of it; `start` is the number of its first row."""
+
+    start: int
+    edits: RowEdits
+
+    @classmethod
+    def of_parts(cls, start: int, parts: Sequence[RowEdits]) -> _KnownEdits:
+        return cls(
+            start,
+            RowEdits(
+                np.concatenate([part.at for part in parts]),
+                np.concatenate([part.homes for part in parts]),
+                np.concatenate([part.leaving for part in parts]),
+                pa.concat_tables([part.rows for part in parts]),
+            ),
+        )
+
+    def of(self, start: int, batch: pa.RecordBatch) -> RowEdits:
+        """What happens to some of them."""
+        first = start - self.start
+        here = slice(*np.searchsorted(self.edits.at, [first, first + batch.num_rows]).tolist())
+        return RowEdits(
+            self.edits.at[here] - first,
+            self.edits.homes[here],
+            self.edits.leaving[here],
+            self.edits.rows.slice(here.start, here.stop - here.start),
+        )
 
 
 def _kept(batch: pa.RecordBatch, edits: RowEdits, rewriting: Rewriting) -> pa.Table:

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from functools import cached_property
 from typing import IO
 
 import pyarrow as pa
@@ -88,6 +88,29 @@ class SplicingWriter(StagedWriter):
         self._append_copy(source, footer, row_groups)
         self.num_rows += self._open().num_rows - before
 
+    def graft(
+        self, source: IO[bytes], footer: Footer, number: int, columns: pa.Table, declared: bytes | None = None
+    ) -> None:
+        """Append a row group of another file, with new values in some of its columns.
+
+        Args:
+            source: The other file.
+            footer: Its footer. The file must go together with what Arrow writes, see `why_not_spliced`.
+            number: The number of the row group.
+            columns: New values for as many rows, in the types in which they are carried.
+            declared: The order that the row group declares now, raw.
+
+        Raises:
+            FooterError: It cannot be copied, and nothing of it was; its rows can still be written.
+        """
+        self.cut()
+        self._append_encoding()
+        patch = pa.BufferReader(self._encoded(columns, self._format.narrowed(columns.schema.names)))
+        with self._changing(footer) as appender:
+            appender.graft(source, footer, number, patch, read_footer(patch), declared)
+        self.num_rows += columns.num_rows
+        release_unused()
+
     def write(self, batch: pa.RecordBatch) -> None:
         """Take rows in; full row groups go out on the way.
 
@@ -137,9 +160,15 @@ class SplicingWriter(StagedWriter):
         return self._appender
 
     def _append_copy(self, source: IO[bytes], footer: Footer, row_groups: Sequence[int]) -> None:
+        with self._changing(footer) as appender:
+            appender.append(source, footer, row_groups)
+
+    @contextlib.contextmanager
+    def _changing(self, footer: Footer) -> Iterator[RowGroupAppender]:
+        """Append something of a file with such a footer."""
         appender = self._open()
         try:
-            appender.append(source, footer, row_groups)
+            yield appender
         except FooterError as error:
             if not appender.is_open:  # in the middle of a page
                 raise ParkettoError(f"a file has changed while it was copied: {error}") from error
@@ -149,15 +178,15 @@ class SplicingWriter(StagedWriter):
     def _write_row_group(self) -> None:
         rows = self._waiting.leave()
         if self._encoders is None:
-            self._append_encoded(self._encoded(rows), self._declared)
+            self._append_encoded(self._encoded(rows, self._format), self._declared)
             return
         if len(self._encoding) == _ENCODERS:
             self._append_encoding(1)
-        self._encoding.append((self._encoders.submit(self._encoded, rows), self._declared))
+        self._encoding.append((self._encoders.submit(self._encoded, rows, self._format), self._declared))
 
-    def _encoded(self, rows: pa.Table) -> pa.Buffer:
-        dictionaries = self._dictionaries(rows) if rows.num_rows >= self._plain_from else True
-        return self._format.encoded(rows, dictionaries)
+    def _encoded(self, rows: pa.Table, file_format: FileFormat) -> pa.Buffer:
+        dictionaries = _dictionaries(rows, file_format) if rows.num_rows >= self._plain_from else True
+        return file_format.encoded(rows, dictionaries)
 
     def _append_encoding(self, count: int | None = None) -> None:
         """Append what is being encoded, in its order: all of it, or the first ones."""
@@ -181,19 +210,17 @@ class SplicingWriter(StagedWriter):
             raise DoNotMix(str(error)) from error
         release_unused()
 
-    def _dictionaries(self, rows: pa.Table) -> list[str]:
-        """The leaf columns that are worth a dictionary. A column of categories always has one."""
-        kinds = self._format.readable_as or self._format.schema
-        without = {
-            name
-            for name, column, kind in zip(rows.schema.names, rows.columns, kinds.types, strict=True)
-            if not pat.is_dictionary(kind) and hardly_repeats(column)
-        }
-        return [path for path in self._leaves if path not in without]
 
-    @cached_property
-    def _leaves(self) -> list[str]:
-        return [b".".join(leaf.path).decode() for leaf in self._format.empty_footer.leaves]
+def _dictionaries(rows: pa.Table, file_format: FileFormat) -> list[str]:
+    """The leaf columns that are worth a dictionary. A column of categories always has one."""
+    kinds = file_format.readable_as or file_format.schema
+    without = {
+        name
+        for name, column, kind in zip(rows.schema.names, rows.columns, kinds.types, strict=True)
+        if not pat.is_dictionary(kind) and hardly_repeats(column)
+    }
+    leaves = (b".".join(leaf.path).decode() for leaf in file_format.empty_footer.leaves)
+    return [path for path in leaves if path not in without]
 
 
 def why_not_spliced(footer: Footer, file_format: FileFormat) -> str | None:

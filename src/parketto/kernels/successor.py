@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Iterator
 from types import TracebackType
 
 import pyarrow as pa
@@ -12,6 +12,7 @@ from parketto.kernels.carrier import carrier_schema, recast
 from parketto.kernels.copying import copier, has_codec
 from parketto.kernels.reader import OpenFile
 from parketto.kernels.splicing import why_not_spliced
+from parketto.kernels.waiting import WaitingRows
 from parketto.kernels.work import Worker
 from parketto.kernels.write import Output, Written
 from parketto.rowgroups import Footer, read_footer
@@ -23,8 +24,9 @@ _COLUMN = key(1, I32)
 class Successor:
     """Takes the row groups of a file in their order, and writes the file that follows it.
 
-    A row group that stays is copied, and keeps its codec and all that it has. One that changes is encoded; its
-    borders stay where they are, unless it has become too large for one. If Arrow would not write the file as it is
+    A row group that stays is copied, and keeps its codec and all that it has. One in which some columns change is
+    copied but for these. One that loses rows is encoded; its borders stay where they are, unless it has become too
+    large for one. If Arrow would not write the file as it is
     (legacy forms of lists, say), nothing is copied and everything is encoded.
 
     Args:
@@ -38,7 +40,7 @@ class Successor:
         file = opened.file
         assert file.schema is not None, "files to rewrite come from a snapshot"
         self._opened, self._worker, self._codec = opened, worker, codec
-        self._schema = carrier_schema(file.schema).remove_metadata()
+        self._readable, self._schema = file.schema, carrier_schema(file.schema).remove_metadata()
         self._footer = _footer(opened)
         self._copies = self._footer is not None and why_not_spliced(self._footer, output.format) is None
         like = (opened.source, self._footer) if self._footer is not None and self._copies else None
@@ -68,6 +70,36 @@ class Successor:
             return False
         try:
             self._writer.copy(self._opened.source, self._footer, [number])
+        except FooterError:
+            return False
+        return True
+
+    def graft(self, number: int, changed: Collection[str], rows: Iterator[pa.RecordBatch]) -> bool:
+        """Take a row group as it is, but for some columns.
+
+        Args:
+            number: The number of the row group.
+            changed: The columns.
+            rows: The new values of these columns, for all rows. Further columns are left out.
+
+        Returns:
+            False if that cannot be, or is too much at once, and rows must be written.
+        """
+        footer, names = self._footer, [name for name in self._schema.names if name in changed]
+        if footer is None or not self._copies or not self._has_codec(footer, number):
+            return False
+        if not 0 < len(names) < len(self._schema.names):
+            return False
+        schema = pa.schema([self._schema.field(name) for name in names])
+        readable = pa.schema([self._readable.field(name) for name in names])
+        waiting = WaitingRows(readable, self._worker.row_group_bytes)
+        for batch in rows:
+            part = recast(batch.select(names), schema)
+            if waiting.is_full or waiting.take(part) < part.num_rows:
+                return False
+        try:
+            declared = _declared(footer, number, names)
+            self._writer.graft(self._opened.source, footer, number, waiting.leave(), declared)
         except FooterError:
             return False
         return True

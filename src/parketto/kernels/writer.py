@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import IO
 
 import pyarrow as pa
@@ -69,6 +69,14 @@ class FileFormat:
         """The footer that Arrow gives such a file without any rows."""
         notes = None if self.metadata is None else frozenset(self.metadata.items())
         return _empty_footer(self.schema, self.codec, notes, self.traits, tuple(self.order_by))
+
+    def narrowed(self, names: Sequence[str]) -> FileFormat:
+        """The format of a part of such a file: some of its columns, and no notes."""
+        readable = (
+            None if self.readable_as is None else pa.schema([self.readable_as.field(name) for name in names])
+        )
+        schema = pa.schema([self.schema.field(name) for name in names])
+        return replace(self, schema=schema, metadata={}, order_by=(), readable_as=readable)
 
     def encoded(self, rows: pa.Table | None, dictionaries: bool | list[str] = True) -> pa.Buffer:
         """A whole file in memory, with the rows as one row group, or without any."""

@@ -30,7 +30,7 @@ from parketto.rowgroups.footer import (
     MetaKeys,
     read_footer,
 )
-from parketto.rowgroups.placing import PlacedChunk, PlacedGroup, place
+from parketto.rowgroups.placing import PlacedChunk, PlacedGroup, Placement, place, woven
 from parketto.rowgroups.transfer import check_size, copy_range, write_fully
 
 _MAX_ORDINAL = 2**15 - 1
@@ -118,21 +118,55 @@ class RowGroupAppender:
         self._check_together(footer)
         check_size(source, footer.file_size)
         placement = place(source, footer, numbers, self._position or len(MAGIC))
-        rows = self._num_rows + sum(group.num_rows for group in placement.groups)
-        if rows > _MAX_ROWS:
-            raise FooterError("no file can have so many rows")
-        self._open = False  # until all is copied: half a row group cannot be taken back
-        if not self._position:
-            write_fully(self._sink, MAGIC)
-        for run in placement.runs:
-            copy_range(source, run.start, run.size, self._sink)
-        self._open = True
-        self._position, self._num_rows = placement.end, rows
-        self._groups += [(group, footer.column_orders is not None) for group in placement.groups]
-        self._first = self._first or footer
-        self._orders = self._orders or footer.column_orders
-        self._writers.add(footer.created_by)
-        self._version = max(self._version, footer.fields.get(FileKeys.VERSION, 1))
+        self._write([(source, placement)])
+        self._took(footer, placement.groups)
+
+    def graft(
+        self,
+        source: IO[bytes],
+        footer: Footer,
+        number: int,
+        patch: IO[bytes],
+        patch_footer: Footer,
+        sorting_columns: bytes | None = None,
+    ) -> None:
+        """Copy a row group of a file, with some of its columns from another file, which has no others.
+
+        Args:
+            source: The file: anything binary that can seek.
+            footer: Its footer, from `read_footer`.
+            number: The number of the row group.
+            patch: A file with one row group of as many rows.
+            patch_footer: Its footer. Its columns must mean what those of the first file mean.
+            sorting_columns: The order that the row group declares now, raw; None leaves it.
+
+        Raises:
+            FooterError: They cannot be copied as they are, or do not go together; says why.
+        """
+        self._check_open()
+        if not 0 <= number < len(footer.row_groups):
+            raise InvalidArgument(f"the file has {len(footer.row_groups)} row groups")
+        self._check_together(footer)
+        positions = _places(footer, patch_footer)
+        group, donor = footer.row_groups[number], patch_footer.row_groups[0]
+        if donor.num_rows != group.num_rows or not group.num_rows:
+            raise FooterError(f"columns of {donor.num_rows} rows do not fit to {group.num_rows} rows")
+        check_size(source, footer.file_size)
+        check_size(patch, patch_footer.file_size)
+        others = set(range(len(footer.leaves))) - positions
+        kept = place(source, footer, [number], self._position or len(MAGIC), others)
+        grafted = place(patch, patch_footer, [0], kept.end)
+        whole = woven(kept.groups[0], grafted.groups[0], positions)
+        narrow = group.narrowed(others)
+        whole.fields[GroupKeys.TOTAL_BYTE_SIZE] = narrow.total_uncompressed_size + donor.total_uncompressed_size
+        whole.fields[GroupKeys.TOTAL_COMPRESSED_SIZE] = narrow.total_compressed_size + donor.total_compressed_size
+        if sorting_columns is not None:
+            whole.fields.pop(GroupKeys.SORTING_COLUMNS, None)
+            if sorting_columns:
+                whole.fields[GroupKeys.SORTING_COLUMNS] = sorting_columns
+        self._write([(source, kept), (patch, grafted)])
+        self._took(footer, [whole])
+        self._writers.add(patch_footer.created_by)
 
     def finish(self, key_value_metadata: Mapping[bytes, bytes] | None = None) -> int:
         """Write what makes it a Parquet file; the file's size. The sink stays open.
@@ -150,6 +184,27 @@ class RowGroupAppender:
             raise FooterError("the footer would be too long")
         write_fully(self._sink, footer + struct.pack("<I", len(footer)) + MAGIC)
         return self._position + len(footer) + 8
+
+    def _write(self, placements: Sequence[tuple[IO[bytes], Placement]]) -> None:
+        rows = sum(group.num_rows for _, placement in placements for group in placement.groups)
+        if self._num_rows + rows > _MAX_ROWS:
+            raise FooterError("no file can have so many rows")
+        self._open = False  # until all is copied: half a row group cannot be taken back
+        if not self._position:
+            write_fully(self._sink, MAGIC)
+        for source, placement in placements:
+            for run in placement.runs:
+                copy_range(source, run.start, run.size, self._sink)
+            self._position = placement.end
+        self._open = True
+
+    def _took(self, footer: Footer, groups: Sequence[PlacedGroup]) -> None:
+        self._num_rows += sum(group.num_rows for group in groups)
+        self._groups += [(group, footer.column_orders is not None) for group in groups]
+        self._first = self._first or footer
+        self._orders = self._orders or footer.column_orders
+        self._writers.add(footer.created_by)
+        self._version = max(self._version, footer.fields.get(FileKeys.VERSION, 1))
 
     def _check_open(self) -> None:
         if not self._open:
@@ -220,6 +275,21 @@ def append_files(sources: Iterable[IO[bytes]], sink: IO[bytes]) -> int:
         for source in sources:
             out.append(source, read_footer(source))
         return out.finish()
+
+
+def _places(footer: Footer, patch: Footer) -> set[int]:
+    """Where the columns of a patch stand in a footer's schema: in the same order there, and not all of them."""
+    reason = patch.elsewhere or (None if len(patch.row_groups) == 1 else "a patch has one row group")
+    known = {leaf: place_of for place_of, leaf in enumerate(footer.leaves)}
+    places = [known[leaf] for leaf in patch.leaves if leaf in known]
+    sound = len(known) == len(footer.leaves) and len(places) == len(patch.leaves) > 0
+    if reason is None and (not sound or places != sorted(set(places))):
+        reason = "the columns of a patch are others"
+    if reason is None and len(places) == len(footer.leaves):
+        reason = "nothing is left of the row group"
+    if reason is not None:
+        raise FooterError(f"columns cannot be exchanged: {reason}")
+    return set(places)
 
 
 def _without_bounds(chunk: PlacedChunk) -> PlacedChunk:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import io
 import struct
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from functools import cached_property
 from typing import IO, Any
 
@@ -170,6 +170,13 @@ class RowGroup:
             raise FooterError("a row group has no valid number of rows")
         self.columns = [Column(chunk) for chunk in fields.get(GroupKeys.COLUMNS, ())]
 
+    def narrowed(self, positions: Collection[int]) -> RowGroup:
+        """The same with some of its columns only."""
+        narrow = RowGroup.__new__(RowGroup)
+        narrow.fields = self.fields
+        narrow.columns = [column for position, column in enumerate(self.columns) if position in positions]
+        return narrow
+
     @property
     def num_rows(self) -> int:
         """How many rows it has."""
@@ -179,6 +186,11 @@ class RowGroup:
     def total_byte_size(self) -> int:
         """Its bytes before compression."""
         return int(self.fields.get(GroupKeys.TOTAL_BYTE_SIZE, 0))
+
+    @property
+    def total_uncompressed_size(self) -> int:
+        """The bytes of its pages before compression, as far as its columns tell."""
+        return sum(int(column.meta.get(MetaKeys.TOTAL_UNCOMPRESSED_SIZE, 0)) for column in self.columns)
 
     @property
     def total_compressed_size(self) -> int:

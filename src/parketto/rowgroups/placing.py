@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import operator
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import IO, NamedTuple, TypeAlias
 
@@ -81,11 +81,17 @@ class Placement:
     end: int
 
 
-def place(source: IO[bytes], footer: Footer, numbers: Sequence[int], position: int) -> Placement:
+def place(
+    source: IO[bytes],
+    footer: Footer,
+    numbers: Sequence[int],
+    position: int,
+    columns: Collection[int] | None = None,
+) -> Placement:
     """Work out where the row groups come to lie if they are copied to `position`. Nothing is written.
 
     A row group's chunks keep the order in which they lie in the source, so that most are copied in one piece, and
-    its Bloom filters follow it.
+    its Bloom filters follow it. `columns` are the numbers of those that are wanted; None: all are.
     """
     groups = [footer.row_groups[number] for number in numbers]
     expected = [(leaf.physical_type, encode_strings(leaf.path), leaf.repeated) for leaf in footer.leaves]
@@ -93,13 +99,15 @@ def place(source: IO[bytes], footer: Footer, numbers: Sequence[int], position: i
         _check_columns(group, expected)
     # Some writers make one of no rows, with pages that are nowhere. Nobody misses it.
     groups = [group for group in groups if group.num_rows]
-    columns = [column for group in groups for column in group.columns]
-    _check_pages(columns)
-    indexes = [index for column in columns for index in (column.column_index, column.offset_index) if index]
-    blooms = _bloom_filters(source, columns, footer.data_end)
+    if columns is not None:
+        groups = [group.narrowed(columns) for group in groups]
+    chunks = [column for group in groups for column in group.columns]
+    _check_pages(chunks)
+    indexes = [index for column in chunks for index in (column.column_index, column.offset_index) if index]
+    blooms = _bloom_filters(source, chunks, footer.data_end)
     # Apart from each other they cannot be more than the file; whatever a footer says, a copy is no larger.
     _check_apart(
-        [*((column.start, column.size) for column in columns), *indexes, *blooms.values()], footer.data_end
+        [*((column.start, column.size) for column in chunks), *indexes, *blooms.values()], footer.data_end
     )
     read = read_ranges(source, indexes)
     placement = Placement([], [], position)
@@ -136,6 +144,16 @@ def _place_group(
             )
         )
     into.groups.append(placed)
+
+
+def woven(kept: PlacedGroup, grafted: PlacedGroup, positions: Collection[int]) -> PlacedGroup:
+    """A row group of the columns of two: `positions` are those of the second one's columns."""
+    theirs, ours = iter(grafted.chunks), iter(kept.chunks)
+    chunks = [
+        next(theirs if position in positions else ours)
+        for position in range(len(kept.chunks) + len(grafted.chunks))
+    ]
+    return PlacedGroup(dict(kept.fields), kept.num_rows, chunks)
 
 
 def _add_run(into: Placement, start: int, size: int) -> int:
