@@ -21,7 +21,7 @@ from parketto.plan.packing import pack
 from parketto.plan.skipping import ColumnReads
 from parketto.rowgroups import OWN_NOTES, reading_rules
 from parketto.storage.clustering import RECORD, Clustering, without_record
-from parketto.storage.footers import FileInfo, PhysicalTraits
+from parketto.storage.footers import HADOOP_LZ4, FileInfo, PhysicalTraits
 
 Operation = Literal["compact", "optimize"]
 
@@ -247,11 +247,11 @@ def _rules(file: FileInfo) -> tuple[tuple[bytes, object], ...]:
 
 
 def prevailing_codec(files: Iterable[FileInfo]) -> str | None:
-    """The codec that most bytes of the files are compressed with."""
+    """The codec that most bytes of the files are compressed with, in a form that can be written."""
     sizes: Counter[str] = Counter()
     for file in files:
         if file.codec is not None:
-            sizes[file.codec] += max(1, file.size_bytes)
+            sizes["lz4" if file.codec == HADOOP_LZ4 else file.codec] += max(1, file.size_bytes)
     return sizes.most_common(1)[0][0] if sizes else None
 
 
