@@ -190,6 +190,21 @@ def test_what_old_dates_mean(one, other, together) -> None:
 def test_areas() -> None:
     assert "geo" in why_not_together(noted(geo="here"), noted(geo="there"))
     assert why_not_together(noted(geo="here"), noted(geo="here")) is None
+    assert "geo" in why_not_together(noted(geo="{}"), noted())
+    one, two = (noted(geo=f'{{"columns": {{"g": {{"bbox": [{n}, 0, 9, 1]}}}}}}') for n in range(2))
+    assert why_not_together(one, two) is None, "what differs in boxes only is united"
+
+
+def test_notes_that_cannot_be_read_are_found_before_anything_is_copied() -> None:
+    source = in_memory(pa.table({"x": [1]}))
+    found = read_footer(source)
+    damaged = Footer({**found.fields, FileKeys.KEY_VALUES: b"\x5c\x18"}, found.file_size, found.data_end)
+    sink = io.BytesIO()
+    out = RowGroupAppender(sink)
+    with pytest.raises(FooterError):
+        out.append(source, damaged)
+    assert out.is_open
+    assert not sink.getvalue()
 
 
 def test_temporal_columns_are_found_however_they_are_written() -> None:
