@@ -8,7 +8,7 @@ from typing import Literal, TypedDict
 from parketto.plan.clustering import file_reads
 from parketto.plan.rewrite import FileGroup, RewritePlan, prevailing_codec
 from parketto.plan.skipping import ColumnReads
-from parketto.storage.footers import FileInfo
+from parketto.storage.footers import HADOOP_LZ4, FileInfo
 
 
 class PlannedRewrite(TypedDict):
@@ -155,6 +155,6 @@ def _codec(plan: RewritePlan) -> str | None:
     if not plan.groups:
         return prevailing_codec(plan.untouched)
     codecs = {file.codec for group in plan.groups for file in group}
-    if len(codecs) > 1:
+    if len(codecs) > 1 or HADOOP_LZ4 in codecs:
         codecs = {codec for group in plan.groups for codec in _new_codecs(group)}
     return codecs.pop() if len(codecs) == 1 else "mixed"

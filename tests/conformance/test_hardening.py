@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import base64
 import datetime as dt
 import io
 import os
@@ -15,7 +14,6 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
-import pyarrow.parquet.encryption as encryption
 import pytest
 from fsspec.implementations.dirfs import DirFileSystem
 
@@ -466,23 +464,6 @@ class TestValues:
             '{"Type": "None"}'
         )
 
-    def test_encrypted_columns_are_refused(self, local: Place) -> None:
-        os.makedirs(local.root)
-        factory = encryption.CryptoFactory(lambda _: _Keys())
-        properties = encryption.EncryptionConfiguration(
-            footer_key="f", column_keys={"c": ["x"]}, plaintext_footer=True
-        )
-        for n in range(2):
-            pq.write_table(
-                pa.table({"x": [n], "y": [n]}),
-                f"{local.root}/{n}.parquet",
-                encryption_properties=factory.file_encryption_properties(
-                    encryption.KmsConnectionConfig(), properties
-                ),
-            )
-        with pytest.raises(UnreadableFile, match="encrypted"):
-            local.dataset().compact()
-
     def test_files_that_differ_in_the_metadata_of_a_field_are_kept_apart(
         self, place: Place, engine: Engine
     ) -> None:
@@ -522,14 +503,6 @@ class TestValues:
         assert file.column_stats("null") == (None, None, 2)
         assert file.column_stats("nope") == (None, None, None)
         place.dataset().optimize(["ns", "far", "day", "time", "big", "raw", "text", "null"])
-
-
-class _Keys(encryption.KmsClient):  # type: ignore[misc]
-    def wrap_key(self, key: bytes, _name: str) -> bytes:
-        return base64.b64encode(key)
-
-    def unwrap_key(self, key: bytes, _name: str) -> bytes:
-        return base64.b64decode(key)
 
 
 class TestSettling:

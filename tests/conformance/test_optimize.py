@@ -223,3 +223,21 @@ def test_helper_and_planner(place: Place) -> None:
         plan_optimize_groups(files, ["nope"], files[0].schema)
     with pytest.raises(ValueError, match="available columns"):
         optimize_parquet_dataset_pyarrow(place.root, ["nope"], filesystem=place.fs)
+
+
+def test_small_files_of_one_run_are_left_alone(memory: Place) -> None:
+    """Files without rows become a file of their own; beside a small rest it is not what several runs have left."""
+    values = [[-74, -46, -14, -59], [76, -74, -88, -93, -74], [-90, 76, 56, -15, 105, -19, -79, -51, -40, -7]]
+    values += [[48, -61, -10, 77, 100, 127, 43, -127, -128, -127, 70, -22], [], []]
+    for number, found in enumerate(values):
+        zeros = [94 if value == 105 else 0 for value in found]
+        table = pa.table(
+            {"a": found, "b": [0] * len(found), "c": zeros}, schema=pa.schema(dict.fromkeys("abc", pa.int8()))
+        )
+        memory.write_files({f"{number}.parquet": table})
+    dataset = memory.dataset()
+    dataset.optimize(["a", "b", "c"], target_rows_per_file=17)
+    assert 0 in [file.num_rows for file in dataset.files()]
+    state = memory.state()
+    assert dataset.optimize(["a", "b", "c"], target_rows_per_file=17)["compacted_file_count"] == 0
+    assert memory.state() == state

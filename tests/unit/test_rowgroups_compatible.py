@@ -10,13 +10,13 @@ import duckdb
 import polars as pl
 import pyarrow as pa
 import pyarrow.parquet as pq
-import pyarrow.parquet.encryption as pe
 import pytest
 
+from helpers.encrypted import FORMS, encrypted
 from helpers.parquet_files import any_arrow, in_memory, joined
 from parketto.errors import FooterError
-from parketto.rowgroups import Footer, read_footer, why_not_together
-from parketto.rowgroups.compact import BINARY, I32, STRUCT, decode, encode, encode_structs, key
+from parketto.rowgroups import Footer, RowGroupAppender, append_files, read_footer, why_not_together
+from parketto.rowgroups.compact import BINARY, I32, STRUCT, decode, decode_first, encode, encode_structs, key
 from parketto.rowgroups.footer import FOOTER_SHAPE, ChunkKeys, FileKeys, GroupKeys
 
 PLAIN = pa.schema([("id", pa.int64()), ("s", pa.string())])
@@ -190,6 +190,21 @@ def test_what_old_dates_mean(one, other, together) -> None:
 def test_areas() -> None:
     assert "geo" in why_not_together(noted(geo="here"), noted(geo="there"))
     assert why_not_together(noted(geo="here"), noted(geo="here")) is None
+    assert "geo" in why_not_together(noted(geo="{}"), noted())
+    one, two = (noted(geo=f'{{"columns": {{"g": {{"bbox": [{n}, 0, 9, 1]}}}}}}') for n in range(2))
+    assert why_not_together(one, two) is None, "what differs in boxes only is united"
+
+
+def test_notes_that_cannot_be_read_are_found_before_anything_is_copied() -> None:
+    source = in_memory(pa.table({"x": [1]}))
+    found = read_footer(source)
+    damaged = Footer({**found.fields, FileKeys.KEY_VALUES: b"\x5c\x18"}, found.file_size, found.data_end)
+    sink = io.BytesIO()
+    out = RowGroupAppender(sink)
+    with pytest.raises(FooterError):
+        out.append(source, damaged)
+    assert out.is_open
+    assert not sink.getvalue()
 
 
 def test_temporal_columns_are_found_however_they_are_written() -> None:
@@ -301,25 +316,34 @@ def test_different_orders_of_bounds() -> None:
     assert "orders" in why_not_together(one, other)
 
 
-class _Keys(pe.KmsClient):
-    """Wraps keys in nothing at all."""
-
-    def wrap_key(self, key_bytes: bytes, master_key_identifier: str) -> bytes:
-        return key_bytes.hex().encode()
-
-    def unwrap_key(self, wrapped_key: bytes, master_key_identifier: str) -> bytes:
-        return bytes.fromhex(wrapped_key.decode() if isinstance(wrapped_key, bytes) else wrapped_key)
+TWO_COLUMNS = pa.table({"x": [1], "y": [2]})
 
 
-@pytest.mark.parametrize("plain_footer", [True, False])
-def test_encrypted_files(plain_footer) -> None:
-    config = pe.EncryptionConfiguration(
-        footer_key="f", column_keys={"c": ["a"]}, plaintext_footer=plain_footer, encryption_algorithm="AES_GCM_V1"
-    )
-    properties = pe.CryptoFactory(lambda _: _Keys()).file_encryption_properties(pe.KmsConnectionConfig(), config)
-    sink = io.BytesIO()
-    table = pa.table({"a": [1], "b": [2]})
-    with pq.ParquetWriter(sink, table.schema, encryption_properties=properties) as writer:
-        writer.write_table(table)
-    with pytest.raises(FooterError, match=r"encrypted|follow"):
-        read_footer(sink)
+@pytest.mark.parametrize("form", FORMS)
+def test_encrypted_files(form) -> None:
+    """Pages are encrypted for their place in their file: elsewhere nobody can read them, with no key at all."""
+    found = io.BytesIO(encrypted(TWO_COLUMNS, form))
+    with pytest.raises(FooterError, match="encrypted"):
+        read_footer(found)
+    with pytest.raises(FooterError, match="encrypted"):
+        append_files([in_memory(TWO_COLUMNS), found], io.BytesIO())
+
+
+@pytest.mark.parametrize("form", [form for form, told in FORMS.items() if told.get("plaintext_footer")])
+@pytest.mark.parametrize("first", [True, False])
+def test_encrypted_columns_of_a_footer_that_does_not_say_so(form, first) -> None:
+    """Neither the algorithm nor a signature is there, only what each column says of itself."""
+    data = encrypted(TWO_COLUMNS, form)
+    size = int.from_bytes(data[-8:-4], "little")
+    fields, _ = decode_first(data[-8 - size : -8], FOOTER_SHAPE)
+    del fields[FileKeys.ENCRYPTION], fields[FileKeys.SIGNING_KEY]
+    footer = Footer(fields, len(data), len(data) - 8 - size)
+    sink, plain = io.BytesIO(), in_memory(TWO_COLUMNS)
+    out = RowGroupAppender(sink)
+    if not first:
+        out.append(plain, read_footer(plain))
+    before = sink.getvalue()
+    with pytest.raises(FooterError, match="encrypted"):
+        out.append(io.BytesIO(data), footer)
+    assert sink.getvalue() == before
+    assert out.is_open

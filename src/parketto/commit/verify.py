@@ -11,7 +11,7 @@ from parketto.errors import CommitConflict, CommitFailed
 from parketto.kernels.work import StagedFile
 from parketto.kernels.write import Written
 from parketto.plan.rewrite import FileGroup
-from parketto.storage.area import without_area
+from parketto.rowgroups.area import without_area
 from parketto.storage.clustering import without_record
 from parketto.storage.footers import FileInfo
 from parketto.storage.snapshot import read_snapshot

@@ -24,7 +24,7 @@ from parketto.kernels.rows import FileRows, checked_columns
 from parketto.kernels.sizes import runs
 from parketto.kernels.work import Staging, Worker
 from parketto.plan.limits import MEGABYTE
-from parketto.storage.area import without_area
+from parketto.rowgroups.area import without_area
 
 TransformFunction = Callable[[Any], Any]
 

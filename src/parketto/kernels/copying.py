@@ -19,8 +19,8 @@ from parketto.storage.footers import FileInfo
 
 # Larger row groups serve no reader better, and of several one is encoded while rows for the next are read.
 _ENCODED_ROWS = 256 * 1024
-# The numbers of codecs. Two are called lz4: the older form has a header of Hadoop's, or none.
-_CODECS = {"none": {0}, "snappy": {1}, "gzip": {2}, "brotli": {4}, "lz4": {5, 7}, "zstd": {6}}
+# The numbers of codecs. The older form of lz4 has another one, and is not what "lz4" asks for.
+_CODECS = {"none": 0, "snappy": 1, "gzip": 2, "brotli": 4, "zstd": 6, "lz4": 7}
 
 
 def copier(
@@ -45,7 +45,7 @@ def copier(
 
 def has_codec(group: RowGroup, codec: str) -> bool:
     """Whether all columns of a row group have a codec."""
-    return all(column.codec in _CODECS.get(codec, ()) for column in group.columns)
+    return all(column.codec == _CODECS.get(codec) for column in group.columns)
 
 
 def copy_files(group: FileGroup, output: Output, worker: Worker) -> tuple[StagedFile, ...]:

@@ -19,7 +19,7 @@ from parketto.plan.expressions import Assignment, Predicate, updated
 from parketto.plan.form import Form
 from parketto.plan.pruning import row_groups_may_match
 from parketto.plan.rewrite import FileGroup
-from parketto.storage.area import without_area
+from parketto.rowgroups.area import without_area
 from parketto.storage.footers import FileInfo
 
 

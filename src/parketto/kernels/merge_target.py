@@ -18,7 +18,7 @@ from parketto.kernels.write import Output, Written
 from parketto.kernels.writer import FileFormat
 from parketto.plan.form import Form, form_of
 from parketto.plan.merge import Change, MergeRules, null_keys, unfilled
-from parketto.storage.area import without_area
+from parketto.rowgroups.area import without_area
 from parketto.storage.clustering import without_record
 from parketto.storage.footers import FileInfo
 

@@ -18,7 +18,7 @@ from parketto.kernels.work import Worker
 from parketto.kernels.write import Output, Written, write_rows
 from parketto.plan.form import Form
 from parketto.plan.rewrite import FileGroup
-from parketto.storage.area import without_area
+from parketto.rowgroups.area import without_area
 from parketto.storage.footers import FileInfo
 
 # Where on the average so many rows lie between two that change, they are taken in one piece.

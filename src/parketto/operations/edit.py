@@ -26,8 +26,8 @@ from parketto.plan.expressions import Assignment, Predicate
 from parketto.plan.form import Form, form_of
 from parketto.plan.pruning import may_match
 from parketto.plan.rewrite import FileGroup
+from parketto.rowgroups.area import without_area
 from parketto.stats import EditStats
-from parketto.storage.area import without_area
 from parketto.storage.footers import FileInfo
 from parketto.storage.hive import PartitionFilter
 

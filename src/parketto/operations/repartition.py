@@ -14,8 +14,8 @@ from parketto.operations.place import Place, entries
 from parketto.plan.limits import DEFAULT_CODEC, Thresholds
 from parketto.plan.naming import Naming
 from parketto.plan.rewrite import FileGroup, check_partition_columns, prevailing_codec
+from parketto.rowgroups.area import AREA, without_area
 from parketto.stats import WriteStats
-from parketto.storage.area import AREA, without_area
 from parketto.storage.clustering import without_record
 from parketto.storage.footers import FileInfo
 

@@ -78,12 +78,14 @@ def plan_clustering(
     groups: list[FileGroup] = []
     choose = _out_of_order if clustering.is_linear else _off_the_curve
     kept: list[str] = []
+    # One for all: small files are put together once several runs have left them, and this is one run.
+    record = clustering.record()
     for cell in cells(files, by_layout=False):
         chosen, reason = choose(cell, clustering, thresholds)
         place = {file.path: at for at, file in enumerate(cell)} if chosen else {}
         for found in chosen:
             together = sorted(found, key=lambda file: place[file.path])
-            group = _group(together, clustering, thresholds, compression)
+            group = _group(together, clustering, thresholds, compression, record)
             if not clustering.is_linear and len(together) < len(cell):
                 paths = set(group.paths)
                 others = [file for file in cell if file.path not in paths]
@@ -100,7 +102,11 @@ def plan_clustering(
 
 
 def _group(
-    files: Sequence[FileInfo], clustering: Clustering, thresholds: Thresholds, compression: str | None
+    files: Sequence[FileInfo],
+    clustering: Clustering,
+    thresholds: Thresholds,
+    compression: str | None,
+    record: bytes,
 ) -> FileGroup:
     rows, size = sum(file.num_rows for file in files), sum(file.size_bytes for file in files)
     even, full = _even_rows(rows, clustering, thresholds), _full_row_group(files, clustering, thresholds)
@@ -114,7 +120,7 @@ def _group(
         roll_bytes=thresholds.target_bytes,
         compression=compression,
         row_group_rows=full,
-        record=clustering.record(),
+        record=record,
     )
 
 

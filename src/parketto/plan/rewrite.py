@@ -20,8 +20,9 @@ from parketto.plan.limits import DEFAULT_CODEC, CompactionScope, Thresholds, che
 from parketto.plan.packing import pack
 from parketto.plan.skipping import ColumnReads
 from parketto.rowgroups import OWN_NOTES, reading_rules
+from parketto.rowgroups.area import AREA, united_area
 from parketto.storage.clustering import RECORD, Clustering, without_record
-from parketto.storage.footers import FileInfo, PhysicalTraits
+from parketto.storage.footers import HADOOP_LZ4, FileInfo, PhysicalTraits
 
 Operation = Literal["compact", "optimize"]
 
@@ -97,13 +98,18 @@ class FileGroup:
 
     @property
     def metadata(self) -> Mapping[bytes, bytes]:
-        """Key-value metadata of the new files: all keys of all files; where they differ, the first file's."""
+        """Key-value metadata of the new files: all keys of all files; where they differ, the first file's.
+
+        The area of their geometries is that of all files.
+        """
         merged = dict(self.files[0].metadata or {})
         for file in self.files:
             for key, value in (file.metadata or {}).items():
                 # What says how to read a file belongs to it: the first file's, or none.
                 if key not in OWN_NOTES:
                     merged.setdefault(key, value)
+        if AREA in merged:
+            merged[AREA] = united_area([(file.metadata or {})[AREA] for file in self.files])
         if self.record is not None:
             return {**merged, RECORD: self.record}
         return merged if self.keeps_row_groups else without_record(merged)
@@ -227,9 +233,9 @@ def check_partition_columns(
 def cells(files: Iterable[FileInfo], *, by_layout: bool = True) -> list[list[FileInfo]]:
     """Files that may be put together: one directory, one schema, one physical layout.
 
-    Of their metadata only what says how to read a file (the calendar of old dates), or whether to (the area that
-    it covers), counts: it would be wrong for the rows of other files. Files that were laid out with care are not
-    put together with others, nor with those of another layout.
+    Of their metadata only what says how to read a file counts (the calendar of old dates, the encoding of
+    geometries): it would be wrong for the rows of other files. Files that were laid out with care are not put
+    together with others, nor with those of another layout.
     """
     grouped: dict[tuple[object, ...], list[FileInfo]] = defaultdict(list)
     keys: dict[int, str] = {}
@@ -247,11 +253,11 @@ def _rules(file: FileInfo) -> tuple[tuple[bytes, object], ...]:
 
 
 def prevailing_codec(files: Iterable[FileInfo]) -> str | None:
-    """The codec that most bytes of the files are compressed with."""
+    """The codec that most bytes of the files are compressed with, in a form that can be written."""
     sizes: Counter[str] = Counter()
     for file in files:
         if file.codec is not None:
-            sizes[file.codec] += max(1, file.size_bytes)
+            sizes["lz4" if file.codec == HADOOP_LZ4 else file.codec] += max(1, file.size_bytes)
     return sizes.most_common(1)[0][0] if sizes else None
 
 

@@ -10,6 +10,7 @@ from types import TracebackType
 from typing import IO
 
 from parketto.errors import FooterError, InvalidArgument
+from parketto.rowgroups.area import AREA, united_area
 from parketto.rowgroups.compact import (
     BINARY,
     FALSE,
@@ -43,9 +44,10 @@ _ORDERED_BOUNDS = (key(5, BINARY), key(6, BINARY), key(7, TRUE), key(7, FALSE), 
 class RowGroupAppender:
     """Appends row groups to a new file.
 
-    The first footer's schema and metadata hold for the file; `why_not_together` says which others fit. Pages are
-    copied as they are, and so are Bloom filters; page indexes are held until `finish` and written together
-    before the footer, where readers expect to find all of them at once; if one input has none, they are left out.
+    The first footer's schema and metadata hold for the file; `why_not_together` says which others fit. Areas of
+    GeoParquet are united. Pages are copied as they are, and so are Bloom filters; page indexes are held until
+    `finish` and written together before the footer, where readers expect to find all of them at once; if one
+    input has none, they are left out.
 
     What `append` refuses leaves the file as it was before, so a caller may write those rows in another way and
     append that. What is not finished is no valid file.
@@ -62,6 +64,7 @@ class RowGroupAppender:
         self._sink, self._same_arrow_schema = sink, same_arrow_schema
         self._first: Footer | None = None
         self._writers: set[bytes | None] = set()
+        self._areas: list[bytes] = []
         self._version = 1
         self._groups: list[tuple[PlacedGroup, bool]] = []
         self._num_rows = 0
@@ -118,8 +121,9 @@ class RowGroupAppender:
         self._check_together(footer)
         check_size(source, footer.file_size)
         placement = place(source, footer, numbers, self._position or len(MAGIC))
+        area = footer.key_value_metadata.get(AREA)
         self._write([(source, placement)])
-        self._took(footer, placement.groups)
+        self._took(footer, placement.groups, area)
 
     def graft(
         self,
@@ -164,8 +168,9 @@ class RowGroupAppender:
             whole.fields.pop(GroupKeys.SORTING_COLUMNS, None)
             if sorting_columns:
                 whole.fields[GroupKeys.SORTING_COLUMNS] = sorting_columns
+        area = footer.key_value_metadata.get(AREA)
         self._write([(source, kept), (patch, grafted)])
-        self._took(footer, [whole])
+        self._took(footer, [whole], area)
         self._writers.add(patch_footer.created_by)
 
     def finish(self, key_value_metadata: Mapping[bytes, bytes] | None = None) -> int:
@@ -198,12 +203,14 @@ class RowGroupAppender:
             self._position = placement.end
         self._open = True
 
-    def _took(self, footer: Footer, groups: Sequence[PlacedGroup]) -> None:
+    def _took(self, footer: Footer, groups: Sequence[PlacedGroup], area: bytes | None) -> None:
         self._num_rows += sum(group.num_rows for group in groups)
         self._groups += [(group, footer.column_orders is not None) for group in groups]
         self._first = self._first or footer
         self._orders = self._orders or footer.column_orders
         self._writers.add(footer.created_by)
+        if area is not None and area not in self._areas[-1:]:
+            self._areas.append(area)
         self._version = max(self._version, footer.fields.get(FileKeys.VERSION, 1))
 
     def _check_open(self) -> None:
@@ -248,17 +255,17 @@ class RowGroupAppender:
             write_fully(self._sink, index)
             self._position += len(index)
 
-    def _footer(self, first: Footer, groups: list[bytes], notes: Mapping[bytes, bytes] | None) -> Fields:
+    def _footer(self, first: Footer, groups: list[bytes], notes: Mapping[bytes, bytes | None] | None) -> Fields:
         fields = first.unknown_fields | {
             FileKeys.VERSION: self._version,
             FileKeys.SCHEMA: first.schema,
             FileKeys.NUM_ROWS: self.num_rows,
             FileKeys.ROW_GROUPS: encode_structs(groups),
         }
+        if notes is None and len(self._areas) > 1:
+            notes = {**first.key_value_metadata, AREA: united_area(self._areas)}
         if notes is not None:
-            fields[FileKeys.KEY_VALUES] = encode_structs(
-                [encode({key(1, BINARY): name, key(2, BINARY): value}) for name, value in notes.items()]
-            )
+            fields[FileKeys.KEY_VALUES] = encode_structs([_note(name, value) for name, value in notes.items()])
         elif FileKeys.KEY_VALUES in first.fields:
             fields[FileKeys.KEY_VALUES] = first.fields[FileKeys.KEY_VALUES]
         created_by = common_writer(first, self._writers)
@@ -290,6 +297,10 @@ def _places(footer: Footer, patch: Footer) -> set[int]:
     if reason is not None:
         raise FooterError(f"columns cannot be exchanged: {reason}")
     return set(places)
+
+
+def _note(name: bytes, value: bytes | None) -> bytes:
+    return encode({key(1, BINARY): name} | ({} if value is None else {key(2, BINARY): value}))
 
 
 def _without_bounds(chunk: PlacedChunk) -> PlacedChunk:

@@ -11,6 +11,7 @@ import re
 from collections.abc import Callable, Mapping
 from importlib.metadata import PackageNotFoundError, version
 
+from parketto.rowgroups.area import AREA, all_but_area
 from parketto.rowgroups.footer import Footer
 from parketto.rowgroups.schema import INT96, difference
 
@@ -28,12 +29,10 @@ _CALENDAR_KEYS = (
     b"writer.date.proleptic",
     b"writer.zone.conversion.legacy",
 )
-# GeoParquet notes the area that a file covers, and readers skip files by it.
-_AREA_KEY = b"geo"
 # What changed how Spark writes them. It compares versions as texts.
 _SPARK_TURNS = (b"3.0.0", b"3.1.0")
 #: What a file notes about how to read its own values, or whether to read it: these notes hold for no other file.
-OWN_NOTES = frozenset({_ARROW_SCHEMA, _SPARK_VERSION, _AREA_KEY, *_CALENDAR_KEYS})
+OWN_NOTES = frozenset({_ARROW_SCHEMA, _SPARK_VERSION, AREA, *_CALENDAR_KEYS})
 _WRITER = re.compile(rb"(.*?)\s+version\s*v?(\d+)\.(\d+)(?:\.(\d+))?")
 # Readers work around what older versions of these did wrong: bounds of text and of unsigned numbers, delta encoded
 # text, compressed pages said not to be.
@@ -128,8 +127,10 @@ def reading_rules(notes: Mapping[bytes, bytes | None], *, temporal: bool) -> dic
     """
     # An empty entry says something, too: Spark asks whether it is there.
     rules: dict[bytes, object] = {
-        entry: notes[entry] for entry in (_AREA_KEY, *(_CALENDAR_KEYS if temporal else ())) if entry in notes
+        entry: notes[entry] for entry in (_CALENDAR_KEYS if temporal else ()) if entry in notes
     }
+    if AREA in notes:  # areas can be united, if that is all in which they differ
+        rules[AREA] = all_but_area(notes[AREA])
     version_text = notes.get(_SPARK_VERSION) if temporal else None
     # Since the last turn Spark reads its own files as it reads those of everybody else.
     if version_text is not None and version_text < _SPARK_TURNS[-1]:

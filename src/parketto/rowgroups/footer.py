@@ -19,6 +19,7 @@ from parketto.rowgroups.compact import (
     Fields,
     Shape,
     decode,
+    decode_first,
     decode_list,
     key,
 )
@@ -309,8 +310,12 @@ def read_footer(source: IO[bytes]) -> Footer:
 
 def parse_footer(data: bytes, file_size: int) -> Footer:
     """The footer that these bytes are: what stands between the data and the last eight bytes of a file."""
-    # Whatever follows the struct would be a signature, and the columns encrypted: so there must be nothing.
-    return Footer(decode(data, FOOTER_SHAPE), file_size, file_size - 8 - len(data))
+    fields, end = decode_first(data, FOOTER_SHAPE)
+    footer = Footer(fields, file_size, file_size - 8 - len(data))
+    # A signature stands here only if columns are encrypted, which the footer has said then.
+    if end != len(data):
+        raise FooterError(f"{len(data) - end} bytes follow its footer")
+    return footer
 
 
 def size_of(source: IO[bytes]) -> int:

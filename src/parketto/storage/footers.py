@@ -27,6 +27,10 @@ _TAIL_BYTES = 64 * 1024
 _LAYOUTS_COMPARED = 16
 _TEMPORAL = frozenset({"DATE", "TIME", "TIMESTAMP"})
 _TEXT = frozenset({"STRING", "ENUM", "JSON"})
+#: The older form of LZ4, which Spark writes when asked for "lz4". Arrow reads it, but never writes it.
+HADOOP_LZ4 = "lz4_hadoop"
+# Of the codecs that Arrow reads, that one alone has no name in PyArrow.
+_CODEC_NAMES = {"uncompressed": "none", "unknown": HADOOP_LZ4}
 
 
 class ColumnStats(NamedTuple):
@@ -102,6 +106,11 @@ class FileInfo:
     def entry(self) -> FileEntry:
         """The file as a listing shows it."""
         return FileEntry(self.path, self.size_bytes, self.fingerprint)
+
+    @property
+    def codecs(self) -> frozenset[str | None]:
+        """The codecs of all row groups: a file of copied ones may have several."""
+        return frozenset((self.codec, *(group.codec for group in self.row_groups)))
 
     @property
     def clustering(self) -> Clustering | None:
@@ -257,7 +266,7 @@ def _codec(group: pq.RowGroupMetaData) -> str | None:
     last = group.num_columns - 1
     codecs = Counter(group.column(index).compression for index in {0, last // 2, last})
     codec = str(codecs.most_common(1)[0][0]).lower()
-    return "none" if codec == "uncompressed" else codec
+    return _CODEC_NAMES.get(codec, codec)
 
 
 def _traits(columns: Sequence[pq.ColumnSchema]) -> PhysicalTraits:

@@ -51,7 +51,7 @@ def can_open(store: Store, file: FileInfo) -> bool:
     return (
         store.local_path(file.path) is not None
         and not _SPECIAL.intersection(file.path)
-        and file.codec in _CODECS
+        and file.codecs <= _CODECS
         and not file.traits.int96_timestamps
         # DuckDB cannot name a column that has no name.
         and "" not in names

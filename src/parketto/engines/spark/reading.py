@@ -112,7 +112,7 @@ def _spark_can(rows: FileRows, root: str) -> bool:
         and store.local_path("/") is not None
         and all(_same(kind) for kind in carrier_schema(rows.schema).types)
         and all(
-            file.codec in _NATIVE_CODECS
+            file.codecs <= _NATIVE_CODECS
             and not file.traits.int96_timestamps
             and _distinct([*(file.schema or rows.schema).names, *rows.form.path_only])
             and _finds(file.path, root if rows.form.path_only else posixpath.dirname(file.path))
