@@ -19,7 +19,9 @@ from parketto import (
     plan_compaction_groups,
 )
 from parketto.engines.base import Engine
+from parketto.kernels.reader import BatchReader
 from parketto.storage import footers
+from parketto.storage.footers import FileInfo
 from parketto.storage.store import FileEntry
 
 KEYS = {
@@ -293,16 +295,15 @@ def test_data_of_a_file_goes_only_once_through_the_engine(place: Place, monkeypa
     place.write_files({"date=2025-11-04/good.parquet": numbers(1800, 999)})
     dataset = place.dataset(engine=engine)
     opened: list[str] = []
-    original = type(dataset._store).open_input
+    original = BatchReader.open
 
-    def counting(self: object, path: str) -> object:
-        opened.append(path)
-        return original(self, path)  # type: ignore[arg-type]
+    def counting(self: BatchReader, file: FileInfo) -> object:
+        opened.append(file.path)
+        return original(self, file)
 
     stats = dataset.compact(target_rows_per_file=2000, dry_run=True)
-    monkeypatch.setattr(type(dataset._store), "open_input", counting)
     # Footers are read on their own; here only openings for the data count.
-    monkeypatch.setattr(footers, "_footer_source", lambda store, entry: original(store, entry.path))
+    monkeypatch.setattr(BatchReader, "open", counting)
     dataset.compact(target_rows_per_file=2000)
     assert stats["planned_groups"] is not None
     grouped = sorted(path for group in stats["planned_groups"] for path in group)
