@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from parketto.kernels.work import Worker
-from parketto.storage.footers import FileInfo
+from parketto.storage.footers import FileInfo, StatsColumns
 from parketto.storage.snapshot import read_snapshot
 from parketto.storage.store import FileEntry
 
@@ -21,7 +21,7 @@ class ReadFooters:
 
     entries: tuple[FileEntry, ...]
     root: str
-    stats_columns: tuple[str, ...] | None
+    stats_columns: StatsColumns
 
     @property
     def size_bytes(self) -> int:
@@ -33,10 +33,7 @@ class ReadFooters:
         return read_snapshot(worker.store, self.root, self.entries, self.stats_columns).files
 
 
-def footer_tasks(
-    entries: Sequence[FileEntry], root: str, stats_columns: Collection[str] | None
-) -> list[ReadFooters]:
+def footer_tasks(entries: Sequence[FileEntry], root: str, stats_columns: StatsColumns) -> list[ReadFooters]:
     """Tasks that read all footers, in the order of the files."""
-    columns = None if stats_columns is None else tuple(stats_columns)
     starts = range(0, len(entries), _FILES_PER_TASK)
-    return [ReadFooters(tuple(entries[start : start + _FILES_PER_TASK]), root, columns) for start in starts]
+    return [ReadFooters(tuple(entries[start : start + _FILES_PER_TASK]), root, stats_columns) for start in starts]

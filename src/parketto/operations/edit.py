@@ -28,7 +28,7 @@ from parketto.plan.pruning import may_match
 from parketto.plan.rewrite import FileGroup
 from parketto.rowgroups.area import without_area
 from parketto.stats import EditStats
-from parketto.storage.footers import FileInfo
+from parketto.storage.footers import FileInfo, MentionedColumns
 from parketto.storage.hive import PartitionFilter
 
 
@@ -54,13 +54,15 @@ def edit(
     """Discover → plan → execute → verify → commit → report."""
     place.check_exists(partition_filter)
     place.engine.check_store(place.store)
+    # An update may move rows to other partitions, and then asks for the bounds of these as well.
+    known = MentionedColumns(str(request.where)) if request.changes is None else None
     if dry_run:
-        files = place.snapshot(partition_filter, stats_columns=None).files
+        files = place.snapshot(partition_filter, known).files
         plan = _plan(place.root, files, request, dry_run=True)
         results = place.engine.run(plan, Context(place.store, Staging(""), request.operation, progress))
         return _stats(request, files, plan, _touching(plan, results), dry_run=True)
     with place.transaction(request.operation, backups) as transaction:
-        files = place.snapshot_in(transaction, partition_filter, stats_columns=None).files
+        files = place.snapshot_in(transaction, partition_filter, known).files
         plan = _plan(place.root, files, request, dry_run=False)
         with transaction.conflicts_over(entries([task.file for task in plan])):
             results = place.engine.run(plan, place.context(transaction, progress))

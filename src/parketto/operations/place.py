@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from parketto.commit.backup import Backup
@@ -13,7 +13,7 @@ from parketto.engines.base import Context, Engine, ProgressCallback
 from parketto.errors import DatasetNotFound, InvalidArgument
 from parketto.kernels.footers import footer_tasks
 from parketto.kernels.work import Staging
-from parketto.storage.footers import FileInfo
+from parketto.storage.footers import FileInfo, StatsColumns
 from parketto.storage.hive import PartitionFilter, directory_matcher
 from parketto.storage.snapshot import Snapshot, is_inside, read_snapshot, refuse_missing, while_files_vanish
 from parketto.storage.store import FileEntry, Store
@@ -44,9 +44,7 @@ class Place:
     engine: Engine
     swap: bool = True
 
-    def snapshot(
-        self, partition_filter: PartitionFilter = None, stats_columns: Collection[str] | None = ()
-    ) -> Snapshot:
+    def snapshot(self, partition_filter: PartitionFilter = None, stats_columns: StatsColumns = ()) -> Snapshot:
         """The files as they are now, for reading."""
         return self._discover(lambda: list_settled(self.workspace, partition_filter), stats_columns)
 
@@ -66,7 +64,7 @@ class Place:
         self,
         transaction: Transaction,
         partition_filter: PartitionFilter = None,
-        stats_columns: Collection[str] | None = (),
+        stats_columns: StatsColumns = (),
     ) -> Snapshot:
         """The files at a moment when nobody is in the middle of a commit."""
         return self._discover(lambda: transaction.list_files(partition_filter), stats_columns)
@@ -87,12 +85,10 @@ class Place:
         """What the engine works with during a transaction."""
         return Context(self.store, transaction.staging, transaction.operation, progress)
 
-    def _discover(
-        self, list_files: Callable[[], Sequence[FileEntry]], stats_columns: Collection[str] | None
-    ) -> Snapshot:
+    def _discover(self, list_files: Callable[[], Sequence[FileEntry]], stats_columns: StatsColumns) -> Snapshot:
         return while_files_vanish(self.root, lambda: self._read(list_files(), stats_columns))
 
-    def _read(self, listed: Sequence[FileEntry], stats_columns: Collection[str] | None) -> Snapshot:
+    def _read(self, listed: Sequence[FileEntry], stats_columns: StatsColumns) -> Snapshot:
         """Footers: here with some threads, or, if there are very many, wherever the engine's tasks run."""
         if self.engine.footers_in_tasks is None or len(listed) < self.engine.footers_in_tasks:
             return read_snapshot(self.store, self.root, listed, stats_columns)

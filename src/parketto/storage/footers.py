@@ -9,9 +9,9 @@ import json
 import posixpath
 import struct
 from collections import Counter
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Container, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeAlias
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -154,6 +154,35 @@ def naming(path: str) -> Iterator[None]:
         raise UnreadableFile(path, error) from error
 
 
+@dataclass(frozen=True)
+class MentionedColumns:
+    """Those columns that a text names: a condition in whatever language, before anybody has understood it.
+
+    It may be more than the condition needs. If a name is written in a way that hides it, its bounds are not known.
+
+    >>> "price" in MentionedColumns("Price > 3"), "size" in MentionedColumns("Price > 3")
+    (True, False)
+    """
+
+    text: str
+
+    def __contains__(self, name: object) -> bool:
+        return isinstance(name, str) and name.casefold() in self.text.casefold()
+
+
+@dataclass(frozen=True)
+class _EitherColumns:
+    one: Container[str]
+    other: Container[str]
+
+    def __contains__(self, name: object) -> bool:
+        return name in self.one or name in self.other
+
+
+#: The columns whose bounds are kept; None keeps all.
+StatsColumns: TypeAlias = Container[str] | None
+
+
 class FooterReader:
     """Reads the footers of a dataset's files, from several threads.
 
@@ -165,7 +194,7 @@ class FooterReader:
         stats_columns: The columns whose bounds are kept; None keeps all.
     """
 
-    def __init__(self, store: Store | None, stats_columns: Collection[str] | None = ()) -> None:
+    def __init__(self, store: Store | None, stats_columns: StatsColumns = ()) -> None:
         self._store, self._stats_columns = store, stats_columns
         self._layouts: list[_Layout] = []
         self._schemas: dict[tuple[int, tuple[tuple[bytes, bytes], ...]], tuple[pa.Schema, dict[bytes, bytes]]] = {}
@@ -200,7 +229,7 @@ class FooterReader:
         schema, wanted = footer.schema, self._stats_columns
         # How rows are laid out is of interest together with where it got them: by the bounds of these columns.
         if wanted is not None and (clustering := recorded(footer.metadata)) is not None:
-            wanted = frozenset((*wanted, *clustering.columns))
+            wanted = _EitherColumns(wanted, clustering.columns)
         # The newest first, and not too many: looking for one must stay cheaper than working it out.
         for known in self._layouts[: -_LAYOUTS_COMPARED - 1 : -1]:
             if known.schema.equals(schema) and known.stats_columns == wanted:
@@ -235,10 +264,10 @@ class _Layout:
     #: Positions of top-level columns among the leaves; and those whose bounds are wanted.
     names: Mapping[int, str]
     wanted: Mapping[str, int]
-    stats_columns: Collection[str] | None
+    stats_columns: StatsColumns
 
     @classmethod
-    def of(cls, schema: pq.ParquetSchema, stats_columns: Collection[str] | None) -> _Layout:
+    def of(cls, schema: pq.ParquetSchema, stats_columns: StatsColumns) -> _Layout:
         columns = [schema.column(index) for index in range(len(schema))]
         names = {index: column.name for index, column in enumerate(columns) if column.path == column.name}
         wanted = {name: at for at, name in names.items() if stats_columns is None or name in stats_columns}

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Collection, Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import cached_property
@@ -11,7 +11,7 @@ from itertools import islice
 from typing import TypeVar
 
 from parketto.errors import DatasetNotFound, NotADataset, NotPlainParquet, quoted
-from parketto.storage.footers import FileInfo, FooterReader
+from parketto.storage.footers import FileInfo, FooterReader, StatsColumns
 from parketto.storage.hive import PartitionFilter, directory_matcher, is_data_path, partition_values
 from parketto.storage.store import FileEntry, Store
 
@@ -122,7 +122,7 @@ def read_snapshot(
     store: Store,
     root: str,
     entries: Iterable[FileEntry],
-    stats_columns: Collection[str] | None = (),
+    stats_columns: StatsColumns = (),
 ) -> Snapshot:
     """Read the footers of listed files, concurrently."""
     reader = FooterReader(store, stats_columns)
@@ -147,7 +147,7 @@ def discover(
     store: Store,
     root: str,
     list_files: Callable[[], Sequence[FileEntry]],
-    stats_columns: Collection[str] | None = (),
+    stats_columns: StatsColumns = (),
 ) -> Snapshot:
     """List the data files and read their footers."""
     return while_files_vanish(root, lambda: read_snapshot(store, root, list_files(), stats_columns))
