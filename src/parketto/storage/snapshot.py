@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import statistics
 import time
 from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -16,8 +17,8 @@ from parketto.storage.hive import PartitionFilter, directory_matcher, is_data_pa
 from parketto.storage.store import FileEntry, Store
 
 _LISTING_ATTEMPTS = 5
-_FIRST_READ = 4
-_MOSTLY_WORK = 1.5
+_FIRST_READ = 5
+_MOSTLY_WORK = 0.6
 _TABLE_FORMATS = {"_delta_log": "Delta Lake", ".hoodie": "Hudi", "_spark_metadata": "Spark Structured Streaming"}
 
 
@@ -131,12 +132,15 @@ def read_snapshot(
         return reader.read(entry, partition_values(_directory(entry, root)))
 
     waiting = iter(entries)
-    files = []
-    # Threads pay where reading means to wait. Where the first files show that it does not, they only take turns.
+    files: list[FileInfo] = []
     if store.often_cached:
-        started, worked = time.perf_counter(), time.thread_time()
-        files = [read(entry) for entry in islice(waiting, _FIRST_READ)]
-        if time.perf_counter() - started < _MOSTLY_WORK * (time.thread_time() - worked):
+        # Threads pay where reading means to wait; else they only take turns. The first files show which it is.
+        shares = []
+        for entry in islice(waiting, _FIRST_READ):
+            started, worked = time.perf_counter(), time.thread_time()
+            files.append(read(entry))
+            shares.append((time.thread_time() - worked) / (time.perf_counter() - started))
+        if shares and statistics.median(shares) > _MOSTLY_WORK:
             files += [read(entry) for entry in waiting]
     with ThreadPoolExecutor(store.parallel_reads, thread_name_prefix="parketto-footer") as pool:
         files += pool.map(read, waiting)
