@@ -2,8 +2,17 @@
 
 from __future__ import annotations
 
+import time
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+import pyarrow as pa
+
 from harness.work import Request
 from parketto import Dataset, sql
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
 
 
 def prepare(request: Request) -> dict[str, object]:
@@ -13,7 +22,21 @@ def prepare(request: Request) -> dict[str, object]:
         keywords["memory_mb"] = memory_mb
     if keywords["engine"] == "spark":
         keywords["spark"] = Dataset(request.root, engine="spark").engine.session
+        _start_workers(keywords["spark"])
     return keywords
+
+
+def _start_workers(spark: SparkSession) -> None:
+    """A Python worker for each core, as in a session that was used before; a few rows would start just one."""
+    cores = spark.sparkContext.defaultParallelism
+
+    def wait(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        import parketto.engines.spark.tasks  # noqa: F401 - what takes the time
+
+        time.sleep(0.5)  # or one worker would serve them all
+        yield from batches
+
+    spark.range(0, cores, 1, cores).mapInArrow(wait, "id long").collect()
 
 
 def compact(request: Request, keywords: dict[str, object]) -> None:

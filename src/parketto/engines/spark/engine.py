@@ -25,7 +25,7 @@ from parketto.engines.spark.frames import (
 )
 from parketto.engines.spark.merging import LargeMerge
 from parketto.engines.spark.reading import read_files
-from parketto.engines.spark.session import active_session, get_session, is_connect, stop_session
+from parketto.engines.spark.session import active_session, get_session, is_connect, is_local, stop_session
 from parketto.engines.spark.shipping import Shipped
 from parketto.engines.spark.tasks import collect, parallelism, run_tasks, stage_progress
 from parketto.errors import InvalidArgument, TransformFailed, quoted
@@ -48,6 +48,8 @@ if TYPE_CHECKING:
 
 DEFAULT_MEMORY_MB = 256
 DEFAULT_BROADCAST_MB = 64
+# Where all tasks run on one machine, they share one copy of a source, in the page cache.
+LOCAL_BROADCAST_MB = 256
 DEFAULT_SHUFFLE_MB = 512
 DEFAULT_FOOTERS_IN_TASKS = 5000
 _COPY_BYTES = 64 * MEGABYTE
@@ -72,7 +74,7 @@ class SparkEngine(TaskEngine):
         spark: The session to use; by default the active one, else one that is started.
         memory_mb: About how much memory the Python side of one Spark task may use for data.
         broadcast_mb: A merge whose source is larger than this (uncompressed) joins by a shuffle; a smaller source
-            is at hand in every task.
+            is at hand in every task. By default 64, or 256 where all tasks run on this machine.
         shuffle_mb: A partition that is to be put in order and is larger than this is sorted by a shuffle; smaller
             ones are sorted each inside of one task, on disk if need be.
         footers_in_tasks: A dataset of at least so many files has its footers read by Spark tasks.
@@ -84,7 +86,7 @@ class SparkEngine(TaskEngine):
         self,
         spark: SparkSession | None = None,
         memory_mb: int = DEFAULT_MEMORY_MB,
-        broadcast_mb: float = DEFAULT_BROADCAST_MB,
+        broadcast_mb: float | None = None,
         shuffle_mb: float = DEFAULT_SHUFFLE_MB,
         footers_in_tasks: int = DEFAULT_FOOTERS_IN_TASKS,
     ) -> None:
@@ -95,8 +97,15 @@ class SparkEngine(TaskEngine):
         self._started: SparkSession | None = None
         self._views: dict[str, _View] = {}
         self._memory = memory_mb * MEGABYTE
-        self._broadcast_bytes = int(broadcast_mb * MEGABYTE)
+        self._broadcast_mb = broadcast_mb
         self._shuffle_bytes = int(shuffle_mb * MEGABYTE)
+
+    @property
+    def _broadcast_bytes(self) -> int:
+        found = self._broadcast_mb
+        if found is None:
+            found = LOCAL_BROADCAST_MB if is_local(self.session) else DEFAULT_BROADCAST_MB
+        return int(found * MEGABYTE)
 
     @property
     def session(self) -> SparkSession:

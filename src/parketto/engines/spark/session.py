@@ -77,6 +77,11 @@ def active_session() -> SparkSession | None:
     return _classic_session() or _connect_session()
 
 
+def is_local(session: SparkSession) -> bool:
+    """Whether all tasks run in one process of this machine."""
+    return not is_connect(session) and (session.sparkContext.master or "").startswith("local")
+
+
 def is_connect(spark: SparkSession) -> bool:
     """Whether a session talks to a Spark Connect server, so that it has no JVM and no `sparkContext`."""
     return any(base.__module__.startswith("pyspark.sql.connect.") for base in type(spark).__mro__)
