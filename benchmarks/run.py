@@ -35,6 +35,11 @@ def main() -> int:
     """Run the rounds and report; the exit code says whether all rows were right."""
     arguments = parse(sys.argv[1:])
     started = time.perf_counter()
+    if arguments.earlier:
+        known = contestants()
+        result = together(arguments.earlier, known)
+        tell(result, arguments)
+        return int(any(is_bad(row, known) for row in result["summary"]))
     known = available(contestants())
     runs: list[dict[str, Any]] = []
     options = {"memory_mb": arguments.memory_mb} if arguments.memory_mb else {}
@@ -74,14 +79,35 @@ def parse(given: Sequence[str]) -> argparse.Namespace:
     parser.add_argument("--timeout", type=float, default=3600, help="seconds after which a run counts as failed")
     parser.add_argument("--profile", metavar="FOLDER", help="write there where Parketto's own process spends time")
     parser.add_argument("--json", metavar="PATH", help="write every measurement there")
-    parser.add_argument("--plot", metavar="PATH", help="draw the ratios: PATH.svg and PATH.png")
+    parser.add_argument("--plot", metavar="PATH", help="draw ratios, or growth: PATH.svg and PATH.png")
     parser.add_argument("--docs", action="store_true", help="put the tables into docs/benchmarks.md")
+    parser.add_argument(
+        "--from",
+        dest="earlier",
+        nargs="+",
+        metavar="PATH",
+        help="measure nothing, but tell, plot and document what --json wrote there, together",
+    )
     arguments = parser.parse_args(given)
     if unknown := set(arguments.contestants or ()) - set(contestants()):
         parser.error(f"unknown contestants: {', '.join(sorted(unknown))}; there are: {', '.join(contestants())}")
     arguments.base_rows = arguments.base_rows or (QUICK_ROWS if arguments.quick else BASE_ROWS)
     arguments.rounds = arguments.rounds or (1 if arguments.quick else 3)
     return arguments
+
+
+def together(paths: Sequence[str], known: dict[str, Contestant]) -> dict[str, Any]:
+    """Measurements of several runs, of different work or contestants, as if they were of one."""
+    results = []
+    for path in paths:
+        with open(path) as file:
+            results.append(json.load(file))
+    if len({result["base_rows"] for result in results}) > 1:
+        raise SystemExit("these runs had different numbers of rows at 1x")
+    order = list(JOBS)
+    runs = sorted((run for result in results for run in result["runs"]), key=lambda run: order.index(run["job"]))
+    summary = report.summarise(runs, known)
+    return {**results[0], "runs": runs, "summary": summary, "rounds": max(row["rounds"] for row in summary)}
 
 
 def available(known: dict[str, Contestant]) -> dict[str, Contestant]:
@@ -189,15 +215,17 @@ def write_document(result: dict[str, Any]) -> None:
     about = result["machine"]
     versions = ", ".join(f"{name} {version}" for name, version in about["versions"].items())
     said = f"{about['cores']} cores, {about['memory_gb']} GB, Python {about['python']}; {versions}. "
-    said += f"{result['base_rows']:,} rows at 1x, medians of {result['rounds']} rounds."
-    parts = [said, report.markdown(report.HEADINGS, report.lines(result["summary"]))]
+    rounds = sorted({row["rounds"] for row in result["summary"]})
+    said += f"{result['base_rows']:,} rows at 1x, medians of {' or '.join(map(str, rounds))} rounds."
+    # Runs at several scales are there to show growth; the table of operations is for one.
     headings, cells = report.growth(result["summary"])
-    if cells:
-        parts += ["How it grows:", report.markdown(headings, cells)]
+    section, table = "growth", report.markdown(headings, cells)
+    if not cells:
+        section, table = "operations", report.markdown(report.HEADINGS, report.lines(result["summary"]))
     with open(DOCUMENT) as file:
         text = file.read()
     with open(DOCUMENT, "w") as file:
-        file.write(report.replace_section(text, "operations", "\n\n".join(parts)))
+        file.write(report.replace_section(text, section, f"{said}\n\n{table}"))
 
 
 def is_bad(row: dict[str, Any], known: dict[str, Contestant]) -> bool:

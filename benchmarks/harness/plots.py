@@ -40,9 +40,6 @@ def ratios(result: dict[str, Any], path: str) -> None:
 
 def growth(result: dict[str, Any], path: str) -> None:
     """Seconds and memory by scale, one panel for each job."""
-    scales = sorted({row["scale"] for row in result["summary"]})
-    if len(scales) < 2:
-        return
     jobs = list(dict.fromkeys(row["job"] for row in result["summary"]))
     figure, grid = plt.subplots(len(jobs), 2, figsize=(9, 2.4 * len(jobs)), squeeze=False)
     for job, (left, right) in zip(jobs, grid, strict=True):
@@ -59,7 +56,7 @@ def growth(result: dict[str, Any], path: str) -> None:
             axes.set_yscale("log")
             axes.set_title(f"{job}, {label}", fontsize=9)
         right.legend(fontsize=6, frameon=False, loc="center left", bbox_to_anchor=(1, 0.5))
-    _save(figure, f"{path}-growth")
+    _save(figure, path)
 
 
 def _save(figure: Any, path: str) -> None:
@@ -69,12 +66,12 @@ def _save(figure: Any, path: str) -> None:
 
 
 def main() -> None:
-    """Draw both."""
+    """Growth, if there are several scales, else ratios."""
     source, path = sys.argv[1:]
     with open(source) as file:
         result = json.load(file)
-    ratios(result, path)
-    growth(result, path)
+    several = len({row["scale"] for row in result["summary"]}) > 1
+    (growth if several else ratios)(result, path)
 
 
 if __name__ == "__main__":

@@ -12,6 +12,7 @@ import pyarrow.parquet as pq
 import pytest
 
 import compare
+import run
 from harness import boxes, data, queries, report, skipping
 from harness.checks import Reader
 from harness.contestants import contestants
@@ -144,3 +145,28 @@ def test_the_drawing_is_small() -> None:
     drawing = boxes.draw({"linear": side, "z-order": side, "hilbert": side})
     assert drawing.count("<rect") == 3 * 256 + 1
     assert len(drawing) < 200_000
+
+
+def test_runs_of_different_contestants_are_told_as_one(tmp_path: Path) -> None:
+    """Spark and the others are measured apart; tables and ratios are over both."""
+    paths = []
+    for number, given in enumerate(
+        ([("parketto/duckdb", 1.0, "ok")], [("duckdb", 3.0, "ok"), ("duckdb", 5.0, "ok")])
+    ):
+        paths.append(str(tmp_path / f"{number}.json"))
+        Path(paths[-1]).write_text(json.dumps({"base_rows": 10, "rounds": 1, "runs": rows_of(*given)}))
+
+    found = run.together(paths, contestants())
+
+    assert [(row["contestant"], row["rounds"], row["ratio"]) for row in found["summary"]] == [
+        ("parketto/duckdb", 1, 1.0),
+        ("duckdb", 2, 4.0),
+    ]
+
+
+def test_runs_of_different_sizes_are_not_told_as_one(tmp_path: Path) -> None:
+    for number in (1, 2):
+        (tmp_path / f"{number}.json").write_text(json.dumps({"base_rows": number, "rounds": 1, "runs": []}))
+
+    with pytest.raises(SystemExit, match="different numbers of rows"):
+        run.together([str(tmp_path / "1.json"), str(tmp_path / "2.json")], contestants())
