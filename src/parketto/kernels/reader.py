@@ -221,6 +221,9 @@ class LogicalReader:
 
     def rows(self, opened: OpenFile, number: int) -> Iterator[pa.RecordBatch]:
         """The rows of a row group of an open file."""
+        if not self._inside:  # without any column Arrow would not say how many rows there are
+            yield from self._constants(opened.file, number)
+            return
         for batch in opened.rows(number):
             yield self._completed(batch, opened.file) if self._outside else batch
 
