@@ -158,9 +158,18 @@ class RowGroupAppender:
         check_size(source, footer.file_size)
         check_size(patch, patch_footer.file_size)
         others = set(range(len(footer.leaves))) - positions
-        kept = place(source, footer, [number], self._position or len(MAGIC), others)
-        grafted = place(patch, patch_footer, [0], kept.end)
+        start = self._position or len(MAGIC)
+        # Readers that split a file expect the first column where the row group begins.
+        if 0 in positions:
+            grafted = place(patch, patch_footer, [0], start)
+            kept = place(source, footer, [number], grafted.end, others)
+            placements = [(patch, grafted), (source, kept)]
+        else:
+            kept = place(source, footer, [number], start, others)
+            grafted = place(patch, patch_footer, [0], kept.end)
+            placements = [(source, kept), (patch, grafted)]
         whole = woven(kept.groups[0], grafted.groups[0], positions)
+        whole.fields[GroupKeys.FILE_OFFSET] = start
         narrow = group.narrowed(others)
         whole.fields[GroupKeys.TOTAL_BYTE_SIZE] = narrow.total_uncompressed_size + donor.total_uncompressed_size
         whole.fields[GroupKeys.TOTAL_COMPRESSED_SIZE] = narrow.total_compressed_size + donor.total_compressed_size
@@ -169,7 +178,7 @@ class RowGroupAppender:
             if sorting_columns:
                 whole.fields[GroupKeys.SORTING_COLUMNS] = sorting_columns
         area = footer.key_value_metadata.get(AREA)
-        self._write([(source, kept), (patch, grafted)])
+        self._write(placements)
         self._took(footer, [whole], area)
         self._writers.add(patch_footer.created_by)
 

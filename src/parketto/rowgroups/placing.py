@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import operator
 from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import IO, NamedTuple, TypeAlias
@@ -90,8 +89,9 @@ def place(
 ) -> Placement:
     """Work out where the row groups come to lie if they are copied to `position`. Nothing is written.
 
-    A row group's chunks keep the order in which they lie in the source, so that most are copied in one piece, and
-    its Bloom filters follow it. `columns` are the numbers of those that are wanted; None: all are.
+    A row group's chunks keep the order in which they lie in the source, so that most are copied in one piece; only
+    that of the first column always comes first. Bloom filters follow. `columns` are the numbers of those that are
+    wanted; None: all are.
     """
     groups = [footer.row_groups[number] for number in numbers]
     expected = [(leaf.physical_type, encode_strings(leaf.path), leaf.repeated) for leaf in footer.leaves]
@@ -119,9 +119,12 @@ def place(
 def _place_group(
     group: RowGroup, blooms: dict[Column, _Range], indexes: dict[_Range, bytes], into: Placement
 ) -> None:
+    first = group.columns[0]
+    # Readers that split a file count a row group from where its first column lies: if others lay before it, the
+    # middle of the row group could be behind the end of the file, and nobody would read it.
     shifts = {
         column: _add_run(into, column.start, column.size)
-        for column in sorted(group.columns, key=operator.attrgetter("start"))
+        for column in sorted(group.columns, key=lambda column: (column is not first, column.start))
     }
     moved_blooms: dict[Column, _Range] = {}
     for column in group.columns:
@@ -129,7 +132,6 @@ def _place_group(
             moved_blooms[column] = (bloom[0] + _add_run(into, *bloom), bloom[1])
     placed = PlacedGroup(_without_extension(group.fields), group.num_rows)
     del placed.fields[GroupKeys.COLUMNS]
-    first = group.columns[0]
     # Readers that split a file go by these. Not every writer gets them right, and here they are known.
     placed.fields[GroupKeys.FILE_OFFSET] = first.start + shifts[first]
     placed.fields[GroupKeys.TOTAL_COMPRESSED_SIZE] = group.total_compressed_size
