@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from itertools import groupby
 from typing import IO
 
@@ -46,6 +46,12 @@ def copier(
 def has_codec(group: RowGroup, codec: str) -> bool:
     """Whether all columns of a row group have a codec."""
     return all(column.codec == _CODECS.get(codec) for column in group.columns)
+
+
+def codec_of(group: RowGroup, positions: Collection[int]) -> str | None:
+    """The codec that some columns of a row group have, if it is one for all of them, and can be written."""
+    found = {column.codec for position, column in enumerate(group.columns) if position in positions}
+    return next((name for name, number in _CODECS.items() if found == {number}), None)
 
 
 def copy_files(group: FileGroup, output: Output, worker: Worker) -> tuple[StagedFile, ...]:

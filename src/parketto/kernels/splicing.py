@@ -6,6 +6,7 @@ import contextlib
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import replace
 from typing import IO
 
 import pyarrow as pa
@@ -89,7 +90,13 @@ class SplicingWriter(StagedWriter):
         self.num_rows += self._open().num_rows - before
 
     def graft(
-        self, source: IO[bytes], footer: Footer, number: int, columns: pa.Table, declared: bytes | None = None
+        self,
+        source: IO[bytes],
+        footer: Footer,
+        number: int,
+        columns: pa.Table,
+        codec: str,
+        declared: bytes | None = None,
     ) -> None:
         """Append a row group of another file, with new values in some of its columns.
 
@@ -98,6 +105,7 @@ class SplicingWriter(StagedWriter):
             footer: Its footer. The file must go together with what Arrow writes, see `why_not_spliced`.
             number: The number of the row group.
             columns: New values for as many rows, in the types in which they are carried.
+            codec: The codec of the new values.
             declared: The order that the row group declares now, raw.
 
         Raises:
@@ -105,7 +113,8 @@ class SplicingWriter(StagedWriter):
         """
         self.cut()
         self._append_encoding()
-        patch = pa.BufferReader(self._encoded(columns, self._format.narrowed(columns.schema.names)))
+        narrow = replace(self._format.narrowed(columns.schema.names), codec=codec)
+        patch = pa.BufferReader(self._encoded(columns, narrow))
         with self._changing(footer) as appender:
             appender.graft(source, footer, number, patch, read_footer(patch), declared)
         self.num_rows += columns.num_rows

@@ -9,7 +9,7 @@ import pyarrow as pa
 
 from parketto.errors import FooterError
 from parketto.kernels.carrier import carrier_schema, recast
-from parketto.kernels.copying import copier, has_codec
+from parketto.kernels.copying import codec_of, copier, has_codec
 from parketto.kernels.reader import OpenFile
 from parketto.kernels.splicing import why_not_spliced
 from parketto.kernels.waiting import WaitingRows
@@ -90,6 +90,12 @@ class Successor:
             return False
         if not 0 < len(names) < len(self._schema.names):
             return False
+        places = [at for at, leaf in enumerate(footer.leaves) if leaf.path[0].decode() in names]
+        # As the old values were, whatever is asked of what is encoded: a row group of two codecs would be taken
+        # for one of either by whoever looks at some of its columns only.
+        codec = codec_of(footer.row_groups[number], places)
+        if codec is None:
+            return False
         schema = pa.schema([self._schema.field(name) for name in names])
         readable = pa.schema([self._readable.field(name) for name in names])
         waiting = WaitingRows(readable, self._worker.row_group_bytes)
@@ -99,7 +105,7 @@ class Successor:
                 return False
         try:
             declared = _declared(footer, number, names)
-            self._writer.graft(self._opened.source, footer, number, waiting.leave(), declared)
+            self._writer.graft(self._opened.source, footer, number, waiting.leave(), codec, declared)
         except FooterError:
             return False
         return True
