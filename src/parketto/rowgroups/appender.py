@@ -21,7 +21,13 @@ from parketto.rowgroups.compact import (
     encode_structs,
     key,
 )
-from parketto.rowgroups.compatible import SameArrowSchema, common_writer, why_not_copied, why_not_together
+from parketto.rowgroups.compatible import (
+    SameArrowSchema,
+    common_writer,
+    why_not_copied,
+    why_not_exchanged,
+    why_not_together,
+)
 from parketto.rowgroups.footer import (
     MAGIC,
     ChunkKeys,
@@ -141,7 +147,8 @@ class RowGroupAppender:
             footer: Its footer, from `read_footer`.
             number: The number of the row group.
             patch: A file with one row group of as many rows.
-            patch_footer: Its footer. Its columns must mean what those of the first file mean.
+            patch_footer: Its footer. Its notes do not count: what those of the first file say of how to read it
+                must hold for these columns, too.
             sorting_columns: The order that the row group declares now, raw; None leaves it.
 
         Raises:
@@ -181,6 +188,7 @@ class RowGroupAppender:
         self._write(placements)
         self._took(footer, [whole], area)
         self._writers.add(patch_footer.created_by)
+        self._version = max(self._version, patch_footer.fields.get(FileKeys.VERSION, 1))
 
     def finish(self, key_value_metadata: Mapping[bytes, bytes] | None = None) -> int:
         """Write what makes it a Parquet file; the file's size. The sink stays open.
@@ -295,7 +303,7 @@ def append_files(sources: Iterable[IO[bytes]], sink: IO[bytes]) -> int:
 
 def _places(footer: Footer, patch: Footer) -> set[int]:
     """Where the columns of a patch stand in a footer's schema: in the same order there, and not all of them."""
-    reason = patch.elsewhere or (None if len(patch.row_groups) == 1 else "a patch has one row group")
+    reason = None if len(patch.row_groups) == 1 else "a patch has one row group"
     known = {leaf: place_of for place_of, leaf in enumerate(footer.leaves)}
     places = [known[leaf] for leaf in patch.leaves if leaf in known]
     sound = len(known) == len(footer.leaves) and len(places) == len(patch.leaves) > 0
@@ -303,6 +311,7 @@ def _places(footer: Footer, patch: Footer) -> set[int]:
         reason = "the columns of a patch are others"
     if reason is None and len(places) == len(footer.leaves):
         reason = "nothing is left of the row group"
+    reason = reason or why_not_exchanged(footer, patch, places)
     if reason is not None:
         raise FooterError(f"columns cannot be exchanged: {reason}")
     return set(places)

@@ -8,12 +8,13 @@ from __future__ import annotations
 
 import operator
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from importlib.metadata import PackageNotFoundError, version
 
 from parketto.rowgroups.area import AREA, all_but_area
+from parketto.rowgroups.compact import STRUCT, decode_list
 from parketto.rowgroups.footer import Footer
-from parketto.rowgroups.schema import INT96, difference
+from parketto.rowgroups.schema import INT96, difference, narrowed
 
 #: Says whether two `ARROW:schema` entries make Arrow read the same. Arrow's own notes are part of the entry.
 SameArrowSchema = Callable[[bytes | None, bytes | None], bool]
@@ -70,6 +71,32 @@ def why_not_together(
         or _why_not_metadata(first, other, same_arrow_schema)
         or _why_not_writers(first, other)
     )
+
+
+def why_not_exchanged(footer: Footer, patch: Footer, positions: Sequence[int]) -> str | None:
+    """Why columns of one file cannot take the place of those of another, in a row group of that one.
+
+    Args:
+        footer: The footer of the file whose row group it is.
+        patch: That of the file with the columns.
+        positions: Where in a row group of the first file each of them goes.
+
+    Returns:
+        A reason in words, or None if they can.
+    """
+    names = {leaf.path[0] for leaf in patch.leaves}
+    reason = (
+        why_not_copied(patch)
+        or difference(narrowed(footer.schema, names), patch.schema)
+        or _why_not_writers(footer, patch)
+    )
+    if reason is not None or footer.column_orders is None:  # then nobody trusts bounds
+        return reason
+    orders = decode_list(footer.column_orders, STRUCT)
+    if patch.column_orders is None or len(orders) != len(footer.leaves):
+        return "bounds are in no declared order"
+    same = decode_list(patch.column_orders, STRUCT) == [orders[position] for position in positions]
+    return None if same else "their bounds are in different orders"
 
 
 def common_writer(first: Footer, texts: set[bytes | None]) -> bytes | None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+from collections.abc import Collection
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -18,6 +19,7 @@ from parketto.rowgroups.compact import (
     decode,
     decode_list,
     encode,
+    encode_structs,
     key,
 )
 
@@ -88,6 +90,23 @@ def difference(first: bytes, other: bytes) -> str | None:
             other_name = theirs[0].decode(errors="replace")
             return f"schemas differ in {name!r}" + (f" and {other_name!r}" if name != other_name else "")
     return None
+
+
+def narrowed(raw: bytes, names: Collection[bytes]) -> bytes:
+    """A raw schema with some of its columns only, by the names that they have at the top."""
+    elements = decode_list(raw, STRUCT)
+    kept: list[bytes] = []
+    root, count, at = decode(elements[0]), 0, 1
+    while at < len(elements):
+        start, missing = at, 1
+        name = decode(elements[start]).get(_NAME)
+        while missing and at < len(elements):
+            missing += decode(elements[at]).get(_CHILDREN, 0) - 1
+            at += 1
+        if name in names:
+            kept += elements[start:at]
+            count += 1
+    return encode_structs([encode({**root, _CHILDREN: count}), *kept])
 
 
 def _walk(elements: list[Fields], leaves: list[Leaf]) -> None:
