@@ -151,16 +151,20 @@ class _Grafting:
         worth_it = 0 < changing <= len(self._names) // 2
         if not (worth_it and self._rewriting.keeps_others and size <= self._worker.row_group_bytes):
             return None
-        found, first = [], start
+        found, first, held = [], start, 0
         for batch in self._rows(number, edits.columns or self._names[:1]):
             part = edits.of(first, batch)
             found.append(replace(part, at=part.at + (first - start)))
             first += batch.num_rows
-        return _KnownEdits.of_parts(start, found)
+            held += part.rows.nbytes
+            if held > self._worker.row_group_bytes:  # a small row group may get large values
+                break
+        return _KnownEdits.of_parts(start, first, found, edits)
 
     def graft(self, number: int, start: int, known: _KnownEdits) -> bool:
         """Do it, if no row leaves."""
-        if not known.edits.homes.all():
+        group = self._opened.file.row_groups[number]
+        if known.stop < start + group.num_rows or not known.edits.homes.all():
             return False
         return self._successor.graft(number, self._changed, self._new_values(number, start, known))
 
@@ -176,33 +180,43 @@ class _Grafting:
 
 @dataclass(frozen=True)
 class _KnownEdits:
-    """What happens to the rows of a row group, all of it; `start` is the number of its first row."""
+    """What happens to the first rows of a row group, mostly all of them, and who tells about the others.
+
+    `start` is the number of the first row, and `stop` of the first one of which nothing is known yet.
+    """
 
     start: int
+    stop: int
     edits: RowEdits
+    others: Edits
 
     @classmethod
-    def of_parts(cls, start: int, parts: Sequence[RowEdits]) -> _KnownEdits:
-        return cls(
-            start,
-            RowEdits(
-                np.concatenate([part.at for part in parts]),
-                np.concatenate([part.homes for part in parts]),
-                np.concatenate([part.leaving for part in parts]),
-                pa.concat_tables([part.rows for part in parts]),
-            ),
-        )
+    def of_parts(cls, start: int, stop: int, parts: Sequence[RowEdits], others: Edits) -> _KnownEdits:
+        return cls(start, stop, _together(parts), others)
 
     def of(self, start: int, batch: pa.RecordBatch) -> RowEdits:
         """What happens to some of them."""
-        first = start - self.start
-        here = slice(*np.searchsorted(self.edits.at, [first, first + batch.num_rows]).tolist())
-        return RowEdits(
+        first, known = start - self.start, min(max(self.stop - start, 0), batch.num_rows)
+        here = slice(*np.searchsorted(self.edits.at, [first, first + known]).tolist())
+        found = RowEdits(
             self.edits.at[here] - first,
             self.edits.homes[here],
             self.edits.leaving[here],
             self.edits.rows.slice(here.start, here.stop - here.start),
         )
+        if known == batch.num_rows:
+            return found
+        more = self.others.of(start + known, batch.slice(known))
+        return _together([found, replace(more, at=more.at + known)])
+
+
+def _together(parts: Sequence[RowEdits]) -> RowEdits:
+    return RowEdits(
+        np.concatenate([part.at for part in parts]),
+        np.concatenate([part.homes for part in parts]),
+        np.concatenate([part.leaving for part in parts]),
+        pa.concat_tables([part.rows for part in parts]),
+    )
 
 
 def _kept(batch: pa.RecordBatch, edits: RowEdits, rewriting: Rewriting) -> pa.Table:
