@@ -42,6 +42,7 @@ def kill_repeatedly(place: Place, kills: int, seed: int) -> dict[str, int]:
         rows = [row for path in oracle.data_files(place.root) for row in oracle.read_file(path).to_pylist()]
         assert sorted(row["id"] for row in rows) == list(range(ROWS)), f"kill {attempt}: {recovery}"
         assert len({row["version"] for row in rows}) == 1, f"kill {attempt}: {recovery}"
+        assert all(row["text"] == f"text {row['id']}" for row in rows), f"kill {attempt}: {recovery}"
         assert place.left_behind() == []
     return found
 
@@ -81,6 +82,7 @@ def kill_drivers(place: Place, kills: int, seed: int) -> None:
         rows = [row for path in oracle.data_files(place.root) for row in oracle.read_file(path).to_pylist()]
         assert sorted(row["id"] for row in rows) == list(range(ROWS)), f"kill {attempt}: {recovery}"
         assert len({row["version"] for row in rows}) == 1, f"kill {attempt}: {recovery}"
+        assert all(row["text"] == f"text {row['id']}" for row in rows), f"kill {attempt}: {recovery}"
         deadline = time.monotonic() + 60
         while any(Path(f"/proc/{pid}").exists() for pid in helpers) and time.monotonic() < deadline:
             time.sleep(0.1)

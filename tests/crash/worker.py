@@ -19,7 +19,8 @@ ROWS = 400
 
 
 def version_table(version: int) -> pa.Table:
-    return pa.table({"id": np.arange(ROWS), "version": np.full(ROWS, version)})
+    texts = [f"text {number}" for number in range(ROWS)]
+    return pa.table({"id": np.arange(ROWS), "version": np.full(ROWS, version), "text": texts})
 
 
 def main(path: str, first_version: int, publish: Any, engine: str = "pyarrow") -> None:
@@ -33,8 +34,11 @@ def main(path: str, first_version: int, publish: Any, engine: str = "pyarrow") -
         dataset.write(version_table(version), "overwrite", max_rows_per_file=8 if engine == "pyarrow" else 80)
         dataset.compact(target_rows_per_file=90)
         dataset.merge(version_table(version + 1), ["id"])
+        # These exchange a column, and copy the others as they are.
+        dataset.update("id >= 0", {"version": version + 2})
+        dataset.merge(version_table(version + 3).select(["id", "version"]), ["id"], "update", partial=True)
         dataset.optimize(["id"], target_rows_per_file=50)
-        version += 2
+        version += 4
 
 
 if __name__ == "__main__":
