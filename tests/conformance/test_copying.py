@@ -17,7 +17,14 @@ import pytest
 from conftest import Place
 from helpers import oracle
 from helpers.exotic import exotic, row_by_row
-from parketto import Dataset, InvalidArgument, ParquetCompactor, UnreadableFile, compact_parquet_dataset_pyarrow
+from parketto import (
+    Dataset,
+    InvalidArgument,
+    ParquetCompactor,
+    UnreadableFile,
+    compact_parquet_dataset_pyarrow,
+    sql,
+)
 from parketto.engines.base import Engine
 from parketto.kernels import reader
 from parketto.plan.copying import REWRITES
@@ -374,6 +381,34 @@ def test_categories_stay_readable(place: Place) -> None:
         "new 1",
         "new 2",
     ]
+
+
+def categories(words: list[str]) -> pa.Array:
+    return pa.array(words).dictionary_encode().cast(pa.dictionary(pa.int8(), pa.string()))
+
+
+@pytest.mark.parametrize("rewrite", REWRITES)
+def test_categories_without_a_dictionary_are_encoded(place: Place, rewrite: Any) -> None:
+    """Copied side by side, Arrow would count their values on from one to the next, until one byte is too small."""
+    words = [[f"{file} {n % 100}" for n in range(GOOD)] for file in "ab"]
+    for name, some in zip("ab", words, strict=True):
+        table = pa.table({"id": range(GOOD), "word": categories(some)})
+        place.write_files({f"{name}.parquet": table}, use_dictionary=False)
+    place.dataset().compact(rewrite=rewrite)
+    (path,) = oracle.data_files(place.root, place.fs)
+    found = oracle.read_file(path, place.fs).column("word")
+    assert found.type == pa.dictionary(pa.int8(), pa.string())
+    assert found.cast(pa.string()).to_pylist() == [*words[0], *words[1]]
+
+
+def test_edits_beside_categories_without_a_dictionary(place: Place) -> None:
+    words = [f"w{n % 100}" for n in range(400)]
+    table = pa.table({"id": range(400), "value": range(400), "other": range(400), "word": categories(words)})
+    place.write_files({"f.parquet": table}, use_dictionary=False, row_group_size=100)
+    place.dataset().update("id BETWEEN 100 AND 159", {"word": sql("'new ' || CAST(id AS VARCHAR)")})
+    (path,) = oracle.data_files(place.root, place.fs)
+    expected = [f"new {n}" if 100 <= n <= 159 else word for n, word in enumerate(words)]
+    assert oracle.read_file(path, place.fs).column("word").cast(pa.string()).to_pylist() == expected
 
 
 @pytest.mark.parametrize("writer", [None, PARQUET_MR])

@@ -6,15 +6,19 @@ from collections.abc import Collection, Iterator, Sequence
 from itertools import groupby
 from typing import IO
 
+import pyarrow as pa
+
 from parketto.errors import FooterError
 from parketto.kernels.ahead import read_ahead
 from parketto.kernels.carrier import carrier_schema
 from parketto.kernels.reader import BatchReader, OpenFile
+from parketto.kernels.sizes import small_dictionaries
 from parketto.kernels.splicing import DICTIONARY_VALUES, SplicingWriter
 from parketto.kernels.work import StagedFile, Worker
 from parketto.kernels.write import Output
 from parketto.plan.rewrite import FileGroup
 from parketto.rowgroups import Footer, RowGroup, read_footer
+from parketto.rowgroups.footer import MetaKeys
 from parketto.storage.footers import FileInfo
 
 # Larger row groups serve no reader better, and of several one is encoded while rows for the next are read.
@@ -46,6 +50,24 @@ def copier(
 def has_codec(group: RowGroup, codec: str) -> bool:
     """Whether all columns of a row group have a codec."""
     return all(column.codec == _CODECS.get(codec) for column in group.columns)
+
+
+def small_categories(schema: pa.Schema) -> frozenset[str]:
+    """The names of columns of categories with a small index type."""
+    return frozenset(schema.names[position] for position in small_dictionaries(schema))
+
+
+def can_be_read_back(group: RowGroup, footer: Footer, small: Collection[str]) -> bool:
+    """Whether Arrow reads a row group among any others back into its own types.
+
+    Categories with a small index type must have a dictionary: without one, Arrow counts their values on from those
+    of the row groups before, until there are more than the type can tell apart.
+    """
+    return not small or all(
+        column.start < column.meta[MetaKeys.DATA_PAGE_OFFSET]
+        for column, leaf in zip(group.columns, footer.leaves, strict=False)
+        if leaf.path[0].decode() in small
+    )
 
 
 def codec_of(group: RowGroup, positions: Collection[int]) -> str | None:
@@ -100,9 +122,14 @@ def _copied_or_not(
     opened: OpenFile, copies: Sequence[bool], codec: str | None, writer: SplicingWriter, worker: Worker
 ) -> Iterator[list[int]]:
     """Copy what is to be copied; the numbers of row groups whose rows are to be written, run by run."""
-    footer = _footer(opened, copies)
+    footer, schema = _footer(opened, copies), opened.file.schema
+    assert schema is not None, "files to put together come from a snapshot"
+    small = small_categories(schema)
     wanted = [
-        footer is not None and copied and (codec is None or has_codec(footer.row_groups[number], codec))
+        footer is not None
+        and copied
+        and (codec is None or has_codec(footer.row_groups[number], codec))
+        and can_be_read_back(footer.row_groups[number], footer, small)
         for number, copied in enumerate(copies)
     ]
     for copied, found in groupby(range(len(copies)), key=wanted.__getitem__):

@@ -87,6 +87,19 @@ def _is_text(kind: pa.DataType) -> bool:
     )
 
 
+def small_dictionaries(schema: pa.Schema) -> dict[int, int]:
+    """The positions of categories with a small index type, and how many values each can tell apart.
+
+    >>> small_dictionaries(pa.schema({"a": pa.string(), "b": pa.dictionary(pa.int8(), pa.string())}))
+    {1: 128}
+    """
+    return {
+        position: 2 ** (kind.index_type.bit_width - (0 if pat.is_unsigned_integer(kind.index_type) else 1))
+        for position, kind in enumerate(schema.types)
+        if pat.is_dictionary(kind) and kind.index_type.bit_width < 32
+    }
+
+
 class DictionaryLimits:
     """Keeps row groups readable whose dictionary columns have a small index type.
 
@@ -95,11 +108,7 @@ class DictionaryLimits:
     """
 
     def __init__(self, schema: pa.Schema) -> None:
-        self._limits = {
-            position: 2 ** (kind.index_type.bit_width - (0 if pat.is_unsigned_integer(kind.index_type) else 1))
-            for position, kind in enumerate(schema.types)
-            if pat.is_dictionary(kind) and kind.index_type.bit_width < 32
-        }
+        self._limits = small_dictionaries(schema)
         self._seen: dict[int, set[object]] = {position: set() for position in self._limits}
 
     def admit(self, batch: pa.RecordBatch) -> int:

@@ -9,7 +9,7 @@ import pyarrow as pa
 
 from parketto.errors import FooterError
 from parketto.kernels.carrier import carrier_schema, recast
-from parketto.kernels.copying import codec_of, copier, has_codec
+from parketto.kernels.copying import can_be_read_back, codec_of, copier, has_codec, small_categories
 from parketto.kernels.reader import OpenFile
 from parketto.kernels.splicing import why_not_spliced
 from parketto.kernels.waiting import WaitingRows
@@ -41,6 +41,7 @@ class Successor:
         assert file.schema is not None, "files to rewrite come from a snapshot"
         self._opened, self._worker, self._codec = opened, worker, codec
         self._readable, self._schema = file.schema, carrier_schema(file.schema).remove_metadata()
+        self._small = small_categories(file.schema)
         self._footer = _footer(opened)
         self._copies = self._footer is not None and why_not_spliced(self._footer, output.format) is None
         like = (opened.source, self._footer) if self._footer is not None and self._copies else None
@@ -66,7 +67,7 @@ class Successor:
     def copy(self, number: int) -> bool:
         """Take a row group as it is; False if that cannot be, and its rows must be written."""
         self._worker.check_cancelled()
-        if self._footer is None or not self._copies or not self._has_codec(self._footer, number):
+        if self._footer is None or not self._is_copied(self._footer, number):
             return False
         try:
             self._writer.copy(self._opened.source, self._footer, [number])
@@ -86,7 +87,7 @@ class Successor:
             False if that cannot be, or is too much at once, and rows must be written.
         """
         footer, names = self._footer, [name for name in self._schema.names if name in changed]
-        if footer is None or not self._copies or not self._has_codec(footer, number):
+        if footer is None or not self._is_copied(footer, number):
             return False
         if not 0 < len(names) < len(self._schema.names):
             return False
@@ -118,8 +119,13 @@ class Successor:
         """Take rows, in whatever types Arrow has carried them; further columns are left out."""
         self._writer.write(recast(batch.select(self._schema.names), self._schema))
 
-    def _has_codec(self, footer: Footer, number: int) -> bool:
-        return self._codec is None or has_codec(footer.row_groups[number], self._codec)
+    def _is_copied(self, footer: Footer, number: int) -> bool:
+        group = footer.row_groups[number]
+        return (
+            self._copies
+            and (self._codec is None or has_codec(group, self._codec))
+            and can_be_read_back(group, footer, self._small)
+        )
 
 
 def _footer(opened: OpenFile) -> Footer | None:
