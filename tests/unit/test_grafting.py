@@ -379,3 +379,25 @@ def test_pages_that_cannot_be_read_from_here_are_refused_on_either_side(why: str
         out.graft(source, read_footer(source), 1, patch, saying(read_footer(patch), why))
     assert not sink.getvalue()
     assert out.is_open
+
+
+def test_a_first_column_that_lies_elsewhere_is_put_first() -> None:
+    """A file may have its columns in any order; a copy has the first one where those look that split files."""
+    plain: dict[str, Any] = {"use_dictionary": False, "compression": "none"}
+    rows = pa.table({"small": pa.array([1] * 100, pa.int32()), "large": pa.array(range(100), pa.int64())})
+    before = in_memory(rows, **plain).getvalue()
+    small, large = (chunk(before, 0, column) for column in range(2))
+
+    def swapped(fields: dict[int, Any]) -> None:
+        columns = read_footer(io.BytesIO(before)).row_groups[0].columns
+        columns[0].meta[MetaKeys.DATA_PAGE_OFFSET] = 4 + len(large)
+        columns[1].meta[MetaKeys.DATA_PAGE_OFFSET] = 4
+        fields[FileKeys.ROW_GROUPS][0][GroupKeys.COLUMNS] = [column.fields for column in columns]
+
+    end = read_footer(io.BytesIO(before)).data_end
+    source = with_footer(before, swapped)
+    source = source[:4] + large + small + source[4 + len(large) + len(small) : end] + source[end:]
+    assert pq.read_table(io.BytesIO(source)).equals(rows)
+    data = grafted(io.BytesIO(source), {})
+    check_sound(data)
+    assert pq.read_table(io.BytesIO(data)).equals(rows)
