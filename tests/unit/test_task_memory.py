@@ -31,3 +31,14 @@ def test_a_choice_by_arrows_own_variable_stands(monkeypatch: pytest.MonkeyPatch)
 
     with TaskMemory():
         assert pa.default_memory_pool().backend_name == before
+
+
+def test_a_choice_that_is_made_meanwhile_stands(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("ARROW_DEFAULT_MEMORY_POOL", raising=False)
+    before = pa.default_memory_pool()
+    try:
+        with TaskMemory():
+            pa.set_memory_pool(pa.system_memory_pool())
+        assert pa.default_memory_pool().backend_name == "system"
+    finally:
+        pa.set_memory_pool(before)

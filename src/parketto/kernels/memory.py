@@ -38,10 +38,13 @@ class TaskMemory:
         with self._lock:
             self._working -= 1
             if not self._working and self._before is not None:
-                pa.set_memory_pool(self._before)
+                # Unless somebody has chosen another one meanwhile.
+                if pa.default_memory_pool().backend_name == _SUITED:
+                    pa.set_memory_pool(self._before)
                 self._before = None
 
 
+_SUITED = "jemalloc"
 TASK_MEMORY = TaskMemory()
 
 
