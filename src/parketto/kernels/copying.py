@@ -91,7 +91,7 @@ def copy_files(group: FileGroup, output: Output, worker: Worker) -> tuple[Staged
     )
     with copier(output, worker, row_group_rows=_ENCODED_ROWS) as writer:
         for file, copies in _copied_or_read(group, reader, writer, worker):
-            with reader.open(file) as opened:
+            with reader.open(file, for_bytes=True) as opened:
                 for numbers in _copied_or_not(opened, copies, group.compression, writer, worker):
                     # Where row groups stay as they are, each is read for itself; else all at once.
                     for some in ([number] for number in numbers) if group.keeps_row_groups else [numbers]:

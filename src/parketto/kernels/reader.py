@@ -25,8 +25,10 @@ _MAX_BATCH_ROWS = 32 * 1024
 _MIN_BATCH_ROWS = 64
 _PROBE_ROWS = 128
 _READ_BUFFER = 1024 * 1024
-# A remote file of this size is fetched as a whole: that is one request, and many columns need many.
-_SMALL_FILE = 256 * 1024
+# A file of this size is read as a whole: if it is remote, because that is one request, and many columns need many;
+# else if all of it is needed, because that is a tenth faster than to read it column by column.
+_SMALL_REMOTE_FILE = 256 * 1024
+_SMALL_FILE = 4 * 1024 * 1024
 _WORTH_THREADS = 256 * 1024
 
 
@@ -73,14 +75,18 @@ class BatchReader:
                     yield opened.rows(number)
 
     @contextlib.contextmanager
-    def open(self, file: FileInfo) -> Iterator[OpenFile]:
-        """A file whose row groups can be read one by one, in any order."""
+    def open(self, file: FileInfo, *, for_bytes: bool = False) -> Iterator[OpenFile]:
+        """A file whose row groups can be read one by one, in any order; or copied, if it is for its bytes."""
         with naming(file.path):
-            at_once = file.size_bytes <= _SMALL_FILE and not self._store.often_cached
-            path = file.path
+            path, at_once = file.path, not for_bytes and file.size_bytes <= self._at_once(file)
             source = pa.BufferReader(self._store.read(path)) if at_once else self._store.open_input(path)
         with source:
             yield OpenFile(self, file, source)
+
+    def _at_once(self, file: FileInfo) -> int:
+        if not self._store.often_cached:
+            return _SMALL_REMOTE_FILE
+        return _SMALL_FILE if file.schema is not None and file.schema.names == self._names else 0
 
     def _batches(
         self, parquet: pq.ParquetFile, file: FileInfo, numbers: Sequence[int]

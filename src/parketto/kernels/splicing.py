@@ -22,8 +22,8 @@ from parketto.rowgroups import Footer, RowGroupAppender, read_footer, why_not_to
 from parketto.rowgroups.footer import FileKeys, GroupKeys
 from parketto.storage.store import Store
 
-# Of a task's memory a sixth is for rows that wait; twice as much is for rows that are being encoded.
-_ENCODERS = 2
+# Of a task's memory a sixth is for rows that wait, and as much for rows that are being encoded.
+_ENCODERS = 1
 # Writers give a dictionary up that has more values of eight bytes than this: in larger row groups one of values
 # that hardly repeat is begun in vain. In smaller ones it stays, and files have the sizes that a plan expects.
 DICTIONARY_VALUES = 128 * 1024
@@ -47,8 +47,8 @@ class SplicingWriter(StagedWriter):
         row_group_rows: How many rows a row group may have.
         like: A file, open, and its footer: the new file's schema is its schema to the letter. Both must go
             together, see `why_not_spliced`.
-        in_background: Whether other threads encode row groups while more rows come; then up to two more of them
-            are in memory.
+        in_background: Whether another thread encodes row groups while more rows come; then one more of them is in
+            memory.
         plain_from: Row groups of so many rows have no dictionary where values hardly repeat.
     """
 
