@@ -9,7 +9,7 @@ from itertools import repeat
 import pyarrow as pa
 
 from parketto.kernels.carrier import carrier_schema, recast
-from parketto.kernels.external_sort import sort_batches
+from parketto.kernels.heaps import by_folder
 from parketto.kernels.partitions import by_partition
 from parketto.kernels.rows import FileRows
 from parketto.kernels.work import StagedFile, Worker
@@ -61,18 +61,15 @@ def write_rows(
     rows = worker.until_cancelled(iter(batches))
     if not output.partition_by:
         return _write_directory(rows, output, output.directory, worker, at_least_one=at_least_one)
-    if not in_partition_order:
-        # In the order of the partitions one file after the other is open, however many partitions there are.
+    if in_partition_order:
+        folders = by_partition(rows, output.partition_by)
+    else:
         carried = carrier_schema(output.row_schema)
-        rows = sort_batches(
-            (recast(batch, carried) for batch in rows),
-            carried,
-            output.partition_by,
-            worker.run_bytes,
-            worker.scratch_directory(),
-        )
+        given = (recast(batch, carried) for batch in rows)
+        folders = by_folder(given, carried, output.partition_by, worker.run_bytes, worker.scratch_directory())
     written = Written()
-    for folder, found in by_partition(rows, output.partition_by):
+    # One file after the other is open, however many partitions there are.
+    for folder, found in folders:
         written += write_folder(found, output, folder, worker)
     if not written.staged and at_least_one:
         return _write_directory(iter(()), output, output.directory, worker, at_least_one=True)

@@ -1,0 +1,91 @@
+"""Rows by partition, however many there are: they are dealt out to a heap on disk for each folder.
+
+A sort by the partition columns would bring them together as well, but it compares rows, and reads and writes them
+again and again; here each is written once and read once, in the order that it came.
+"""
+
+from __future__ import annotations
+
+import os
+import uuid
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import ExitStack
+
+import pyarrow as pa
+
+from parketto.kernels.external_sort import read_run, sort_batches, write_options
+from parketto.kernels.partitions import by_partition, pieces_by_folder
+from parketto.kernels.sizes import runs
+
+# Each has a file open while rows are dealt out. Those of further folders are sorted.
+_MAX_HEAPS = 256
+
+
+def by_folder(
+    batches: Iterable[pa.RecordBatch], schema: pa.Schema, columns: Sequence[str], run_bytes: int, scratch: str
+) -> Iterator[tuple[str, Iterator[pa.RecordBatch]]]:
+    """The folder of each partition, with its rows; each one's rows must be used before the next one's.
+
+    Args:
+        batches: The rows.
+        schema: Their schema.
+        columns: The partition columns.
+        run_bytes: How much may be held, about.
+        scratch: Where to put what does not fit.
+    """
+    # A piece is there twice for a moment: as it came and by folder.
+    tables = runs(batches, max(1, run_bytes // 2))
+    first, second = next(tables, None), next(tables, None)
+    if first is None:
+        return
+    if second is None:
+        for folder, piece in pieces_by_folder(first, columns):
+            yield folder, iter(piece.to_batches())
+        return
+    waiting = [first, second]
+    del first, second
+    with _Heaps(schema, scratch) as heaps:
+        while waiting:
+            for folder, piece in pieces_by_folder(waiting.pop(0), columns):
+                heaps.add(folder, piece)
+            if not waiting and (more := next(tables, None)) is not None:
+                waiting.append(more)
+    for folder, path in heaps.paths.items():
+        yield folder, read_run(path)
+    if heaps.rest is not None:
+        ordered = sort_batches(read_run(heaps.rest), schema, columns, run_bytes, scratch)
+        yield from by_partition(ordered, columns)
+
+
+class _Heaps:
+    """A file of rows for each folder, and one for the rows of all folders that are too many."""
+
+    def __init__(self, schema: pa.Schema, scratch: str) -> None:
+        self._schema, self._prefix = schema, os.path.join(scratch, f"heap-{uuid.uuid4().hex}")
+        self._open = ExitStack()
+        self._writers: dict[str, pa.ipc.RecordBatchStreamWriter] = {}
+        self.paths: dict[str, str] = {}
+        self.rest: str | None = None
+
+    def __enter__(self) -> _Heaps:
+        return self
+
+    def __exit__(self, *_error: object) -> None:
+        self._open.close()
+
+    def add(self, folder: str, rows: pa.Table) -> None:
+        """Put rows on the heap of a folder."""
+        writer = self._writers.get(folder)
+        if writer is None and len(self.paths) < _MAX_HEAPS:
+            self.paths[folder] = f"{self._prefix}-{len(self.paths):05d}.arrows"
+            writer = self._writers[folder] = self._new(self.paths[folder])
+        elif writer is None:
+            if self.rest is None:
+                self.rest = f"{self._prefix}-rest.arrows"
+                self._writers[""] = self._new(self.rest)
+            writer = self._writers[""]
+        writer.write_table(rows)
+
+    def _new(self, path: str) -> pa.ipc.RecordBatchStreamWriter:
+        sink = self._open.enter_context(pa.OSFile(path, "wb"))
+        return self._open.enter_context(pa.ipc.new_stream(sink, self._schema, options=write_options()))
