@@ -58,7 +58,7 @@ def write(place: Place, table: pa.Table | None = None, **options: Any) -> bytes:
             "data_page_size": 1000,
             "sorting_columns": [pq.SortingColumn(1), pq.SortingColumn(2)],
             "bloom_filter_options": {"id": {"ndv": PER_GROUP}, "word": {"ndv": 10}},
-            "compression": "zstd",
+            "compression": "snappy",
             **options,
         },
     )
@@ -274,13 +274,24 @@ def test_new_values_have_the_codec_of_the_old_ones(local: Place, engine: Engine,
     write(local, compression=codec)
     local.dataset(engine=engine).update("id = 5", {"word": "new"})
     new = pa.table({"id": [1500, 1700], "flag": pa.array([1, 1], pa.int8())})
-    local.dataset(engine=engine).merge(new, "id", partial=True, compression="zstd")
+    local.dataset(engine=engine).merge(new, "id", partial=True, compression=codec)
     footer = pq.read_metadata(io.BytesIO(content(local)))
     name = {"none": "UNCOMPRESSED"}.get(codec, codec.upper())
     for number in range(4):
         group = footer.row_group(number)
         assert {group.column(at).compression for at in range(group.num_columns)} == {name}
     assert local.dataset(engine=engine).read().num_rows == ROWS
+
+
+def test_a_codec_that_a_merge_is_asked_for(local: Place, merge_engine: Engine) -> None:
+    """Row groups that change get it as a whole, and no columns are exchanged; the others are copied."""
+    write(local, compression="gzip")
+    new = pa.table({"id": [1500, 1700], "flag": pa.array([1, 1], pa.int8())})
+    local.dataset(engine=merge_engine).merge(new, "id", partial=True, compression="zstd")
+    footer = pq.read_metadata(io.BytesIO(content(local)))
+    found = [{footer.row_group(n).column(at).compression for at in range(footer.num_columns)} for n in range(4)]
+    assert found == [{"ZSTD"} if n == 1500 // PER_GROUP else {"GZIP"} for n in range(4)]
+    assert local.dataset().read().num_rows == ROWS
 
 
 def test_a_codec_that_is_asked_for(place: Place, written: bytes) -> None:

@@ -57,8 +57,7 @@ class EditableDataset(BaseDataset):
                 ones; `"full_merge"` makes the dataset equal to the source (other rows are deleted);
                 `"deduplicate"` is an upsert whose source may have a key several times: the last row counts.
             dedup_order_by: For `"deduplicate"`: the row with the highest values of these columns counts instead.
-            compression: The codec of rows that are written. Row groups in which nothing changes, or only some
-                columns do, keep theirs.
+            compression: The codec of rows that are written. Row groups in which nothing changes keep theirs.
             partition_by: For a dataset that does not exist yet: the columns that make its folders.
             update_columns: The columns that change where a key is there already; by default all.
             partial: Whether the source may lack columns: where a key is there they stay, in new rows they are

@@ -166,7 +166,8 @@ class _Grafting:
         group = self._opened.file.row_groups[number]
         if known.stop < start + group.num_rows or not known.edits.homes.all():
             return False
-        return self._successor.graft(number, self._changed, self._new_values(number, start, known))
+        values = self._new_values(number, start, known)
+        return self._successor.graft(number, self._changed, values, self._rewriting.compression)
 
     def _new_values(self, number: int, start: int, known: _KnownEdits) -> Iterator[pa.RecordBatch]:
         for batch in self._rows(number, [name for name in self._names if name in self._changed]):

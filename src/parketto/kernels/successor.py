@@ -75,13 +75,16 @@ class Successor:
             return False
         return True
 
-    def graft(self, number: int, changed: Collection[str], rows: Iterator[pa.RecordBatch]) -> bool:
+    def graft(
+        self, number: int, changed: Collection[str], rows: Iterator[pa.RecordBatch], codec: str | None = None
+    ) -> bool:
         """Take a row group as it is, but for some columns.
 
         Args:
             number: The number of the row group.
             changed: The columns.
             rows: The new values of these columns, for all rows. Further columns are left out.
+            codec: The codec that they must get; None leaves them the one of the old values.
 
         Returns:
             False if that cannot be, or is too much at once, and rows must be written.
@@ -92,10 +95,10 @@ class Successor:
         if not 0 < len(names) < len(self._schema.names):
             return False
         places = [at for at, leaf in enumerate(footer.leaves) if leaf.path[0].decode() in names]
-        # As the old values were, whatever is asked of what is encoded: a row group of two codecs would be taken
-        # for one of either by whoever looks at some of its columns only.
-        codec = codec_of(footer.row_groups[number], places)
-        if codec is None:
+        # Never another one: a row group of two codecs would be taken for one of either by whoever looks at some of
+        # its columns only.
+        old_codec = codec_of(footer.row_groups[number], places)
+        if old_codec is None or codec not in (None, old_codec):
             return False
         schema = pa.schema([self._schema.field(name) for name in names])
         readable = pa.schema([self._readable.field(name) for name in names])
@@ -106,7 +109,7 @@ class Successor:
                 return False
         try:
             declared = _declared(footer, number, names)
-            self._writer.graft(self._opened.source, footer, number, waiting.leave(), codec, declared)
+            self._writer.graft(self._opened.source, footer, number, waiting.leave(), old_codec, declared)
         except FooterError:
             return False
         return True

@@ -237,7 +237,9 @@ def _ill_sized(cell: Sequence[FileInfo], clustering: Clustering, thresholds: Thr
     A few small files are none the worse for being small: those who want them put together compact.
     """
     large, small = set(), {}
-    for file in cell:
+    for file in filter(
+        lambda each: each.num_rows, cell
+    ):  # without rows there is nothing to spread over more files
         too_large = thresholds.target_bytes is not None and file.size_bytes > _TOO_LARGE * thresholds.target_bytes
         if too_large or _too_many_rows([file], thresholds):
             large.add(file.path)
