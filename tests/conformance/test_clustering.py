@@ -580,3 +580,27 @@ def test_rows_are_there_once_where_small_files_meet_others(place: Place, engine:
     before = place.rows()
     place.dataset(engine=engine).optimize(["a", "b"])
     assert place.rows() == before
+
+
+@pytest.mark.parametrize("values", [[b""], [b""] * 3, [b"", b"a", b"", b"b", None]])
+def test_what_cannot_be_cut_is_not_laid_out_over_and_over(memory: Place, values: list[bytes | None]) -> None:
+    """A single row, equal rows, or fewer than a row group: no target makes several files of them."""
+    column = pa.array(values, pa.binary())
+    memory.write_files({"0.parquet": pa.table({"a": column, "b": column})})
+    dataset = memory.dataset(engine="pyarrow")
+    dataset.optimize(["a", "b"], 0.0001)
+    state = memory.state()
+    assert dataset.optimize(["a", "b"], 0.0001)["compacted_file_count"] == 0
+    assert memory.state() == state
+
+
+def test_files_without_rows_are_cleared_away_at_once(memory: Place) -> None:
+    """Beside files that are laid out they go along; among themselves they become one; then all is done."""
+    for folder, values in (("part=0", [[], [], []]), ("part=1", [[], [None], [b""], [None]])):
+        for number, found in enumerate(values):
+            column = pa.array(found, pa.binary())
+            memory.write_files({f"{folder}/{number}.parquet": pa.table({"a": column, "b": column})})
+    dataset = memory.dataset(engine="pyarrow")
+    dataset.optimize(["a", "b"], target_rows_per_file=1)
+    assert sorted(file.num_rows for file in dataset.files()) == [0, 1, 1, 1]
+    assert dataset.optimize(["a", "b"], target_rows_per_file=1)["compacted_file_count"] == 0

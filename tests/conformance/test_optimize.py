@@ -226,7 +226,7 @@ def test_helper_and_planner(place: Place) -> None:
 
 
 def test_small_files_of_one_run_are_left_alone(memory: Place) -> None:
-    """Files without rows become a file of their own; beside a small rest it is not what several runs have left."""
+    """A small rest is not what several runs have left; files without rows are cleared away with the others."""
     values = [[-74, -46, -14, -59], [76, -74, -88, -93, -74], [-90, 76, 56, -15, 105, -19, -79, -51, -40, -7]]
     values += [[48, -61, -10, 77, 100, 127, 43, -127, -128, -127, 70, -22], [], []]
     for number, found in enumerate(values):
@@ -237,7 +237,7 @@ def test_small_files_of_one_run_are_left_alone(memory: Place) -> None:
         memory.write_files({f"{number}.parquet": table})
     dataset = memory.dataset()
     dataset.optimize(["a", "b", "c"], target_rows_per_file=17)
-    assert 0 in [file.num_rows for file in dataset.files()]
+    assert 0 not in [file.num_rows for file in dataset.files()]
     state = memory.state()
     assert dataset.optimize(["a", "b", "c"], target_rows_per_file=17)["compacted_file_count"] == 0
     assert memory.state() == state

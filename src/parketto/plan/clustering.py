@@ -192,9 +192,10 @@ def _off_the_curve(
 ) -> tuple[list[list[FileInfo]], str | None]:
     """Files that are not laid out along the curve, with those that they overlap; or why it is not worth it."""
     ill_sized = _ill_sized(cell, clustering, thresholds)
-    again = ill_sized | {file.path for file in cell if file.clustering != clustering}
+    again = ill_sized | {file.path for file in cell if file.num_rows and file.clustering != clustering}
+    rowless = [file for file in cell if not file.num_rows]
     if not again:
-        return [], "already laid out by these columns"
+        return [rowless] if len(rowless) > 1 else [], "already laid out by these columns"
     boxes = Boxes(cell, clustering.columns)
     wide = _wide(boxes, again)
     chosen, reason = set[str](), None
@@ -211,7 +212,8 @@ def _off_the_curve(
     groups = []
     if chosen:
         new, met = boxes.meeting(chosen)
-        groups.append([*met, *new])
+        # What has no rows is nowhere in particular; it is cleared away along with the rest.
+        groups.append([*met, *new, *(file for file in rowless if file not in met)])
         # Others that are not laid out may be among those that are met.
         chosen |= {file.path for file in met}
     # Small ones that are not worth more than that are at least put together, among themselves.
@@ -237,16 +239,26 @@ def _ill_sized(cell: Sequence[FileInfo], clustering: Clustering, thresholds: Thr
     A few small files are none the worse for being small: those who want them put together compact.
     """
     large, small = set(), {}
-    for file in filter(
-        lambda each: each.num_rows, cell
-    ):  # without rows there is nothing to spread over more files
+    for file in filter(lambda each: each.num_rows, cell):
         too_large = thresholds.target_bytes is not None and file.size_bytes > _TOO_LARGE * thresholds.target_bytes
-        if too_large or _too_many_rows([file], thresholds):
+        if (too_large and _can_be_cut(file, clustering, thresholds)) or _too_many_rows([file], thresholds):
             large.add(file.path)
         elif file.clustering == clustering and _is_small(file, thresholds):
             small[file.path] = (file.metadata or {}).get(RECORD)
     many = len(small) > _MANY_SMALL * len(cell) and len(set(small.values())) > 1
     return large | small.keys() if many else large
+
+
+def _can_be_cut(file: FileInfo, clustering: Clustering, thresholds: Thresholds) -> bool:
+    """Whether a file would become several: files end between buckets, and few rows or equal ones make just one."""
+    if file.num_rows <= _full_row_group([file], clustering, thresholds):
+        return False
+    known = [file.column_stats(column) for column in clustering.columns]
+    return any(
+        stats.null_count != file.num_rows
+        and (stats.min is None or stats.min != stats.max or stats.null_count != 0)
+        for stats in known
+    )
 
 
 def _is_small(file: FileInfo, thresholds: Thresholds) -> bool:
