@@ -159,7 +159,7 @@ class _Grafting:
             held += part.rows.nbytes
             if held > self._worker.row_group_bytes:  # a small row group may get large values
                 break
-        return _KnownEdits.of_parts(start, first, found, edits)
+        return _KnownEdits(start, first, _together(found), edits)
 
     def graft(self, number: int, start: int, known: _KnownEdits) -> bool:
         """Do it, if no row leaves."""
@@ -190,10 +190,6 @@ class _KnownEdits:
     stop: int
     edits: RowEdits
     others: Edits
-
-    @classmethod
-    def of_parts(cls, start: int, stop: int, parts: Sequence[RowEdits], others: Edits) -> _KnownEdits:
-        return cls(start, stop, _together(parts), others)
 
     def of(self, start: int, batch: pa.RecordBatch) -> RowEdits:
         """What happens to some of them."""

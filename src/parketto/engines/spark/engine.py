@@ -51,8 +51,8 @@ DEFAULT_BROADCAST_MB = 64
 # Where all tasks run on one machine, they share one copy of a source, in the page cache.
 LOCAL_BROADCAST_MB = 256
 DEFAULT_SHUFFLE_MB = 512
-# Rows that are shuffled become rows of the JVM, and Arrow's again: on two cores 10 million of them took 53 seconds
-# that way, and 15 inside of one task.
+# Rows that are shuffled become rows of the JVM, and Arrow's again: on two busy cores 10 million of them took 53
+# seconds that way, and 15 inside of one task.
 _CORES_FOR_SHUFFLE = 8
 DEFAULT_FOOTERS_IN_TASKS = 5000
 _COPY_BYTES = 64 * MEGABYTE
