@@ -25,16 +25,16 @@ def rows_of(some: Sequence[FileInfo]) -> Iterator[pa.RecordBatch]:
         yield pa.record_batch({"n": pa.array(range(first, first + 10))})
 
 
-@pytest.mark.parametrize("use_threads", [True, False])
+@pytest.mark.parametrize("threads", [1, 2, 3])
 @pytest.mark.parametrize(("count", "limit"), [(0, 100), (1, 100), (7, 1), (200, 5_000), (200, 10**9)])
-def test_rows_come_in_the_order_of_the_files(count: int, limit: int, *, use_threads: bool) -> None:
-    found = list(read_ahead(files(count), rows_of, limit, use_threads=use_threads))
+def test_rows_come_in_the_order_of_the_files(count: int, limit: int, threads: int) -> None:
+    found = list(read_ahead(files(count), rows_of, limit, threads=threads))
 
     assert [value for batch in found for value in batch.column("n").to_pylist()] == list(range(10 * count))
 
 
 def test_tiny_batches_are_put_together() -> None:
-    found = list(read_ahead(files(64), rows_of, 10**6, use_threads=True))
+    found = list(read_ahead(files(64), rows_of, 10**6, threads=2))
 
     assert [batch.num_rows for batch in found] == [320, 320]
 
@@ -53,7 +53,7 @@ def test_a_file_that_expands_is_not_held_as_a_whole() -> None:
                     produced += 1
                 yield megabyte
 
-    for _batch in read_ahead(files(6), expanding, 2000, use_threads=True):
+    for _batch in read_ahead(files(6), expanding, 2000, threads=2):
         consumed += 1
         most = max(most, produced - consumed)
 
@@ -70,13 +70,13 @@ def test_an_error_in_a_file_reaches_the_caller_and_ends_the_threads() -> None:
 
     before = threading.active_count()
     with pytest.raises(OSError, match="unreadable"):
-        list(read_ahead(files(200), failing, 5_000, use_threads=True))
+        list(read_ahead(files(200), failing, 5_000, threads=2))
     assert threading.active_count() == before
 
 
 def test_whoever_stops_early_leaves_no_threads_behind() -> None:
     before = threading.active_count()
-    reading = read_ahead(files(200), rows_of, 5_000, use_threads=True)
+    reading = read_ahead(files(200), rows_of, 5_000, threads=2)
     next(reading)
     reading.close()  # type: ignore[attr-defined]
 

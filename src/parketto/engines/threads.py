@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Sequence
 from concurrent.futures import FIRST_EXCEPTION, ThreadPoolExecutor, wait
 from typing import Any, TypeVar
 
 from parketto.engines.base import Context, TaskEngine, largest_first
 from parketto.kernels.rows import ArrowRows, RowSource
-from parketto.kernels.work import Task, Worker
+from parketto.kernels.work import Task, Worker, cores
 from parketto.kernels.write import Output, WriteSlice, Written, row_slices
 from parketto.plan.limits import MEGABYTE, check_positive_whole
 
@@ -30,7 +29,7 @@ class ThreadEngine(TaskEngine):
         check_positive_whole("memory_mb", memory_mb)
         check_positive_whole("threads", threads)
         self._memory = memory_mb * MEGABYTE
-        self._workers = threads or min(os.cpu_count() or 1, max(1, memory_mb // _MIN_WORKER_MB))
+        self._workers = threads or min(cores(), max(1, memory_mb // _MIN_WORKER_MB))
 
     def run(self, tasks: Sequence[Task[Result]], context: Context) -> list[Result]:
         """Run tasks in threads; the largest first, so that the cores end together."""
@@ -78,11 +77,11 @@ class ThreadEngine(TaskEngine):
         return self._worker(context, 1)
 
     def _worker(self, context: Context, workers: int) -> Worker:
-        # Where tasks keep the cores busy, threads inside of each would only get in each other's way.
+        # Threads inside of tasks are for the cores that other tasks leave free.
         return Worker(
             context.store,
             context.staging,
             self._memory // workers,
-            use_threads=workers == 1,
+            threads=self._workers // workers,
             cancelled=context.cancelled,
         )

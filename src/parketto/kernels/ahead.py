@@ -6,7 +6,6 @@ and hand their rows over in the order of the files, in batches that are worth ha
 
 from __future__ import annotations
 
-import os
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -20,6 +19,7 @@ from parketto.storage.footers import FileInfo
 
 _MOST_FILES = 32
 _WORTH_ROWS = 4096
+_SizeOf: TypeAlias = Callable[[pa.RecordBatch], int]
 _Begun: TypeAlias = tuple[list[pa.RecordBatch], Iterator[pa.RecordBatch]]
 
 
@@ -28,7 +28,8 @@ def read_ahead(
     read: Callable[[Sequence[FileInfo]], Iterator[pa.RecordBatch]],
     limit_bytes: int,
     *,
-    use_threads: bool,
+    threads: int,
+    size_of: _SizeOf = decoded_bytes,
 ) -> Iterator[pa.RecordBatch]:
     """The rows of files, in order.
 
@@ -39,13 +40,13 @@ def read_ahead(
         files: The files.
         read: Gives the rows of some files.
         limit_bytes: About how much a piece should be, and at most how much of it is held.
-        use_threads: Whether other threads may read.
+        threads: How many other threads may read; of one the caller has no use.
+        size_of: Says how much of it a batch is.
     """
-    threads = (os.cpu_count() or 1) if use_threads else 0
     pieces = _pieces(files, limit_bytes)
-    if not threads or len(pieces) == 1:
+    if threads < 2 or len(pieces) == 1:
         for piece in pieces:
-            yield from _together(read(piece), limit_bytes)
+            yield from _together(read(piece), limit_bytes, size_of)
         return
     pool = ThreadPoolExecutor(threads, "parketto-read")
     begun: deque[Future[_Begun]] = deque()
@@ -53,7 +54,7 @@ def read_ahead(
         waiting = iter(pieces)
         while True:
             for piece in waiting:
-                begun.append(pool.submit(_begin, read(piece), limit_bytes))
+                begun.append(pool.submit(_begin, read(piece), limit_bytes, size_of))
                 if len(begun) > threads:
                     break
             if not begun:
@@ -80,20 +81,20 @@ def _pieces(files: Sequence[FileInfo], limit_bytes: int) -> list[list[FileInfo]]
     return pieces
 
 
-def _begin(rows: Iterator[pa.RecordBatch], limit_bytes: int) -> _Begun:
+def _begin(rows: Iterator[pa.RecordBatch], limit_bytes: int, size_of: _SizeOf) -> _Begun:
     """What comes first, up to a size, as one batch if it is small; and the rest, still to be read."""
     held, size = [], 0
     for batch in rows:
         held.append(batch)
-        size += decoded_bytes(batch)
+        size += size_of(batch)
         if size >= limit_bytes:
             return held, rows
     return _combined(held), rows
 
 
-def _together(rows: Iterator[pa.RecordBatch], limit_bytes: int) -> Iterator[pa.RecordBatch]:
+def _together(rows: Iterator[pa.RecordBatch], limit_bytes: int, size_of: _SizeOf) -> Iterator[pa.RecordBatch]:
     while True:
-        held, rows = _begin(rows, limit_bytes)
+        held, rows = _begin(rows, limit_bytes, size_of)
         yield from held
         if not held:
             return

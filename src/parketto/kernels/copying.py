@@ -13,7 +13,7 @@ from parketto.kernels.ahead import read_ahead
 from parketto.kernels.carrier import carrier_schema
 from parketto.kernels.reader import BatchReader, OpenFile
 from parketto.kernels.sizes import small_dictionaries
-from parketto.kernels.splicing import DICTIONARY_VALUES, SplicingWriter
+from parketto.kernels.splicing import SplicingWriter
 from parketto.kernels.work import StagedFile, Worker
 from parketto.kernels.write import Output
 from parketto.plan.rewrite import FileGroup
@@ -31,7 +31,6 @@ def copier(
     output: Output,
     worker: Worker,
     like: tuple[IO[bytes], Footer] | None = None,
-    plain_from: int = DICTIONARY_VALUES,
     row_group_rows: int | None = None,
 ) -> SplicingWriter:
     """A writer for one new file; its row groups have as many rows as the output says, or else so many."""
@@ -42,8 +41,7 @@ def copier(
         row_group_bytes=worker.row_group_bytes,
         row_group_rows=output.row_group_rows or row_group_rows,
         like=like,
-        in_background=worker.use_threads,
-        plain_from=plain_from,
+        threads=worker.threads if worker.use_threads else 0,
     )
 
 
@@ -112,7 +110,11 @@ def _copied_or_read(
             yield from found
             continue
         rows = read_ahead(
-            [file for file, _ in found], reader.read, worker.batch_bytes, use_threads=worker.use_threads
+            [file for file, _ in found],
+            reader.read,
+            worker.batch_bytes,
+            threads=worker.threads,
+            size_of=reader.sizes.of,
         )
         for batch in worker.until_cancelled(rows):
             writer.write(batch)

@@ -15,7 +15,7 @@ import pyarrow.types as pat
 
 from parketto.errors import UnreadableFile
 from parketto.kernels.carrier import carrier_schema, recast
-from parketto.kernels.sizes import decoded_bytes
+from parketto.kernels.sizes import RowSizes
 from parketto.plan.form import Form
 from parketto.plan.limits import check_columns_exist
 from parketto.storage.footers import FileInfo, naming
@@ -59,7 +59,9 @@ class BatchReader:
         # Metadata is written verbatim at the end; here it would only make equal schemas unequal.
         self.schema = schema.remove_metadata()
         self._widths = {} if widths is None else widths
-        self._row_bytes = _fixed_row_bytes(schema) or self._widths.get(tuple(self._names))
+        #: The sizes of its batches.
+        self.sizes = RowSizes(self.schema)
+        self._row_bytes = self.sizes.fixed or self._widths.get(tuple(self._names))
 
     def read(self, files: Sequence[FileInfo]) -> Iterator[pa.RecordBatch]:
         """All rows of the files, one file after the other."""
@@ -108,17 +110,19 @@ class BatchReader:
         rows = int(min(max(self._batch_bytes / width, _MIN_BATCH_ROWS), _MAX_BATCH_ROWS))
         for found in parquet.iter_batches(rows, row_groups=filled, columns=columns, use_threads=threads):
             batch = self._exact(found)
-            self._row_bytes = max(self._row_bytes, self._width(batch))
-            self._widths[tuple(self._names)] = self._row_bytes
+            if self.sizes.fixed is None:
+                self._row_bytes = max(self._row_bytes, self._width(batch))
+                self._widths[tuple(self._names)] = self._row_bytes
             yield batch
 
     def _exact(self, batch: pa.RecordBatch) -> pa.RecordBatch:
+        if batch.schema.equals(self.schema, check_metadata=True):
+            return batch
         # Arrow reads `a.b` along with `a`, and in the order of the file.
         return recast(batch if batch.schema.names == self._names else batch.select(self._names), self.schema)
 
-    @staticmethod
-    def _width(batch: pa.RecordBatch) -> float:
-        return decoded_bytes(batch) / max(1, int(batch.num_rows))
+    def _width(self, batch: pa.RecordBatch) -> float:
+        return self.sizes.of(batch) / max(1, int(batch.num_rows))
 
 
 class OpenFile:
@@ -261,13 +265,6 @@ def _leaf_arrays(arrays: Iterable[pa.Array]) -> Iterator[pa.Array]:
             yield array
         else:
             yield from _leaf_arrays(array.flatten() if pat.is_struct(array.type) else [array.values])
-
-
-def _fixed_row_bytes(schema: pa.Schema) -> float | None:
-    """The width of a row if all types have a fixed one, else None."""
-    if not all(pat.is_primitive(kind) or pat.is_decimal(kind) for kind in schema.types):
-        return None
-    return float(sum(kind.bit_width for kind in schema.types) / 8)
 
 
 def read_table(store: Store, files: Sequence[FileInfo], columns: Sequence[str] | None) -> pa.Table:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Iterator
 
 import numpy as np
@@ -11,10 +12,14 @@ import pyarrow.types as pat
 
 # So little that it may as well be counted in one go.
 _HARDLY_ANY = 256 * 1024
-# Two pieces of so many rows, with hardly a value twice, stand for more values than a dictionary may have, or for
-# about as many as there are rows.
+# Two pieces of so many rows tell how often values repeat.
 _LEAST_ROWS, _MOST_ROWS = 256, 4096
-_DISTINCT = 0.97
+# Where more of them are there again, the estimate is not needed: a dictionary is worth it.
+_MANY_AGAIN = 0.5
+# A dictionary should save so much that it is worth the time; and one that is larger is given up half-way.
+_WORTH_SAVING = 0.8
+_DICTIONARY_BYTES = 1024 * 1024
+_NARROWEST, _LENGTH_BYTES = 4, 4
 
 
 def decoded_bytes(batch: pa.RecordBatch) -> int:
@@ -36,6 +41,36 @@ def _column_bytes(column: pa.Array) -> int:
         return int(column.nbytes)
     values = max(1, len(column.dictionary))
     return int(column.indices.nbytes + column.dictionary.nbytes * min(1.0, len(column) / values))
+
+
+class RowSizes:
+    """The sizes of batches of one schema: only columns whose values differ in length are looked at.
+
+    >>> schema = pa.schema({"n": pa.int64(), "word": pa.string()})
+    >>> RowSizes(schema).of(pa.record_batch([[1, 2], ["ab", "cd"]], schema))
+    28
+    >>> RowSizes(schema).fixed is None, RowSizes(schema.remove(1)).fixed
+    (True, 8.125)
+    """
+
+    def __init__(self, schema: pa.Schema) -> None:
+        self._others = [at for at, kind in enumerate(schema.types) if not _has_fixed_width(kind)]
+        fixed = [item for item in schema if _has_fixed_width(item.type)]
+        self._row_bytes = sum(item.type.bit_width + item.nullable for item in fixed) / 8
+
+    @property
+    def fixed(self) -> float | None:
+        """The size of every row, if all have the same."""
+        return None if self._others else self._row_bytes
+
+    def of(self, batch: pa.RecordBatch) -> int:
+        """The size of a batch, as `decoded_bytes` says it."""
+        others = sum(_column_bytes(batch.column(at)) for at in self._others)
+        return int(self._row_bytes * batch.num_rows) + others
+
+
+def _has_fixed_width(kind: pa.DataType) -> bool:
+    return bool(pat.is_primitive(kind) or pat.is_decimal(kind) or pat.is_fixed_size_binary(kind))
 
 
 def runs(batches: Iterable[pa.RecordBatch], limit_bytes: int, limit_rows: int | None = None) -> Iterator[pa.Table]:
@@ -62,7 +97,7 @@ def runs(batches: Iterable[pa.RecordBatch], limit_bytes: int, limit_rows: int | 
 
 
 def hardly_repeats(column: pa.ChunkedArray) -> bool:
-    """Whether next to no value of a column is there twice, as far as two pieces of it tell.
+    """Whether a dictionary of a column's values would hardly take less than the values, as far as two pieces tell.
 
     Writers begin every column with a dictionary, and give it up when that grows too large; in a small row group it
     never does. For values that hardly repeat that takes longer than all else, and more bytes than the values.
@@ -70,15 +105,35 @@ def hardly_repeats(column: pa.ChunkedArray) -> bool:
     >>> hardly_repeats(pa.chunked_array([range(10_000)])), hardly_repeats(pa.chunked_array([[1, 1, 2]]))
     (True, False)
     """
-    if column.null_count or column.type.num_fields or not (pat.is_primitive(column.type) or _is_text(column.type)):
+    if column.type.num_fields or not (pat.is_primitive(column.type) or _is_text(column.type)):
         return False
     rows = min(_MOST_ROWS, max(_LEAST_ROWS, len(column) // 32))
     head, middle = column.slice(0, rows), column.slice(max(rows, len(column) // 2), rows)
     pieces = pa.chunked_array([*head.chunks, *middle.chunks], column.type)
+    seen = len(pieces) - pieces.null_count
     try:
-        return bool(pc.count_distinct(pieces).as_py() > _DISTINCT * len(pieces))
+        distinct = pc.count_distinct(pieces, mode="only_valid").as_py()
     except pa.ArrowNotImplementedError:
         return False
+    if not seen or distinct < _MANY_AGAIN * seen:
+        return False
+    if _is_text(column.type):
+        width = _LENGTH_BYTES + pieces.nbytes / seen
+    else:
+        width = max(_NARROWEST, column.type.bit_width // 8)
+    count = len(column) * seen / len(pieces)
+    values = _values(seen, distinct, count)
+    with_dictionary = values * width + count * math.log2(values + 1) / 8
+    return bool(values * width > _DICTIONARY_BYTES or with_dictionary > _WORTH_SAVING * count * width)
+
+
+def _values(seen: int, distinct: int, count: float) -> float:
+    """How many distinct values `count` of them have, if some that were seen have so many.
+
+    So few pairs among those seen mean so many values to choose from; and of these, so many are chosen.
+    """
+    choice = seen * seen / max(1e-9, 2.0 * (seen - distinct))
+    return -math.expm1(-count / choice) * choice
 
 
 def _is_text(kind: pa.DataType) -> bool:

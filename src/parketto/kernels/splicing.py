@@ -7,6 +7,7 @@ from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import replace
+from itertools import accumulate
 from typing import IO
 
 import pyarrow as pa
@@ -19,14 +20,15 @@ from parketto.kernels.waiting import StagedWriter, WaitingRows
 from parketto.kernels.work import StagedFile
 from parketto.kernels.writer import FileFormat
 from parketto.rowgroups import Footer, RowGroupAppender, read_footer, why_not_together
-from parketto.rowgroups.footer import FileKeys, GroupKeys
 from parketto.storage.store import Store
 
 # Of a task's memory a sixth is for rows that wait, and as much for rows that are being encoded.
-_ENCODERS = 1
-# Writers give a dictionary up that has more values of eight bytes than this: in larger row groups one of values
-# that hardly repeat is begun in vain. In smaller ones it stays, and files have the sizes that a plan expects.
-DICTIONARY_VALUES = 128 * 1024
+_ROW_GROUPS_AT_ONCE = 1
+# The columns of a row group are encoded in parts: so many for each thread, so that none waits long, and of such a
+# size, because as much is held until it is written. To begin one takes about as long as to encode so much.
+_PARTS_PER_THREAD = 2
+_PART_BYTES = 6 * 1024 * 1024
+_LEAST_PART_BYTES = 512 * 1024
 
 
 class DoNotMix(ParkettoError):
@@ -47,9 +49,8 @@ class SplicingWriter(StagedWriter):
         row_group_rows: How many rows a row group may have.
         like: A file, open, and its footer: the new file's schema is its schema to the letter. Both must go
             together, see `why_not_spliced`.
-        in_background: Whether another thread encodes row groups while more rows come; then one more of them is in
-            memory.
-        plain_from: Row groups of so many rows have no dictionary where values hardly repeat.
+        threads: How many other threads encode a row group, some columns each, while rows for the next one come;
+            then one more row group is in memory.
     """
 
     def __init__(
@@ -61,14 +62,14 @@ class SplicingWriter(StagedWriter):
         row_group_bytes: int,
         row_group_rows: int | None = None,
         like: tuple[IO[bytes], Footer] | None = None,
-        in_background: bool = False,
-        plain_from: int = DICTIONARY_VALUES,
+        threads: int = 0,
     ) -> None:
         self._store, self._format, self._new_file, self._like = store, file_format, new_file, like
         self._waiting = WaitingRows(file_format.readable_as or file_format.schema, row_group_bytes, row_group_rows)
-        self._plain_from = plain_from
-        self._encoders = ThreadPoolExecutor(_ENCODERS, "parketto-encode") if in_background else None
-        self._encoding: deque[tuple[Future[pa.Buffer], bytes | None]] = deque()
+        self._encoders = ThreadPoolExecutor(threads, "parketto-encode") if threads else None
+        self._encoding: deque[tuple[deque[Future[pa.Buffer]], bytes | None]] = deque()
+        self._threads = threads
+        self._parts: list[tuple[list[str], FileFormat]] = []
         self._sink: IO[bytes] | None = None
         self._appender: RowGroupAppender | None = None
         self._declared: bytes | None = None
@@ -114,7 +115,7 @@ class SplicingWriter(StagedWriter):
         self.cut()
         self._append_encoding()
         narrow = replace(self._format.narrowed(columns.schema.names), codec=codec)
-        patch = pa.BufferReader(self._encoded(columns, narrow))
+        patch = pa.BufferReader(_encoded(columns, narrow))
         with self._changing(footer) as appender:
             appender.graft(source, footer, number, patch, read_footer(patch), declared)
         self.num_rows += columns.num_rows
@@ -146,7 +147,8 @@ class SplicingWriter(StagedWriter):
             self._append_encoding()
             appender = self._open()
             if not appender.num_row_groups:
-                self._append_encoded(self._format.encoded(None))
+                empty = pa.BufferReader(self._format.encoded(None))
+                appender.append(empty, read_footer(empty))
             appender.finish(self._format.metadata or {})
         finally:
             self.abandon()
@@ -186,38 +188,55 @@ class SplicingWriter(StagedWriter):
 
     def _write_row_group(self) -> None:
         rows = self._waiting.leave()
+        # The first row group decides for all: what follows from the schema of a part is worked out once.
+        self._parts = self._parts or [
+            (names, self._format.narrowed(names)) for names in _parts(rows, self._threads * _PARTS_PER_THREAD)
+        ]
+        parts = ((rows.select(names), part_format) for names, part_format in self._parts)
         if self._encoders is None:
-            self._append_encoded(self._encoded(rows, self._format), self._declared)
+            self._append_encoded((_encoded(*part) for part in parts), self._declared)
             return
-        if len(self._encoding) == _ENCODERS:
+        if len(self._encoding) == _ROW_GROUPS_AT_ONCE:
             self._append_encoding(1)
-        self._encoding.append((self._encoders.submit(self._encoded, rows, self._format), self._declared))
-
-    def _encoded(self, rows: pa.Table, file_format: FileFormat) -> pa.Buffer:
-        dictionaries = _dictionaries(rows, file_format) if rows.num_rows >= self._plain_from else True
-        return file_format.encoded(rows, dictionaries)
+        self._encoding.append((deque(self._encoders.submit(_encoded, *part) for part in parts), self._declared))
 
     def _append_encoding(self, count: int | None = None) -> None:
         """Append what is being encoded, in its order: all of it, or the first ones."""
         for _ in range(len(self._encoding) if count is None else count):
-            encoded, declared = self._encoding.popleft()
-            self._append_encoded(encoded.result(), declared)
+            begun, declared = self._encoding.popleft()
+            self._append_encoded((begun.popleft().result() for _ in range(len(begun))), declared)
 
-    def _append_encoded(self, encoded: pa.Buffer, declared: bytes | None = None) -> None:
-        source = pa.BufferReader(encoded)
-        footer = read_footer(source)
-        if declared is not None:
-            for group in footer.row_groups:
-                group.fields.pop(GroupKeys.SORTING_COLUMNS, None)
-                if declared:
-                    group.fields[GroupKeys.SORTING_COLUMNS] = declared
+    def _append_encoded(self, parts: Iterator[pa.Buffer], declared: bytes | None) -> None:
+        """Append a row group whose columns are encoded in several files."""
+        whole = self._format.empty_footer
         if not self._bounds_in_order:
-            footer.fields.pop(FileKeys.COLUMN_ORDERS, None)
+            whole = whole.without_orders()
+        order = self._format.declared_order if declared is None else declared
         try:
-            self._open().append(source, footer)
+            self._open().assemble(whole, map(_as_file, parts), order)
         except FooterError as error:
             raise DoNotMix(str(error)) from error
         release_unused()
+
+
+def _as_file(part: pa.Buffer) -> tuple[IO[bytes], Footer]:
+    source = pa.BufferReader(part)
+    return source, read_footer(source)
+
+
+def _encoded(rows: pa.Table, file_format: FileFormat) -> pa.Buffer:
+    return file_format.encoded(rows, _dictionaries(rows, file_format))
+
+
+def _parts(rows: pa.Table, at_least: int) -> list[list[str]]:
+    """The columns in runs of about the same size, so many, or more if they are large."""
+    sizes = [column.nbytes + 1 for column in rows.columns]
+    whole = sum(sizes)
+    count = min(max(at_least, whole // _PART_BYTES, 1), max(1, whole // _LEAST_PART_BYTES))
+    parts: dict[int, list[str]] = {}
+    for name, size, end in zip(rows.schema.names, sizes, accumulate(sizes), strict=True):
+        parts.setdefault(int((end - size / 2) * count / whole), []).append(name)
+    return list(parts.values())
 
 
 def _dictionaries(rows: pa.Table, file_format: FileFormat) -> list[str]:

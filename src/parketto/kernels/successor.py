@@ -46,7 +46,7 @@ class Successor:
         self._copies = self._footer is not None and why_not_spliced(self._footer, output.format) is None
         like = (opened.source, self._footer) if self._footer is not None and self._copies else None
         # Small row groups stay small, so what is not worth a dictionary gets none, however few rows there are.
-        self._writer = copier(output, worker, like=like, plain_from=0)
+        self._writer = copier(output, worker, like=like)
 
     def __enter__(self) -> Successor:
         return self

@@ -8,7 +8,7 @@ from typing import Self
 
 import pyarrow as pa
 
-from parketto.kernels.sizes import DictionaryLimits, decoded_bytes
+from parketto.kernels.sizes import DictionaryLimits, RowSizes
 
 MAX_ROW_GROUP_ROWS = 1024 * 1024
 
@@ -25,7 +25,7 @@ class WaitingRows:
     def __init__(self, schema: pa.Schema, most_bytes: int, most_rows: int | None = None) -> None:
         self._most_bytes = most_bytes
         self._most_rows = max(1, min(most_rows or MAX_ROW_GROUP_ROWS, MAX_ROW_GROUP_ROWS))
-        self._dictionaries = DictionaryLimits(schema)
+        self._dictionaries, self._sizes = DictionaryLimits(schema), RowSizes(schema)
         self._batches: list[pa.RecordBatch] = []
         self._bytes = 0
         self.num_rows = 0
@@ -47,7 +47,7 @@ class WaitingRows:
             part = part.slice(0, fitting)
             self._batches.append(part)
             self.num_rows += part.num_rows
-            self._bytes += decoded_bytes(part)
+            self._bytes += self._sizes.of(part)
         return fitting
 
     def leave(self) -> pa.Table:

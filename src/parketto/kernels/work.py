@@ -69,6 +69,11 @@ class Cancelled(ParkettoError):
     """The operation was cancelled while an engine was at work; nothing was changed."""
 
 
+def cores() -> int:
+    """How many threads can work at once."""
+    return os.cpu_count() or 1
+
+
 class Piece(Protocol):
     """Something that is work: a task, or a file that is read."""
 
@@ -84,7 +89,7 @@ class Worker:
         store: Where the dataset is.
         staging: Where new files go.
         memory: How many bytes the task may use for data.
-        use_threads: Whether Arrow may use several threads inside of the task.
+        threads: How many threads the task may keep busy.
         cancelled: Set when the task should stop at its next batch.
     """
 
@@ -94,10 +99,10 @@ class Worker:
         staging: Staging,
         memory: int,
         *,
-        use_threads: bool = False,
+        threads: int = 1,
         cancelled: threading.Event | None = None,
     ) -> None:
-        self.store, self.staging, self.use_threads = store, staging, use_threads
+        self.store, self.staging, self.threads = store, staging, threads
         self.row_group_bytes = memory // _ROW_GROUP_SHARE
         self.run_bytes = memory // _RUN_SHARE
         self.batch_bytes = memory // _BATCH_SHARE
@@ -118,6 +123,11 @@ class Worker:
         TASK_MEMORY.__exit__(kind, error, trace)
         if self._scratch is not None:
             self._scratch.cleanup()
+
+    @property
+    def use_threads(self) -> bool:
+        """Whether there is more than one."""
+        return self.threads > 1
 
     @property
     def widths(self) -> dict[tuple[str, ...], float]:

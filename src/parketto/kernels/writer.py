@@ -15,6 +15,7 @@ from parketto.kernels.waiting import StagedWriter, WaitingRows
 from parketto.kernels.work import StagedFile
 from parketto.layout.buckets import roundest
 from parketto.rowgroups import Footer, read_footer
+from parketto.rowgroups.footer import ascending
 from parketto.storage.bounds import leaf_index
 from parketto.storage.footers import STANDARD_LAYOUT, PhysicalTraits
 from parketto.storage.store import Store
@@ -69,6 +70,11 @@ class FileFormat:
         """The footer that Arrow gives such a file without any rows."""
         notes = None if self.metadata is None else frozenset(self.metadata.items())
         return _empty_footer(self.schema, self.codec, notes, self.traits, tuple(self.order_by))
+
+    @property
+    def declared_order(self) -> bytes:
+        """The order that row groups declare, raw."""
+        return ascending(leaf_index(self.schema, name) for name in self.order_by)
 
     def narrowed(self, names: Sequence[str]) -> FileFormat:
         """The format of a part of such a file: some of its columns, and no notes."""

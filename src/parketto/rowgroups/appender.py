@@ -35,6 +35,7 @@ from parketto.rowgroups.footer import (
     Footer,
     GroupKeys,
     MetaKeys,
+    RowGroup,
     read_footer,
 )
 from parketto.rowgroups.placing import PlacedChunk, PlacedGroup, Placement, place, woven
@@ -71,6 +72,7 @@ class RowGroupAppender:
         self._first: Footer | None = None
         self._writers: set[bytes | None] = set()
         self._areas: list[bytes] = []
+        self._parts: set[tuple[object, ...]] = set()
         self._version = 1
         self._groups: list[tuple[PlacedGroup, bool]] = []
         self._num_rows = 0
@@ -127,9 +129,8 @@ class RowGroupAppender:
         self._check_together(footer)
         check_size(source, footer.file_size)
         placement = place(source, footer, numbers, self._position or len(MAGIC))
-        area = footer.key_value_metadata.get(AREA)
         self._write([(source, placement)])
-        self._took(footer, placement.groups, area)
+        self._took(footer, placement.groups)
 
     def graft(
         self,
@@ -176,19 +177,85 @@ class RowGroupAppender:
             grafted = place(patch, patch_footer, [0], kept.end)
             placements = [(source, kept), (patch, grafted)]
         whole = woven(kept.groups[0], grafted.groups[0], positions)
-        whole.fields[GroupKeys.FILE_OFFSET] = start
-        narrow = group.narrowed(others)
-        whole.fields[GroupKeys.TOTAL_BYTE_SIZE] = narrow.total_uncompressed_size + donor.total_uncompressed_size
-        whole.fields[GroupKeys.TOTAL_COMPRESSED_SIZE] = narrow.total_compressed_size + donor.total_compressed_size
-        if sorting_columns is not None:
-            whole.fields.pop(GroupKeys.SORTING_COLUMNS, None)
-            if sorting_columns:
-                whole.fields[GroupKeys.SORTING_COLUMNS] = sorting_columns
-        area = footer.key_value_metadata.get(AREA)
+        if sorting_columns is None:
+            sorting_columns = group.sorting_columns
         self._write(placements)
-        self._took(footer, [whole], area)
-        self._writers.add(patch_footer.created_by)
-        self._version = max(self._version, patch_footer.fields.get(FileKeys.VERSION, 1))
+        self._take(footer, whole, start, [group.narrowed(others), donor], sorting_columns)
+        self._added(patch_footer)
+
+    def assemble(
+        self, whole: Footer, parts: Iterable[tuple[IO[bytes], Footer]], sorting_columns: bytes = b""
+    ) -> None:
+        """Append a row group whose columns are in several files, some in each.
+
+        Each is copied before the next one is asked for, so that no two need to be there at once. A part that is
+        refused ends the file, unless it is the first one.
+
+        Args:
+            whole: The footer of a file with all columns; its row groups do not matter.
+            parts: Files with one row group each, of as many rows, and their footers: together they have the
+                columns in their order. Their notes do not count.
+            sorting_columns: The order that the row group declares, raw.
+
+        Raises:
+            FooterError: They cannot be copied as they are, or do not go together; says why.
+        """
+        self._check_open()
+        self._check_together(whole)
+        start = self._position or len(MAGIC)
+        groups: list[RowGroup] = []
+        placed: list[PlacedGroup] = []
+        chunks: list[PlacedChunk] = []
+        for source, part in parts:
+            self._check_part(whole, part, range(len(chunks), len(chunks) + len(part.leaves)))
+            groups.append(part.row_groups[0])
+            if groups[-1].num_rows != groups[0].num_rows or not groups[0].num_rows:
+                raise FooterError("the parts have different numbers of rows, or none")
+            check_size(source, part.file_size)
+            placement = place(source, part, [0], self._position or len(MAGIC))
+            self._write([(source, placement)])
+            self._open = False  # until all of them are there
+            placed += placement.groups
+            chunks += placement.groups[0].chunks
+            self._added(part)
+        if len(chunks) != len(whole.leaves):
+            raise FooterError(f"the parts have {len(chunks)} columns of {len(whole.leaves)}")
+        self._open = True
+        group = PlacedGroup(placed[0].fields, placed[0].num_rows, chunks)
+        self._take(whole, group, start, groups, sorting_columns)
+
+    def _check_part(self, whole: Footer, part: Footer, positions: range) -> None:
+        """Whether a file has these columns and no others. What is known of one holds for the next one like it."""
+        known = (whole.schema, whole.column_orders, part.schema, part.column_orders, part.created_by, positions)
+        reason = why_not_copied(part) or (None if len(part.row_groups) == 1 else "a part has one row group")
+        if reason is None and known not in self._parts:
+            if whole.leaves[positions.start : positions.stop] != part.leaves:
+                reason = "the columns of a part are others"
+            reason = reason or why_not_exchanged(whole, part, positions)
+        if reason is not None:
+            raise FooterError(f"columns cannot be put together: {reason}")
+        self._parts.add(known)
+
+    def _take(
+        self,
+        footer: Footer,
+        whole: PlacedGroup,
+        start: int,
+        parts: Sequence[RowGroup],
+        sorting_columns: bytes,
+    ) -> None:
+        """Note a row group that is made of parts of others, and was written to `start`."""
+        whole.fields[GroupKeys.FILE_OFFSET] = start
+        whole.fields[GroupKeys.TOTAL_BYTE_SIZE] = sum(part.total_uncompressed_size for part in parts)
+        whole.fields[GroupKeys.TOTAL_COMPRESSED_SIZE] = sum(part.total_compressed_size for part in parts)
+        whole.fields.pop(GroupKeys.SORTING_COLUMNS, None)
+        if sorting_columns:
+            whole.fields[GroupKeys.SORTING_COLUMNS] = sorting_columns
+        self._took(footer, [whole])
+
+    def _added(self, part: Footer) -> None:
+        self._writers.add(part.created_by)
+        self._version = max(self._version, part.fields.get(FileKeys.VERSION, 1))
 
     def finish(self, key_value_metadata: Mapping[bytes, bytes] | None = None) -> int:
         """Write what makes it a Parquet file; the file's size. The sink stays open.
@@ -208,7 +275,7 @@ class RowGroupAppender:
         return self._position + len(footer) + 8
 
     def _write(self, placements: Sequence[tuple[IO[bytes], Placement]]) -> None:
-        rows = sum(group.num_rows for _, placement in placements for group in placement.groups)
+        rows = max(sum(group.num_rows for group in placement.groups) for _, placement in placements)
         if self._num_rows + rows > _MAX_ROWS:
             raise FooterError("no file can have so many rows")
         self._open = False  # until all is copied: half a row group cannot be taken back
@@ -220,21 +287,22 @@ class RowGroupAppender:
             self._position = placement.end
         self._open = True
 
-    def _took(self, footer: Footer, groups: Sequence[PlacedGroup], area: bytes | None) -> None:
+    def _took(self, footer: Footer, groups: Sequence[PlacedGroup]) -> None:
+        area = footer.key_value_metadata.get(AREA)
         self._num_rows += sum(group.num_rows for group in groups)
         self._groups += [(group, footer.column_orders is not None) for group in groups]
         self._first = self._first or footer
         self._orders = self._orders or footer.column_orders
-        self._writers.add(footer.created_by)
+        self._added(footer)
         if area is not None and area not in self._areas[-1:]:
             self._areas.append(area)
-        self._version = max(self._version, footer.fields.get(FileKeys.VERSION, 1))
 
     def _check_open(self) -> None:
         if not self._open:
             raise InvalidArgument("the file is finished, or was given up")
 
     def _check_together(self, footer: Footer) -> None:
+        _ = footer.key_value_metadata  # what cannot be read is found here
         if self._first is None:
             reason = why_not_copied(footer)
         else:

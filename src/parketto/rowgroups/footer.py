@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import io
 import struct
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from functools import cached_property
 from typing import IO, Any
 
 from parketto.errors import FooterError
 from parketto.rowgroups.compact import (
     BINARY,
+    FALSE,
     I16,
     I32,
     I64,
@@ -21,6 +22,8 @@ from parketto.rowgroups.compact import (
     decode,
     decode_first,
     decode_list,
+    encode,
+    encode_structs,
     key,
 )
 from parketto.rowgroups.schema import Leaf, read_schema
@@ -274,6 +277,11 @@ class Footer:
         """In which order bounds are meant, raw. Without it readers do not trust all of them."""
         return self.fields.get(FileKeys.COLUMN_ORDERS)
 
+    def without_orders(self) -> Footer:
+        """The same, but that no order of bounds is declared."""
+        fields = {place: value for place, value in self.fields.items() if place != FileKeys.COLUMN_ORDERS}
+        return Footer(fields, self.file_size, self.data_end)
+
     @property
     def unknown_fields(self) -> Fields:
         """What this version of Parketto does not know."""
@@ -282,6 +290,12 @@ class Footer:
             for place, value in self.fields.items()
             if place not in _KNOWN_FILE_KEYS and place >> 4 != EXTENSION_FIELD
         }
+
+
+def ascending(positions: Iterable[int]) -> bytes:
+    """The declared order of a row group, raw: by these leaf columns, NULLs last."""
+    raw = [encode({key(1, I32): at, key(2, FALSE): b"", key(3, FALSE): b""}) for at in positions]
+    return encode_structs(raw) if raw else b""
 
 
 def read_footer(source: IO[bytes]) -> Footer:

@@ -11,7 +11,7 @@ import pyarrow as pa
 from parketto.engines.base import Context, GroupResult
 from parketto.engines.duckdb.merging import Merge
 from parketto.engines.duckdb.scanning import can_scan, numbered, view_files
-from parketto.engines.duckdb.session import Session, cores, require_duckdb
+from parketto.engines.duckdb.session import Session, require_duckdb
 from parketto.engines.duckdb.sorting import DealRows, SortGroup
 from parketto.engines.merging import merge_small
 from parketto.engines.threads import ThreadEngine
@@ -21,7 +21,7 @@ from parketto.kernels.merge_target import MergeOutcome, MergeTarget
 from parketto.kernels.rewrite import RewriteGroup
 from parketto.kernels.rows import FileRows, FrameRows, RowSource
 from parketto.kernels.travel import keeps_order, unpack
-from parketto.kernels.work import Staging, Worker
+from parketto.kernels.work import Staging, Worker, cores
 from parketto.kernels.write import Output, Written
 from parketto.plan.limits import MEGABYTE
 from parketto.plan.rewrite import RewritePlan
@@ -85,7 +85,7 @@ class DuckDBEngine(ThreadEngine):
         schema = carrier_schema(rows.schema).remove_metadata()
         found = self._scanned(rows, schema) if can_scan(rows) else None
         if found is None:
-            with Worker(rows.store, Staging(""), self._memory, use_threads=True) as worker:
+            with Worker(rows.store, Staging(""), self._memory, threads=self._threads) as worker:
                 found = list(rows.read(worker))
         return pa.Table.from_batches(found, schema).cast(rows.schema)
 

@@ -16,9 +16,10 @@ from fsspec import AbstractFileSystem
 
 from parketto.engines.duckdb.engine import DuckDBEngine
 from parketto.engines.duckdb.scanning import MAX_PRECISION, can_scan, local_paths
-from parketto.engines.duckdb.session import arrow_table, connect, cores, quoted_name
+from parketto.engines.duckdb.session import arrow_table, connect, quoted_name
 from parketto.errors import InvalidArgument, quoted
 from parketto.kernels.rows import ArrowRows, FileRows
+from parketto.kernels.work import cores
 from parketto.plan.limits import MEGABYTE
 
 if TYPE_CHECKING:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import os
 import threading
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -194,8 +193,3 @@ def quoted_name(name: str) -> str:
     "a ""b"" c"
     """
     return '"' + name.replace('"', '""') + '"'
-
-
-def cores() -> int:
-    """How many threads DuckDB gets."""
-    return os.cpu_count() or 1

@@ -35,7 +35,7 @@ from parketto.kernels.rewrite import RewriteGroup, group_output
 from parketto.kernels.rows import ArrowRows, FileRows, FrameRows, RowSource, checked_columns
 from parketto.kernels.sizes import decoded_bytes
 from parketto.kernels.travel import keeps_order, travel_name
-from parketto.kernels.work import Task, Worker
+from parketto.kernels.work import Task, Worker, cores
 from parketto.kernels.write import CopyRows, Output, Written
 from parketto.plan.limits import MEGABYTE, check_positive_whole
 from parketto.plan.rewrite import FileGroup, RewritePlan
@@ -155,7 +155,7 @@ class SparkEngine(TaskEngine):
 
     def worker(self, context: Context) -> Worker:
         """What a task in the driver works with: for rows that are there already."""
-        return Worker(context.store, context.staging, self._memory, use_threads=True, cancelled=context.cancelled)
+        return Worker(context.store, context.staging, self._memory, threads=cores(), cancelled=context.cancelled)
 
     def rewrite(self, plan: RewritePlan, context: Context) -> Sequence[GroupResult]:
         """One task for each group; a large group that is to be put in order is sorted by Spark instead."""
