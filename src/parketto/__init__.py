@@ -3,6 +3,7 @@
 import logging as _logging
 from importlib.metadata import version as _version
 
+from parketto import allocator as _allocator  # noqa: F401 - before anything else loads Arrow
 from parketto.commit.recovery import Recovery
 from parketto.dataset import Dataset
 from parketto.engines.base import Progress

@@ -12,6 +12,7 @@ import pytest
 SOURCE = Path(__file__).parents[2] / "src" / "parketto"
 # Lower floors never import from higher ones.
 FLOORS = [
+    "allocator",
     "errors",
     "rowgroups",
     "storage",

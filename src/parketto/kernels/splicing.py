@@ -22,12 +22,12 @@ from parketto.kernels.writer import FileFormat
 from parketto.rowgroups import Footer, RowGroupAppender, read_footer, why_not_together
 from parketto.storage.store import Store
 
-# Of a task's memory a sixth is for rows that wait, and as much for rows that are being encoded.
+# Of a task's memory an eighth is for rows that wait, and as much for rows that are being encoded.
 _ROW_GROUPS_AT_ONCE = 1
 # The columns of a row group are encoded in parts: so many for each thread, so that none waits long, and of such a
 # size, because as much is held until it is written. To begin one takes about as long as to encode so much.
 _PARTS_PER_THREAD = 2
-_PART_BYTES = 6 * 1024 * 1024
+_PART_BYTES = 3 * 1024 * 1024
 _LEAST_PART_BYTES = 512 * 1024
 
 

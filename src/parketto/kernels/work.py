@@ -20,7 +20,7 @@ from parketto.storage.store import Store
 
 # Of a worker's share of memory: decoded rows that wait for their row group, a run that is being sorted
 # (twice: before and after), batches on their way. The rest is what encoding and compressing need.
-_ROW_GROUP_SHARE = 6
+_ROW_GROUP_SHARE = 8
 _RUN_SHARE = 6
 _BATCH_SHARE = 32
 
