@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
+import sys
+
 import pyarrow as pa
 import pytest
 
@@ -42,3 +46,35 @@ def test_a_choice_that_is_made_meanwhile_stands(monkeypatch: pytest.MonkeyPatch)
         assert pa.default_memory_pool().backend_name == "system"
     finally:
         pa.set_memory_pool(before)
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="elsewhere Arrow's own choice stands")
+@pytest.mark.parametrize(
+    ("first", "chosen", "expected"),
+    [
+        ("import parketto", None, "jemalloc"),
+        ("import parketto", "system", "system"),
+        ("import pyarrow; before = pyarrow.default_memory_pool().backend_name; import parketto", None, "before"),
+    ],
+)
+def test_whoever_loads_arrow_first_chooses(first: str, chosen: str | None, expected: str) -> None:
+    if "jemalloc" not in pa.supported_memory_backends():
+        pytest.skip("Arrow was built without it")
+    variable = "ARROW_DEFAULT_MEMORY_POOL"
+    environment = {name: value for name, value in os.environ.items() if name != variable}
+    if chosen is not None:
+        environment[variable] = chosen
+    code = f"""
+before = None
+{first}
+import os, pyarrow
+print(pyarrow.default_memory_pool().backend_name, before, os.environ.get("{variable}"))
+"""
+    done = subprocess.run(
+        [sys.executable, "-c", code], env=environment, capture_output=True, text=True, check=True
+    )
+    name, before, left = done.stdout.split()
+
+    assert name == (before if expected == "before" else expected)
+    assert left == str(chosen)
+    assert not done.stderr

@@ -8,7 +8,6 @@ import io
 import json
 import posixpath
 import struct
-from collections import Counter
 from collections.abc import Container, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple, TypeAlias
@@ -293,8 +292,8 @@ def _codec(group: pq.RowGroupMetaData) -> str | None:
         return None
     # Almost always all columns have the same: a few of them tell.
     last = group.num_columns - 1
-    codecs = Counter(group.column(index).compression for index in {0, last // 2, last})
-    codec = str(codecs.most_common(1)[0][0]).lower()
+    codecs = [group.column(index).compression for index in (0, last // 2, last)]
+    codec = str(max(codecs, key=codecs.count)).lower()
     return _CODEC_NAMES.get(codec, codec)
 
 

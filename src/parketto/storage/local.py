@@ -9,6 +9,7 @@ import operator
 import os
 import shutil
 from collections.abc import Iterable, Iterator, Sequence
+from stat import S_ISDIR
 from typing import IO, Any
 
 import pyarrow as pa
@@ -71,7 +72,7 @@ class LocalStore(Store):
             if error.errno not in _ABSENT:
                 raise
             return None
-        return None if os.path.isdir(path) else _local_entry(path, status)
+        return None if S_ISDIR(status.st_mode) else _local_entry(path, status)
 
     def stat_many(self, paths: Sequence[str]) -> dict[str, FileEntry]:
         found = {path: self.stat(path) for path in paths}

@@ -1,0 +1,173 @@
+"""Row groups whose columns were encoded in parts: one row group as if it had been written at once."""
+
+from __future__ import annotations
+
+import io
+import itertools
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+import pytest
+from fsspec.implementations.local import LocalFileSystem
+
+from helpers.exotic import exotic
+from helpers.parquet_files import check_chunks, check_pages, in_memory, read_by_duckdb, read_by_polars
+from parketto.errors import FooterError
+from parketto.kernels.carrier import carrier_schema, recast
+from parketto.kernels.sizes import hardly_repeats
+from parketto.kernels.splicing import SplicingWriter
+from parketto.kernels.work import StagedFile
+from parketto.kernels.writer import FileFormat
+from parketto.rowgroups import RowGroupAppender, read_footer
+from parketto.rowgroups.footer import GroupKeys, ascending
+from parketto.storage.local import LocalStore
+
+ROWS = 900
+
+
+def table(rows: int = ROWS) -> pa.Table:
+    return pa.table(
+        {
+            "id": pa.array(range(rows), pa.int64()),
+            "word": pa.array([None if n % 7 == 0 else f"word {n % 40}" for n in range(rows)]),
+            "list": pa.array([[n, None] if n % 5 else None for n in range(rows)], pa.list_(pa.int64())),
+            "struct": pa.array([{"id": n, "tags": [str(n)] * (n % 3)} for n in range(rows)]),
+            "real": pa.array([n / 7 for n in range(rows)], pa.float64()),
+        }
+    )
+
+
+def part(rows: pa.Table, names: list[str], **options: object) -> tuple[io.BytesIO, object]:
+    source = in_memory(rows.select(names), store_schema=False, write_page_index=True, **options)
+    return source, read_footer(source)
+
+
+def splits(names: list[str]) -> list[list[list[str]]]:
+    """All ways to cut the columns into runs."""
+    return [
+        [names[start:end] for start, end in itertools.pairwise([0, *cuts, len(names)])]
+        for count in range(len(names))
+        for cuts in itertools.combinations(range(1, len(names)), count)
+    ]
+
+
+@pytest.mark.parametrize("page_version", ["1.0", "2.0"])
+@pytest.mark.parametrize("codec", ["none", "zstd", "snappy"])
+def test_however_the_columns_are_cut_it_is_the_same_row_group(
+    tmp_path: Path, codec: str, page_version: str
+) -> None:
+    rows = table()
+    whole = read_footer(in_memory(rows.slice(0, 0), compression=codec))
+    for runs in splits(rows.schema.names):
+        sink = io.BytesIO()
+        with RowGroupAppender(sink) as out:
+            for _ in range(2):
+                parts = [part(rows, run, compression=codec, data_page_version=page_version) for run in runs]
+                out.assemble(whole, parts, ascending([0]))
+        data = sink.getvalue()
+        check_chunks(data)
+        check_pages(data)
+        assert pq.read_table(io.BytesIO(data)).equals(pa.concat_tables([rows, rows]))
+        groups = read_footer(io.BytesIO(data)).row_groups
+        for group in groups:
+            assert group.total_byte_size == group.total_uncompressed_size
+            assert group.fields[GroupKeys.TOTAL_COMPRESSED_SIZE] == group.total_compressed_size
+            assert group.fields[GroupKeys.FILE_OFFSET] == group.columns[0].start
+            assert all(column.offset_index and column.column_index for column in group.columns)
+        read = pq.ParquetFile(io.BytesIO(data)).metadata
+        assert read.row_group(1).sorting_columns == (pq.SortingColumn(0),)
+    path = tmp_path / "one.parquet"
+    path.write_bytes(data)
+    assert len(read_by_duckdb([str(path)])) == read_by_polars([str(path)]).height == 2 * ROWS
+
+
+def refused(parts: list[tuple[io.BytesIO, object]]) -> tuple[str, bool]:
+    """Why parts are refused, and whether the file can go on."""
+    whole = read_footer(in_memory(table().slice(0, 0)))
+    out = RowGroupAppender(io.BytesIO())
+    with pytest.raises(FooterError) as caught:
+        out.assemble(whole, parts)
+    assert out.num_rows == out.num_row_groups == 0
+    return str(caught.value), out.is_open
+
+
+def test_what_does_not_fit_is_refused() -> None:
+    rows, names = table(), table().schema.names
+    first, rest = part(rows, names[:2]), part(rows, names[2:])
+
+    assert "are others" in refused([rest, first])[0]
+    assert "are others" in refused([first, first])[0]
+    assert refused([first])[0] == "the parts have 2 columns of 6"
+    assert "different numbers of rows" in refused([first, part(rows.slice(1), names[2:])])[0]
+    other = rows.set_column(4, "real", rows.column("real").cast(pa.float32()))
+    assert "are others" in refused([first, part(other, names[2:])])[0]
+    assert "one row group" in refused([part(rows, names[:2], row_group_size=500), rest])[0]
+    required = pa.schema([rows.schema.field(0).with_nullable(False), *list(rows.schema)[1:]])
+    assert refused([part(rows.cast(required), names[:2]), rest])[1]
+
+
+def test_a_file_goes_on_after_a_first_part_that_does_not_fit_but_not_after_half_a_row_group() -> None:
+    rows, names = table(), table().schema.names
+
+    assert refused([part(rows, names[1:]), part(rows, names[:1])])[1]
+    assert not refused([part(rows, names[:1]), part(rows, names[:1])])[1]
+
+
+@pytest.mark.parametrize("threads", [0, 2, 5])
+def test_rows_are_written_as_they_came_whoever_encodes_them(tmp_path: Path, threads: int) -> None:
+    """Large enough for several parts even without threads, in several row groups, with every kind of column."""
+    rows = pa.concat_tables([exotic(seed) for seed in range(100)] * 60)
+    rows = rows.append_column("nth", pa.array(range(rows.num_rows)))
+    rows = rows.append_column("long", pa.array([f"{n:0300d}" for n in range(rows.num_rows)]))
+    schema = rows.schema
+    notes = pq.read_metadata(in_memory(rows.slice(0, 0))).metadata
+    staged = StagedFile(str(tmp_path / "new.parquet"), "")
+    carried = carrier_schema(schema).remove_metadata()
+    form = FileFormat(carried, "zstd", notes, order_by=("nth",), readable_as=schema)
+    with SplicingWriter(
+        LocalStore(LocalFileSystem()), form, lambda: staged, row_group_bytes=3 * 2**20, threads=threads
+    ) as writer:
+        for batch in rows.to_batches(max_chunksize=777):
+            writer.write(recast(batch, carried))
+
+    found = pq.ParquetFile(staged.path)
+    read = found.read()
+    assert read.schema.equals(schema)
+    different = [
+        name
+        for name, kind in zip(carried.names, carried.types, strict=True)
+        if read.column(name).cast(kind).to_pylist() != rows.column(name).cast(kind).to_pylist()
+    ]
+    assert not different
+    assert found.num_row_groups > 2
+    last = found.metadata.row_group(found.num_row_groups - 1)
+    assert [schema_column.column_index for schema_column in last.sorting_columns] == [
+        found.metadata.num_columns - 2
+    ]
+    assert all(last.column(at).has_offset_index for at in range(last.num_columns))
+
+
+def column(values: pa.Array) -> pa.ChunkedArray:
+    return pa.chunked_array([values.slice(0, 700), values.slice(700)])
+
+
+@pytest.mark.parametrize("kind", [pa.int32(), pa.int64(), pa.float64(), pa.timestamp("us"), pa.string()])
+def test_dictionaries_are_for_values_that_repeat(kind: pa.DataType) -> None:
+    """What hardly repeats is larger with a dictionary; what repeats a few times is smaller."""
+    count = 20_000
+    scattered = [n * 7919 % count for n in range(count)]
+    unique = pa.array(scattered, pa.int64()).cast(kind) if kind != pa.string() else pa.array(map(str, scattered))
+    holes = pc.if_else(pa.array([n % 3 == 0 for n in range(count)]), None, unique)
+    few = unique.take(pa.array([n * 31 % 2000 for n in range(count)]))
+
+    assert hardly_repeats(column(unique))
+    assert hardly_repeats(column(holes))
+    assert not hardly_repeats(column(few))
+    assert not hardly_repeats(pa.chunked_array([pa.nulls(count, kind)]))
+    plain, with_dictionary = (
+        in_memory(pa.table({"c": unique}), use_dictionary=wanted, compression="none").getbuffer().nbytes
+        for wanted in (False, True)
+    )
+    assert plain < with_dictionary
