@@ -116,8 +116,11 @@ def test_a_file_goes_on_after_a_first_part_that_does_not_fit_but_not_after_half_
 
 
 @pytest.mark.parametrize("threads", [0, 2, 5])
-def test_rows_are_written_as_they_came_whoever_encodes_them(tmp_path: Path, threads: int) -> None:
-    """Large enough for several parts even without threads, in several row groups, with every kind of column."""
+def test_rows_are_written_as_they_came_whoever_encodes_them(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, threads: int
+) -> None:
+    """In several parts even without threads, in several row groups, with every kind of column."""
+    monkeypatch.setattr("parketto.kernels.splicing._PART_BYTES", 2**20)
     rows = pa.concat_tables([exotic(seed) for seed in range(100)] * 60)
     rows = rows.append_column("nth", pa.array(range(rows.num_rows)))
     rows = rows.append_column("long", pa.array([f"{n:0300d}" for n in range(rows.num_rows)]))
