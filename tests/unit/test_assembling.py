@@ -152,6 +152,21 @@ def test_rows_are_written_as_they_came_whoever_encodes_them(
     assert all(last.column(at).has_offset_index for at in range(last.num_columns))
 
 
+@pytest.mark.parametrize("threads", [0, 2])
+def test_two_columns_may_have_the_same_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, threads: int) -> None:
+    monkeypatch.setattr("parketto.kernels.splicing._LEAST_PART_BYTES", 1)
+    rows = pa.Table.from_arrays([pa.array(range(500)), pa.array(["a", "b"] * 250)] * 2, names=["x", "y", "y", "z"])
+    staged = StagedFile(str(tmp_path / "new.parquet"), "")
+    form = FileFormat(rows.schema, "snappy", {})
+    with SplicingWriter(
+        LocalStore(LocalFileSystem()), form, lambda: staged, row_group_bytes=2**20, threads=threads
+    ) as writer:
+        for batch in rows.to_batches():
+            writer.write(batch)
+
+    assert pq.ParquetFile(staged.path).read().equals(rows)
+
+
 def column(values: pa.Array) -> pa.ChunkedArray:
     return pa.chunked_array([values.slice(0, 700), values.slice(700)])
 

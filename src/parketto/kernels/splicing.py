@@ -69,7 +69,7 @@ class SplicingWriter(StagedWriter):
         self._encoders = ThreadPoolExecutor(threads, "parketto-encode") if threads else None
         self._encoding: deque[tuple[deque[Future[pa.Buffer]], bytes | None]] = deque()
         self._threads = threads
-        self._parts: list[tuple[list[str], FileFormat]] = []
+        self._parts: list[tuple[list[int], FileFormat]] = []
         self._sink: IO[bytes] | None = None
         self._appender: RowGroupAppender | None = None
         self._declared: bytes | None = None
@@ -114,7 +114,8 @@ class SplicingWriter(StagedWriter):
         """
         self.cut()
         self._append_encoding()
-        narrow = replace(self._format.narrowed(columns.schema.names), codec=codec)
+        positions = [self._format.schema.get_field_index(name) for name in columns.schema.names]
+        narrow = replace(self._format.narrowed(positions), codec=codec)
         patch = pa.BufferReader(_encoded(columns, narrow))
         with self._changing(footer) as appender:
             appender.graft(source, footer, number, patch, read_footer(patch), declared)
@@ -190,9 +191,10 @@ class SplicingWriter(StagedWriter):
         rows = self._waiting.leave()
         # The first row group decides for all: what follows from the schema of a part is worked out once.
         self._parts = self._parts or [
-            (names, self._format.narrowed(names)) for names in _parts(rows, self._threads * _PARTS_PER_THREAD)
+            (columns, self._format.narrowed(columns))
+            for columns in _parts(rows, self._threads * _PARTS_PER_THREAD)
         ]
-        parts = ((rows.select(names), part_format) for names, part_format in self._parts)
+        parts = ((rows.select(columns), part_format) for columns, part_format in self._parts)
         if self._encoders is None:
             self._append_encoded((_encoded(*part) for part in parts), self._declared)
             return
@@ -228,14 +230,16 @@ def _encoded(rows: pa.Table, file_format: FileFormat) -> pa.Buffer:
     return file_format.encoded(rows, _dictionaries(rows, file_format))
 
 
-def _parts(rows: pa.Table, at_least: int) -> list[list[str]]:
-    """The columns in runs of about the same size, so many, or more if they are large."""
+def _parts(rows: pa.Table, at_least: int) -> list[list[int]]:
+    """The positions of columns in runs of about the same size, so many, or more if they are large."""
+    if len(set(rows.schema.names)) < rows.num_columns:  # parts of a file are told apart by the names in them
+        return [list(range(rows.num_columns))]
     sizes = [column.nbytes + 1 for column in rows.columns]
     whole = sum(sizes)
     count = min(max(at_least, whole // _PART_BYTES, 1), max(1, whole // _LEAST_PART_BYTES))
-    parts: dict[int, list[str]] = {}
-    for name, size, end in zip(rows.schema.names, sizes, accumulate(sizes), strict=True):
-        parts.setdefault(int((end - size / 2) * count / whole), []).append(name)
+    parts: dict[int, list[int]] = {}
+    for at, (size, end) in enumerate(zip(sizes, accumulate(sizes), strict=True)):
+        parts.setdefault(int((end - size / 2) * count / whole), []).append(at)
     return list(parts.values())
 
 

@@ -76,12 +76,12 @@ class FileFormat:
         """The order that row groups declare, raw."""
         return ascending(leaf_index(self.schema, name) for name in self.order_by)
 
-    def narrowed(self, names: Sequence[str]) -> FileFormat:
+    def narrowed(self, positions: Sequence[int]) -> FileFormat:
         """The format of a part of such a file: some of its columns, and no notes."""
         readable = (
-            None if self.readable_as is None else pa.schema([self.readable_as.field(name) for name in names])
+            None if self.readable_as is None else pa.schema([self.readable_as.field(at) for at in positions])
         )
-        schema = pa.schema([self.schema.field(name) for name in names])
+        schema = pa.schema([self.schema.field(at) for at in positions])
         return replace(self, schema=schema, metadata={}, order_by=(), readable_as=readable)
 
     def encoded(self, rows: pa.Table | None, dictionaries: bool | list[str] = True) -> pa.Buffer:
