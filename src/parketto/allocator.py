@@ -15,11 +15,16 @@ VARIABLE = "ARROW_DEFAULT_MEMORY_POOL"
 SUITED = "jemalloc"
 
 
+def suited_allocator() -> str | None:
+    """The allocator to ask for; None if somebody has chosen, or it may not be there."""
+    return SUITED if sys.platform == "linux" and VARIABLE not in os.environ else None
+
+
 def load_arrow() -> None:
     """Load Arrow with the allocator that suits. Where it was loaded before, nothing changes."""
-    if sys.platform != "linux" or "pyarrow" in sys.modules or VARIABLE in os.environ:
+    if "pyarrow" in sys.modules or (allocator := suited_allocator()) is None:
         return
-    os.environ[VARIABLE] = SUITED
+    os.environ[VARIABLE] = allocator
     try:
         import pyarrow as pa
 

@@ -170,7 +170,7 @@ class TestSettings:
 
     def test_embedded_ones_fit_the_machine(self, machine: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(settings, "_memory", lambda: 16 << 30)
-        monkeypatch.setattr(settings, "_cores", lambda: 3)
+        monkeypatch.setattr(settings, "cores", lambda: 3)
         chosen = settings.embedded_settings("/w")
         assert chosen["spark.driver.memory"] == "4096m"
         assert chosen["spark.sql.shuffle.partitions"] == "12"

@@ -37,6 +37,7 @@ class TaskMemory:
             if self._working == 1 and (suited := _suited()) is not None:
                 self._before = pa.default_memory_pool()
                 pa.set_memory_pool(suited)
+            if self._working == 1 and pa.default_memory_pool().backend_name == SUITED:
                 pa.jemalloc_set_decay_ms(_KEPT_MS)
 
     def __exit__(

@@ -70,8 +70,8 @@ class Cancelled(ParkettoError):
 
 
 def cores() -> int:
-    """How many threads can work at once."""
-    return os.cpu_count() or 1
+    """How many threads of this process can work at once."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 class Piece(Protocol):

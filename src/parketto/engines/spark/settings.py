@@ -9,7 +9,9 @@ import re
 import shlex
 from pathlib import Path
 
+from parketto.allocator import VARIABLE, suited_allocator
 from parketto.errors import EngineUnavailable
+from parketto.kernels.work import cores
 
 SESSION_SETTINGS = {
     # Instants mean the same on every machine.
@@ -42,7 +44,8 @@ EMBEDDED_SETTINGS = {
 
 `embedded_settings` adds those that depend on the machine: `spark.driver.memory` (a quarter of the memory, between
 1 and 8 GB), `spark.sql.shuffle.partitions` (four per core, at least 8), where the logging is configured
-(`spark.driver.defaultJavaOptions`) and a temporary `spark.sql.warehouse.dir`.
+(`spark.driver.defaultJavaOptions`), a temporary `spark.sql.warehouse.dir`, and the allocator of Arrow in Python
+workers (`spark.executorEnv.ARROW_DEFAULT_MEMORY_POOL`).
 """
 
 _SUBMIT_OPTIONS = {
@@ -63,9 +66,11 @@ def embedded_settings(warehouse: str) -> dict[str, str]:
     settings = {
         **EMBEDDED_SETTINGS,
         "spark.driver.memory": f"{max(1024, min(8192, _memory() // 4 >> 20))}m",
-        "spark.sql.shuffle.partitions": str(max(8, 4 * _cores())),
+        "spark.sql.shuffle.partitions": str(max(8, 4 * cores())),
         "spark.sql.warehouse.dir": Path(warehouse).as_uri(),
     }
+    if (allocator := suited_allocator()) is not None:
+        settings[f"spark.executorEnv.{VARIABLE}"] = allocator
     logging = Path(__file__).with_name("log4j2.properties")
     if logging.is_file() and not any(configuration_folder().glob("log4j2.*")):
         # The default options, not the extra ones: those remain the user's.
@@ -150,12 +155,6 @@ def _properties(path: str) -> dict[str, str]:
             if entry:
                 found[entry[1]] = entry[2]
     return found
-
-
-def _cores() -> int:
-    if hasattr(os, "sched_getaffinity"):
-        return len(os.sched_getaffinity(0))
-    return os.cpu_count() or 1
 
 
 def _memory() -> int:
