@@ -26,7 +26,7 @@ from harness import boxes, data, machine, peers, points, queries, report, skippi
 from harness.checks import Reader
 from harness.contestants import OWN, PEERS, PEERS_OLD, Contestant, has_argument
 from harness.measure import Setting, in_process
-from harness.work import Request
+from harness.request import Request
 from run import DOCUMENT
 
 CURVES = ("linear", "zorder", "hilbert")

@@ -22,7 +22,8 @@ from harness import data, machine, peers, report
 from harness.checks import Reader
 from harness.contestants import PEERS, Contestant, contestants
 from harness.measure import Setting
-from harness.work import JOBS, Job, Request, request_for
+from harness.request import Request
+from harness.work import JOBS, Job, request_for
 
 DOCUMENT = os.path.join(peers.PROJECT, "docs", "benchmarks.md")
 BASE_ROWS = 10_000_000

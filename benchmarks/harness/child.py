@@ -19,7 +19,7 @@ import time
 from collections.abc import Iterator
 from typing import Any
 
-from harness.work import Request
+from harness.request import Request
 
 
 def main() -> None:

@@ -15,7 +15,7 @@ from typing import Any
 from harness import data, peers
 from harness.checks import Digest, Reader
 from harness.contestants import Contestant
-from harness.work import Request
+from harness.request import Request
 
 
 @dataclass(frozen=True)

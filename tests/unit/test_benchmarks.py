@@ -16,7 +16,8 @@ import run
 from harness import boxes, data, queries, report, skipping
 from harness.checks import Reader
 from harness.contestants import contestants
-from harness.work import JOBS, Request, request_for
+from harness.request import Request
+from harness.work import JOBS, request_for
 
 
 def rows_of(*given: tuple[str, float, str]) -> list[dict[str, object]]:

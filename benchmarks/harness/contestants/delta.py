@@ -10,7 +10,7 @@ import pyarrow.parquet as pq
 from deltalake import DeltaTable, WriterProperties, convert_to_deltalake
 from deltalake import Schema as DeltaSchema
 
-from harness.work import Request
+from harness.request import Request
 
 
 def prepare(request: Request) -> None:

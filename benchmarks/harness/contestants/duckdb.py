@@ -7,7 +7,7 @@ from functools import partial
 import duckdb
 
 from harness.contestants.swapping import new_folder
-from harness.work import Request
+from harness.request import Request
 
 
 def prepare(_request: Request) -> duckdb.DuckDBPyConnection:

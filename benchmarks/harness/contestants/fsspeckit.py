@@ -8,7 +8,7 @@ import fsspec
 import fsspeckit  # noqa: F401 - registers the operations on filesystems
 import pyarrow.parquet as pq
 
-from harness.work import Request
+from harness.request import Request
 
 
 def prepare(_request: Request) -> Any:

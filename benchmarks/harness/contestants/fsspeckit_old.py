@@ -6,7 +6,7 @@ import warnings
 
 from fsspeckit.datasets.pyarrow import optimize_parquet_dataset_pyarrow
 
-from harness.work import Request
+from harness.request import Request
 
 
 def prepare(_request: Request) -> None:

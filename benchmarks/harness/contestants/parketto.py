@@ -6,12 +6,11 @@ import time
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
-import pyarrow as pa
-
-from harness.work import Request
+from harness.request import Request
 from parketto import Dataset, sql
 
 if TYPE_CHECKING:
+    import pyarrow as pa
     from pyspark.sql import SparkSession
 
 

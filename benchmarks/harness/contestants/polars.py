@@ -7,7 +7,7 @@ import os
 import polars as pl
 
 from harness.contestants.swapping import new_folder
-from harness.work import Request
+from harness.request import Request
 
 
 def prepare(_request: Request) -> None:

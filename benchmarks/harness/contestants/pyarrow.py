@@ -12,7 +12,7 @@ import pyarrow.dataset as ds
 import pyarrow.parquet as pq
 
 from harness.contestants.swapping import new_folder
-from harness.work import Request
+from harness.request import Request
 
 COMPARISONS = {"=": operator.eq, ">=": operator.ge, "<": operator.lt}
 

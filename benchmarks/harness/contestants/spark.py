@@ -9,7 +9,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812 - the customary name
 
 from harness.contestants.swapping import new_folder
-from harness.work import Request
+from harness.request import Request
 from parketto import Dataset
 
 
