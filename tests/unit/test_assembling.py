@@ -19,7 +19,7 @@ from parketto.kernels.carrier import carrier_schema, recast
 from parketto.kernels.sizes import hardly_repeats
 from parketto.kernels.splicing import SplicingWriter
 from parketto.kernels.work import StagedFile
-from parketto.kernels.writer import FileFormat
+from parketto.kernels.writer import FileFormat, RollingWriter
 from parketto.rowgroups import RowGroupAppender, read_footer
 from parketto.rowgroups.footer import GroupKeys, ascending
 from parketto.storage.local import LocalStore
@@ -189,3 +189,20 @@ def test_dictionaries_are_for_values_that_repeat(kind: pa.DataType) -> None:
         for wanted in (False, True)
     )
     assert plain < with_dictionary
+
+
+def test_no_file_begins_a_dictionary_in_vain(tmp_path: Path) -> None:
+    count = 20_000
+    rows = pa.table({"id": pa.array(range(count)), "few": pa.array([n * 31 % 100 for n in range(count)])})
+    staged = StagedFile(str(tmp_path / "new.parquet"), "")
+    with RollingWriter(
+        LocalStore(LocalFileSystem()), FileFormat(rows.schema, "snappy"), lambda: staged, row_group_bytes=2**16
+    ) as writer:
+        for batch in rows.to_batches(max_chunksize=1000):
+            writer.write(batch)
+
+    found = pq.ParquetFile(staged.path)
+    assert found.read().equals(rows)
+    for number in range(found.num_row_groups):
+        group = found.metadata.row_group(number)
+        assert [group.column(at).has_dictionary_page for at in (0, 1)] == [False, True]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import math
 from collections.abc import Iterable, Iterator, Sequence
 from itertools import chain
 from typing import Any
@@ -108,6 +109,8 @@ class BatchReader:
         threads = self._use_threads and size >= _WORTH_THREADS
         width = max(self._row_bytes, size / count if whole else 0, 1)
         rows = int(min(max(self._batch_bytes / width, _MIN_BATCH_ROWS), _MAX_BATCH_ROWS))
+        # Equal batches: a few rows at the end would take as long to ask for as a whole batch.
+        rows = math.ceil(count / max(1, round(count / rows)))
         for found in parquet.iter_batches(rows, row_groups=filled, columns=columns, use_threads=threads):
             batch = self._exact(found)
             if self.sizes.fixed is None:

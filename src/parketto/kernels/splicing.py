@@ -11,11 +11,9 @@ from itertools import accumulate
 from typing import IO
 
 import pyarrow as pa
-import pyarrow.types as pat
 
 from parketto.errors import FooterError, ParkettoError
 from parketto.kernels.memory import release_unused
-from parketto.kernels.sizes import hardly_repeats
 from parketto.kernels.waiting import StagedWriter, WaitingRows
 from parketto.kernels.work import StagedFile
 from parketto.kernels.writer import FileFormat
@@ -227,7 +225,7 @@ def _as_file(part: pa.Buffer) -> tuple[IO[bytes], Footer]:
 
 
 def _encoded(rows: pa.Table, file_format: FileFormat) -> pa.Buffer:
-    return file_format.encoded(rows, _dictionaries(rows, file_format))
+    return file_format.encoded(rows, file_format.dictionaries(rows))
 
 
 def _parts(rows: pa.Table, at_least: int) -> list[list[int]]:
@@ -241,18 +239,6 @@ def _parts(rows: pa.Table, at_least: int) -> list[list[int]]:
     for at, (size, end) in enumerate(zip(sizes, accumulate(sizes), strict=True)):
         parts.setdefault(int((end - size / 2) * count / whole), []).append(at)
     return list(parts.values())
-
-
-def _dictionaries(rows: pa.Table, file_format: FileFormat) -> list[str]:
-    """The leaf columns that are worth a dictionary. A column of categories always has one."""
-    kinds = file_format.readable_as or file_format.schema
-    without = {
-        name
-        for name, column, kind in zip(rows.schema.names, rows.columns, kinds.types, strict=True)
-        if not pat.is_dictionary(kind) and hardly_repeats(column)
-    }
-    leaves = (b".".join(leaf.path).decode() for leaf in file_format.empty_footer.leaves)
-    return [path for path in leaves if path not in without]
 
 
 def why_not_spliced(footer: Footer, file_format: FileFormat) -> str | None:

@@ -9,8 +9,10 @@ from typing import IO
 
 import pyarrow as pa
 import pyarrow.parquet as pq
+import pyarrow.types as pat
 
 from parketto.kernels.memory import release_unused
+from parketto.kernels.sizes import hardly_repeats
 from parketto.kernels.waiting import StagedWriter, WaitingRows
 from parketto.kernels.work import StagedFile
 from parketto.layout.buckets import roundest
@@ -75,6 +77,17 @@ class FileFormat:
     def declared_order(self) -> bytes:
         """The order that row groups declare, raw."""
         return ascending(leaf_index(self.schema, name) for name in self.order_by)
+
+    def dictionaries(self, rows: pa.Table) -> list[str]:
+        """The leaf columns that are worth a dictionary, as these rows tell. Categories always have one."""
+        kinds = self.readable_as or self.schema
+        without = {
+            name
+            for name, column, kind in zip(rows.schema.names, rows.columns, kinds.types, strict=True)
+            if not pat.is_dictionary(kind) and hardly_repeats(column)
+        }
+        leaves = (b".".join(leaf.path).decode() for leaf in self.empty_footer.leaves)
+        return [path for path in leaves if path not in without]
 
     def narrowed(self, positions: Sequence[int]) -> FileFormat:
         """The format of a part of such a file: some of its columns, and no notes."""
@@ -202,7 +215,7 @@ class RollingWriter(StagedWriter):
         if not self._waiting.num_rows:
             return
         table = self._waiting.leave()
-        self._open_file().write_table(table, row_group_size=table.num_rows)
+        self._open_file(table).write_table(table, row_group_size=table.num_rows)
         self._file_rows += table.num_rows
         self._row_groups += 1
         del table
@@ -216,12 +229,14 @@ class RollingWriter(StagedWriter):
         if written + written / self._row_groups / 2 >= self._roll_bytes:
             self._close_file()
 
-    def _open_file(self) -> pq.ParquetWriter:
+    def _open_file(self, first: pa.Table | None = None) -> pq.ParquetWriter:
+        """The writer of the file; its first row group tells which columns are worth a dictionary."""
         if self._writer is None:
             staged = self._new_file()
             self._sink = self._store.open_output(staged.path)
             self.staged.append(staged)
-            self._writer = self._format.open(self._sink)
+            dictionaries = True if first is None else self._format.dictionaries(first)
+            self._writer = self._format.open(self._sink, dictionaries)
         return self._writer
 
     def _close_file(self) -> None:
