@@ -66,8 +66,11 @@ def test_by_target_size(place: Place, engine: Engine) -> None:
     stats = place.dataset(engine=engine).compact(target_mb_per_file=target)
     assert place.rows() == before
     assert stats["after_file_count"] == len(place.files()) < stats["before_file_count"] == 24
-    sizes = [place.fs.size(path) / 2**20 for path in oracle.data_files(place.root, place.fs)]
-    assert all(0.5 * target <= found <= 1.8 * target for found in sizes), (target, sizes)
+    sizes = sorted(place.fs.size(path) / 2**20 for path in oracle.data_files(place.root, place.fs))
+    # Values that hardly repeat lose their dictionaries: files come out smaller than planned; one has what is left.
+    assert all(0.5 * target <= found <= 1.8 * target for found in sizes[1:]), (target, sizes)
+    assert sizes[0] <= target
+    assert sum(sizes) <= size / 2**20
 
 
 def test_by_target_rows(place: Place, engine: Engine) -> None:

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import replace
 from itertools import accumulate
-from typing import IO
+from typing import IO, NamedTuple
 
 import pyarrow as pa
 
@@ -67,7 +67,8 @@ class SplicingWriter(StagedWriter):
         self._encoders = ThreadPoolExecutor(threads, "parketto-encode") if threads else None
         self._encoding: deque[tuple[deque[Future[pa.Buffer]], bytes | None]] = deque()
         self._threads = threads
-        self._parts: list[tuple[list[int], FileFormat]] = []
+        self._parts: list[_Part] = []
+        self._decided_by = 0
         self._sink: IO[bytes] | None = None
         self._appender: RowGroupAppender | None = None
         self._declared: bytes | None = None
@@ -113,8 +114,8 @@ class SplicingWriter(StagedWriter):
         self.cut()
         self._append_encoding()
         positions = [self._format.schema.get_field_index(name) for name in columns.schema.names]
-        narrow = replace(self._format.narrowed(positions), codec=codec)
-        patch = pa.BufferReader(_encoded(columns, narrow))
+        part = _Part.of(columns, positions, replace(self._format, codec=codec))
+        patch = pa.BufferReader(part.encoded(columns))
         with self._changing(footer) as appender:
             appender.graft(source, footer, number, patch, read_footer(patch), declared)
         self.num_rows += columns.num_rows
@@ -187,18 +188,25 @@ class SplicingWriter(StagedWriter):
 
     def _write_row_group(self) -> None:
         rows = self._waiting.leave()
-        # The first row group decides for all: what follows from the schema of a part is worked out once.
-        self._parts = self._parts or [
-            (columns, self._format.narrowed(columns))
-            for columns in _parts(rows, self._threads * _PARTS_PER_THREAD)
-        ]
-        parts = ((rows.select(columns), part_format) for columns, part_format in self._parts)
+        self._divide(rows)
+        parts = ((rows.select(part.columns), part) for part in self._parts)
         if self._encoders is None:
-            self._append_encoded((_encoded(*part) for part in parts), self._declared)
+            self._append_encoded((part.encoded(columns) for columns, part in parts), self._declared)
             return
         if len(self._encoding) == _ROW_GROUPS_AT_ONCE:
             self._append_encoding(1)
-        self._encoding.append((deque(self._encoders.submit(_encoded, *part) for part in parts), self._declared))
+        begun = (self._encoders.submit(part.encoded, columns) for columns, part in parts)
+        self._encoding.append((deque(begun), self._declared))
+
+    def _divide(self, rows: pa.Table) -> None:
+        """Which columns make a part, and which get dictionaries: a first row group decides, if it is not small."""
+        if self._parts and rows.num_rows <= 2 * self._decided_by:
+            return
+        self._decided_by = rows.num_rows
+        self._parts = [
+            _Part.of(rows.select(columns), columns, self._format)
+            for columns in _parts(rows, self._threads * _PARTS_PER_THREAD)
+        ]
 
     def _append_encoding(self, count: int | None = None) -> None:
         """Append what is being encoded, in its order: all of it, or the first ones."""
@@ -224,8 +232,20 @@ def _as_file(part: pa.Buffer) -> tuple[IO[bytes], Footer]:
     return source, read_footer(source)
 
 
-def _encoded(rows: pa.Table, file_format: FileFormat) -> pa.Buffer:
-    return file_format.encoded(rows, file_format.dictionaries(rows))
+class _Part(NamedTuple):
+    """Some columns of every row group: where they stand, and how they are encoded."""
+
+    columns: Sequence[int]
+    format: FileFormat
+    dictionaries: list[str]
+
+    @classmethod
+    def of(cls, rows: pa.Table, columns: Sequence[int], whole: FileFormat) -> _Part:
+        narrow = whole.narrowed(columns)
+        return cls(columns, narrow, narrow.dictionaries(rows))
+
+    def encoded(self, rows: pa.Table) -> pa.Buffer:
+        return self.format.encoded(rows, self.dictionaries)
 
 
 def _parts(rows: pa.Table, at_least: int) -> list[list[int]]:

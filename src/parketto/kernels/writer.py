@@ -26,6 +26,8 @@ from parketto.storage.store import Store
 _LEAST_FULL = 0.8
 _MOST_FULL = 1.2
 _ENDLESS = 2.0**31
+# A row group of fewer rows says nothing of the next ones.
+_TELLING_ROWS = 4096
 
 
 @dataclass(frozen=True)
@@ -235,8 +237,8 @@ class RollingWriter(StagedWriter):
             staged = self._new_file()
             self._sink = self._store.open_output(staged.path)
             self.staged.append(staged)
-            dictionaries = True if first is None else self._format.dictionaries(first)
-            self._writer = self._format.open(self._sink, dictionaries)
+            telling = first is not None and first.num_rows >= _TELLING_ROWS
+            self._writer = self._format.open(self._sink, self._format.dictionaries(first) if telling else True)
         return self._writer
 
     def _close_file(self) -> None:
