@@ -110,7 +110,7 @@ class BatchReader:
         width = max(self._row_bytes, size / count if whole else 0, 1)
         rows = int(min(max(self._batch_bytes / width, _MIN_BATCH_ROWS), _MAX_BATCH_ROWS))
         # Equal batches: a few rows at the end would take as long to ask for as a whole batch.
-        rows = math.ceil(count / max(1, round(count / rows)))
+        rows = math.ceil(count / math.ceil(count / (1.25 * rows)))
         for found in parquet.iter_batches(rows, row_groups=filled, columns=columns, use_threads=threads):
             batch = self._exact(found)
             if self.sizes.fixed is None:
