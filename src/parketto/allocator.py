@@ -8,6 +8,7 @@ less processor time than what Arrow takes by itself on Linux, and 80 MB less mem
 from __future__ import annotations
 
 import os
+import platform
 import sys
 
 #: Arrow's own variable. Whoever has set it, has chosen.
@@ -17,7 +18,9 @@ SUITED = "jemalloc"
 
 def suited_allocator() -> str | None:
     """The allocator to ask for; None if somebody has chosen, or it may not be there."""
-    return SUITED if sys.platform == "linux" and VARIABLE not in os.environ else None
+    # Elsewhere Arrow is mostly built without it, and says so on standard error when it is asked for it.
+    known = sys.platform == "linux" and platform.machine() == "x86_64"
+    return SUITED if known and VARIABLE not in os.environ else None
 
 
 def load_arrow() -> None:

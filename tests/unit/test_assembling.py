@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import gc
 import io
 import itertools
+import os
+import threading
 from pathlib import Path
 
 import pyarrow as pa
@@ -14,6 +17,7 @@ from fsspec.implementations.local import LocalFileSystem
 
 from helpers.exotic import exotic
 from helpers.parquet_files import check_chunks, check_pages, in_memory, read_by_duckdb, read_by_polars
+from parketto import Dataset
 from parketto.errors import FooterError
 from parketto.kernels.carrier import carrier_schema, recast
 from parketto.kernels.sizes import hardly_repeats
@@ -152,6 +156,54 @@ def test_rows_are_written_as_they_came_whoever_encodes_them(
     assert all(last.column(at).has_offset_index for at in range(last.num_columns))
 
 
+def test_field_ids_of_one_dataset_are_not_those_of_the_next(tmp_path: Path) -> None:
+    """To Arrow schemas are equal that differ in them; whoever remembers one by the other writes the wrong ids."""
+    for number in (1, 2, None):
+        notes = None if number is None else {b"PARQUET:field_id": str(number).encode()}
+        schema = pa.schema([pa.field("n", pa.int64(), metadata=notes)])
+        folder = tmp_path / f"ids {number}"
+        folder.mkdir()
+        for part_number in range(3):
+            rows = pa.table({"n": range(10 * part_number, 10 * part_number + 10)}, schema)
+            pq.write_table(rows, folder / f"{part_number}.parquet", store_schema=False)
+
+        dataset = Dataset(str(folder), engine="pyarrow")
+        dataset.compact(target_mb_per_file=64, rewrite="encode")
+        dataset.delete("n = 7")
+        [path] = folder.glob("*.parquet")
+        found = pq.ParquetFile(path)
+        assert found.read().column("n").to_pylist() == [n for n in range(30) if n != 7]
+        assert found.schema_arrow.field("n").metadata == notes
+
+
+def test_what_reads_ahead_ends_with_an_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """And not when Python happens to collect it, in the middle of something else."""
+    rows = pa.table({"n": range(50_000), "text": [f"{n:0200d}" for n in range(50_000)]})
+    for number in range(8):
+        pq.write_table(rows, tmp_path / f"{number}.parquet")
+    encoded, calls = FileFormat.encoded, itertools.count()
+
+    def failing(self: FileFormat, *arguments: object) -> pa.Buffer:
+        if arguments[0] is not None and next(calls) > 2:
+            raise OSError("the disk is full")
+        return encoded(self, *arguments)
+
+    monkeypatch.setattr(FileFormat, "encoded", failing)
+    before = set(threading.enumerate())
+    gc.disable()
+    try:
+        with pytest.raises(OSError, match="the disk is full"):
+            Dataset(str(tmp_path), engine=PyArrowEngine(64, threads=2)).compact(
+                target_mb_per_file=512, rewrite="encode"
+            )
+        left = {thread.name for thread in set(threading.enumerate()) - before}
+    finally:
+        gc.enable()
+
+    assert not {name for name in left if name.startswith("parketto")}
+    assert sorted(os.listdir(tmp_path)) == [f"{number}.parquet" for number in range(8)]
+
+
 @pytest.mark.parametrize("threads", [0, 2])
 def test_two_columns_may_have_the_same_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, threads: int) -> None:
     monkeypatch.setattr("parketto.kernels.splicing._LEAST_PART_BYTES", 1)
@@ -179,10 +231,14 @@ def test_dictionaries_are_for_values_that_repeat(kind: pa.DataType) -> None:
     unique = pa.array(scattered, pa.int64()).cast(kind) if kind != pa.string() else pa.array(map(str, scattered))
     holes = pc.if_else(pa.array([n % 3 == 0 for n in range(count)]), None, unique)
     few = unique.take(pa.array([n * 31 % 2000 for n in range(count)]))
+    in_turns = unique.take(pa.array([n % 1500 for n in range(count)]))
+    in_runs = unique.take(pa.array([n // 4 for n in range(count)]))
 
     assert hardly_repeats(column(unique))
     assert hardly_repeats(column(holes))
     assert not hardly_repeats(column(few))
+    assert not hardly_repeats(column(in_turns))
+    assert not hardly_repeats(column(in_runs))
     assert not hardly_repeats(pa.chunked_array([pa.nulls(count, kind)]))
     plain, with_dictionary = (
         in_memory(pa.table({"c": unique}), use_dictionary=wanted, compression="none").getbuffer().nbytes

@@ -7,7 +7,7 @@ and hand their rows over in the order of the files, in batches that are worth ha
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import closing
 from typing import TypeAlias
@@ -30,7 +30,7 @@ def read_ahead(
     *,
     threads: int,
     size_of: _SizeOf = decoded_bytes,
-) -> Iterator[pa.RecordBatch]:
+) -> Generator[pa.RecordBatch, None, None]:
     """The rows of files, in order.
 
     A thread that has read about `limit_bytes` of a piece leaves the rest of it to the caller, so no more is held

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Generator, Iterator, Sequence
+from contextlib import closing
 from itertools import groupby
 from typing import IO
 
@@ -87,8 +88,12 @@ def copy_files(group: FileGroup, output: Output, worker: Worker) -> tuple[Staged
     reader = BatchReader(
         worker.store, schema, worker.batch_bytes, use_threads=worker.use_threads, widths=worker.widths
     )
-    with copier(output, worker, row_group_rows=_ENCODED_ROWS) as writer:
-        for file, copies in _copied_or_read(group, reader, writer, worker):
+    # What has begun to read must end with the task, not whenever Python collects it: threads work for it.
+    with (
+        copier(output, worker, row_group_rows=_ENCODED_ROWS) as writer,
+        closing(_copied_or_read(group, reader, writer, worker)) as found,
+    ):
+        for file, copies in found:
             with reader.open(file, for_bytes=True) as opened:
                 for numbers in _copied_or_not(opened, copies, group.compression, writer, worker):
                     # Where row groups stay as they are, each is read for itself; else all at once.
@@ -102,7 +107,7 @@ def copy_files(group: FileGroup, output: Output, worker: Worker) -> tuple[Staged
 
 def _copied_or_read(
     group: FileGroup, reader: BatchReader, writer: SplicingWriter, worker: Worker
-) -> Iterator[tuple[FileInfo, Sequence[bool]]]:
+) -> Generator[tuple[FileInfo, Sequence[bool]], None, None]:
     """Write the rows of files of which nothing is copied; the others, in between, are for the caller."""
     pairs = zip(group.files, group.copies, strict=True)
     for whole, found in groupby(pairs, key=lambda pair: not any(pair[1]) and not group.keeps_row_groups):
@@ -116,8 +121,9 @@ def _copied_or_read(
             threads=worker.threads,
             size_of=reader.sizes.of,
         )
-        for batch in worker.until_cancelled(rows):
-            writer.write(batch)
+        with closing(rows):
+            for batch in worker.until_cancelled(rows):
+                writer.write(batch)
 
 
 def _copied_or_not(

@@ -18,6 +18,7 @@ from parketto.allocator import SUITED, VARIABLE
 # Pages that are not in use are given back after so long. With Arrow's second they add up to a third of a process
 # that works for a few seconds; to give them back at once takes longer than the work.
 _KEPT_MS = 100
+_ARROWS_MS = 1000
 
 
 class TaskMemory:
@@ -45,6 +46,8 @@ class TaskMemory:
     ) -> None:
         with self._lock:
             self._working -= 1
+            if not self._working and pa.default_memory_pool().backend_name == SUITED:
+                pa.jemalloc_set_decay_ms(_ARROWS_MS)
             if not self._working and self._before is not None:
                 # Unless somebody has chosen another one meanwhile.
                 if pa.default_memory_pool().backend_name == SUITED:

@@ -12,7 +12,7 @@ import pyarrow.types as pat
 
 # So little that it may as well be counted in one go.
 _HARDLY_ANY = 256 * 1024
-# Two pieces of so many rows tell how often values repeat.
+# Samples of twice as many rows tell how often values repeat.
 _LEAST_ROWS, _MOST_ROWS = 256, 4096
 # Where more of them are there again, the estimate is not needed: a dictionary is worth it.
 _MANY_AGAIN = 0.5
@@ -97,7 +97,7 @@ def runs(batches: Iterable[pa.RecordBatch], limit_bytes: int, limit_rows: int | 
 
 
 def hardly_repeats(column: pa.ChunkedArray) -> bool:
-    """Whether a dictionary of a column's values would hardly take less than the values, as far as two pieces tell.
+    """Whether a dictionary of a column's values would hardly take less than the values, as far as samples tell.
 
     Writers begin every column with a dictionary, and give it up when that grows too large; in a small row group it
     never does. For values that hardly repeat that takes longer than all else, and more bytes than the values.
@@ -107,21 +107,39 @@ def hardly_repeats(column: pa.ChunkedArray) -> bool:
     """
     if column.type.num_fields or not (pat.is_primitive(column.type) or _is_text(column.type)):
         return False
+    # Neighbours show what comes in runs, rows from all over show what comes in turns: both must say so.
     rows = min(_MOST_ROWS, max(_LEAST_ROWS, len(column) // 32))
+    return all(_says_so(sample(column, rows), len(column)) for sample in (_neighbours, _scattered))
+
+
+def _neighbours(column: pa.ChunkedArray, rows: int) -> pa.ChunkedArray:
     head, middle = column.slice(0, rows), column.slice(max(rows, len(column) // 2), rows)
-    pieces = pa.chunked_array([*head.chunks, *middle.chunks], column.type)
-    seen = len(pieces) - pieces.null_count
+    return pa.chunked_array([*head.chunks, *middle.chunks], column.type)
+
+
+def _scattered(column: pa.ChunkedArray, rows: int) -> pa.ChunkedArray:
+    places = np.unique(np.random.default_rng(rows).integers(0, len(column), 2 * rows))
+    found, start = [], 0
+    for chunk in column.chunks:  # to take from all of them at once, Arrow would put them together
+        first, last = np.searchsorted(places, [start, start + len(chunk)])
+        found.append(chunk.take(pa.array(places[first:last] - start)))
+        start += len(chunk)
+    return pa.chunked_array(found, column.type)
+
+
+def _says_so(sample: pa.ChunkedArray, rows: int) -> bool:
+    seen = len(sample) - sample.null_count
     try:
-        distinct = pc.count_distinct(pieces, mode="only_valid").as_py()
+        distinct = pc.count_distinct(sample, mode="only_valid").as_py()
     except pa.ArrowNotImplementedError:
         return False
     if not seen or distinct < _MANY_AGAIN * seen:
         return False
-    if _is_text(column.type):
-        width = _LENGTH_BYTES + pieces.nbytes / seen
+    if _is_text(sample.type):
+        width = _LENGTH_BYTES + sample.nbytes / seen
     else:
-        width = max(_NARROWEST, column.type.bit_width // 8)
-    count = len(column) * seen / len(pieces)
+        width = max(_NARROWEST, sample.type.bit_width // 8)
+    count = rows * seen / len(sample)
     values = _values(seen, distinct, count)
     with_dictionary = values * width + count * math.log2(values + 1) / 8
     return bool(values * width > _DICTIONARY_BYTES or with_dictionary > _WORTH_SAVING * count * width)

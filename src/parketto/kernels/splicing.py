@@ -114,6 +114,8 @@ class SplicingWriter(StagedWriter):
         self.cut()
         self._append_encoding()
         positions = [self._format.schema.get_field_index(name) for name in columns.schema.names]
+        if -1 in positions:
+            raise FooterError("several columns have the same name")
         part = _Part.of(columns, positions, replace(self._format, codec=codec))
         patch = pa.BufferReader(part.encoded(columns))
         with self._changing(footer) as appender:

@@ -73,7 +73,9 @@ class FileFormat:
     def empty_footer(self) -> Footer:
         """The footer that Arrow gives such a file without any rows."""
         notes = None if self.metadata is None else frozenset(self.metadata.items())
-        return _empty_footer(self.schema, self.codec, notes, self.traits, tuple(self.order_by))
+        # Not the schema itself: to Arrow two are equal that differ in the ids of their fields.
+        schema = self.schema.serialize().to_pybytes()
+        return _empty_footer(schema, self.codec, notes, self.traits, tuple(self.order_by))
 
     @property
     def declared_order(self) -> bytes:
@@ -93,6 +95,7 @@ class FileFormat:
 
     def narrowed(self, positions: Sequence[int]) -> FileFormat:
         """The format of a part of such a file: some of its columns, and no notes."""
+        assert self.metadata is not None, "without notes to keep, lists would be called something else in a part"
         readable = (
             None if self.readable_as is None else pa.schema([self.readable_as.field(at) for at in positions])
         )
@@ -111,7 +114,7 @@ class FileFormat:
 
 @functools.lru_cache(maxsize=64)
 def _empty_footer(
-    schema: pa.Schema,
+    raw_schema: bytes,
     codec: str,
     notes: frozenset[tuple[bytes, bytes]] | None,
     traits: PhysicalTraits,
@@ -119,6 +122,7 @@ def _empty_footer(
 ) -> Footer:
     """Thousands of files mostly share one format: it is tried out once."""
     metadata = None if notes is None else dict(notes)
+    schema = pa.ipc.read_schema(pa.py_buffer(raw_schema))
     return read_footer(pa.BufferReader(FileFormat(schema, codec, metadata, traits, order_by).encoded(None)))
 
 

@@ -218,7 +218,7 @@ class RowGroupAppender:
             placed += placement.groups
             chunks += placement.groups[0].chunks
             self._added(part)
-        if len(chunks) != len(whole.leaves):
+        if len(chunks) != len(whole.leaves) or not chunks:
             raise FooterError(f"the parts have {len(chunks)} columns of {len(whole.leaves)}")
         self._open = True
         group = PlacedGroup(placed[0].fields, placed[0].num_rows, chunks)
