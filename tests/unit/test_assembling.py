@@ -18,6 +18,7 @@ from fsspec.implementations.local import LocalFileSystem
 from helpers.exotic import exotic
 from helpers.parquet_files import check_chunks, check_pages, in_memory, read_by_duckdb, read_by_polars
 from parketto import Dataset
+from parketto.engines.pyarrow.engine import PyArrowEngine
 from parketto.errors import FooterError
 from parketto.kernels.carrier import carrier_schema, recast
 from parketto.kernels.sizes import hardly_repeats
