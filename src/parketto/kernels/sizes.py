@@ -12,7 +12,7 @@ import pyarrow.types as pat
 
 # So little that it may as well be counted in one go.
 _HARDLY_ANY = 256 * 1024
-# Samples of twice as many rows tell how often values repeat.
+# Samples of so many rows, or twice as many, tell how often values repeat.
 _LEAST_ROWS, _MOST_ROWS = 256, 4096
 # Where more of them are there again, the estimate is not needed: a dictionary is worth it.
 _MANY_AGAIN = 0.5
@@ -118,7 +118,7 @@ def _neighbours(column: pa.ChunkedArray, rows: int) -> pa.ChunkedArray:
 
 
 def _scattered(column: pa.ChunkedArray, rows: int) -> pa.ChunkedArray:
-    places = np.unique(np.random.default_rng(rows).integers(0, len(column), 2 * rows))
+    places = np.unique(np.random.default_rng(rows).integers(0, len(column), rows))
     found, start = [], 0
     for chunk in column.chunks:  # to take from all of them at once, Arrow would put them together
         first, last = np.searchsorted(places, [start, start + len(chunk)])
