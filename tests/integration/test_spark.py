@@ -100,7 +100,10 @@ def test_sort_by_shuffle_makes_files_of_the_size_asked_for(local: Place, spark: 
     bounds = sorted((file.column_stats("k").min, file.column_stats("k").max) for file in files)
     assert all(high <= low for (_, high), (low, _) in pairwise(bounds))
     assert sorted(dataset.read().column("k").to_pylist()) == list(range(20_000))
-    assert dataset.optimize(["k"], target_rows_per_file=2500)["compacted_file_count"] == 0
+    # What a cut leaves over may fit into the file beside it, once; all the rest stays where it is.
+    again, at_last = (dataset.optimize(["k"], target_rows_per_file=2500)["compacted_file_count"] for _ in range(2))
+    assert again < len(files)
+    assert at_last == 0
 
 
 def test_appends_from_four_threads(local: Place, spark: Any) -> None:
