@@ -232,7 +232,7 @@ def test_dictionaries_are_for_values_that_repeat(kind: pa.DataType) -> None:
     unique = pa.array(scattered, pa.int64()).cast(kind) if kind != pa.string() else pa.array(map(str, scattered))
     holes = pc.if_else(pa.array([n % 3 == 0 for n in range(count)]), None, unique)
     few = unique.take(pa.array([n * 31 % 2000 for n in range(count)]))
-    in_turns = unique.take(pa.array([n % 1500 for n in range(count)]))
+    in_turns = unique.take(pa.array([n % 4000 for n in range(count)]))
     in_runs = unique.take(pa.array([n // 4 for n in range(count)]))
 
     assert hardly_repeats(column(unique))
