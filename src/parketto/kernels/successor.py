@@ -45,7 +45,6 @@ class Successor:
         self._footer = _footer(opened)
         self._copies = self._footer is not None and why_not_spliced(self._footer, output.format) is None
         like = (opened.source, self._footer) if self._footer is not None and self._copies else None
-        # Small row groups stay small, so what is not worth a dictionary gets none, however few rows there are.
         self._writer = copier(output, worker, like=like)
 
     def __enter__(self) -> Successor:
