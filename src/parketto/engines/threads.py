@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from concurrent.futures import FIRST_EXCEPTION, ThreadPoolExecutor, wait
+from concurrent.futures import FIRST_EXCEPTION, wait
 from typing import Any, TypeVar
 
 from parketto.engines.base import Context, TaskEngine, largest_first
+from parketto.kernels.crew import Crew
 from parketto.kernels.rows import ArrowRows, RowSource
 from parketto.kernels.work import Task, Worker, cores
 from parketto.kernels.write import Output, WriteSlice, Written, row_slices
@@ -44,16 +45,16 @@ class ThreadEngine(TaskEngine):
             report(task)
             return result
 
-        with ThreadPoolExecutor(workers, thread_name_prefix="parketto-task") as pool:
-            futures = {position: pool.submit(work, task) for position, task in largest_first(tasks)}
+        with Crew(workers, "parketto-task") as crew:
             try:
+                futures = {position: crew.submit(work, task) for position, task in largest_first(tasks)}
                 finished, _ = wait(futures.values(), return_when=FIRST_EXCEPTION)
                 for future in finished:
                     future.result()
             except BaseException:
                 # The other workers stop at their next batch; leaving the block waits for them.
                 context.cancel()
-                pool.shutdown(wait=False, cancel_futures=True)
+                crew.dismiss()
                 raise
         return [futures[position].result() for position in range(len(tasks))]
 

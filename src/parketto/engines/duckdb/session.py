@@ -5,13 +5,14 @@ from __future__ import annotations
 import contextlib
 import threading
 from collections.abc import Callable, Iterable, Iterator
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import pyarrow as pa
 
 from parketto.errors import EngineUnavailable
+from parketto.kernels.crew import Crew
 from parketto.kernels.work import Cancelled
 from parketto.plan.limits import MEGABYTE
 
@@ -155,12 +156,13 @@ class Session:
         """
         if threading.current_thread() is not threading.main_thread():
             return work()
-        with ThreadPoolExecutor(1, thread_name_prefix="parketto-duckdb") as pool:
-            future = pool.submit(work)
+        with Crew(1, "parketto-duckdb") as crew:
+            future: Future[Result] | None = None
             try:
+                future = crew.submit(work)
                 return future.result()
             except BaseException:
-                if not future.done():
+                if future is None or not future.done():
                     self.interrupt()
                 raise
 

@@ -8,7 +8,6 @@ import heapq
 import re
 import uuid
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
 from concurrent.futures import TimeoutError as NotYet
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
@@ -18,6 +17,7 @@ import pyarrow as pa
 from parketto.engines.spark.session import is_connect
 from parketto.engines.spark.shipping import ship, unship
 from parketto.errors import EngineUnavailable, ParkettoError
+from parketto.kernels.crew import Crew
 from parketto.kernels.work import AnyTask, Staging, Task, Worker
 from parketto.storage.store import Store
 
@@ -164,9 +164,9 @@ def collect(spark: SparkSession, frame: DataFrame, what: str, progress: StagePro
         with _tagged(spark, tag, what):
             return frame.collect()
 
-    with ThreadPoolExecutor(1, thread_name_prefix="parketto-spark") as pool:
-        future: Future[list[Any]] = pool.submit(job)
+    with Crew(1, "parketto-spark") as crew:
         try:
+            future = crew.submit(job)
             while True:
                 try:
                     return future.result(timeout=_POLL_SECONDS)
