@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -19,6 +20,7 @@ from parketto import (
     plan_compaction_groups,
 )
 from parketto.engines.base import Engine
+from parketto.kernels import streaming
 from parketto.kernels.reader import BatchReader
 from parketto.storage import footers
 from parketto.storage.footers import FileInfo
@@ -307,6 +309,13 @@ def test_data_of_a_file_goes_only_once_through_the_engine(place: Place, monkeypa
     stats = dataset.compact(target_rows_per_file=2000, dry_run=True)
     # Footers are read on their own; here only openings for the data count.
     monkeypatch.setattr(BatchReader, "open", counting)
+    stream = streaming._stream
+
+    def counting_stream(sources: list[str], *how: Any) -> None:
+        opened.extend(sources)
+        stream(sources, *how)
+
+    monkeypatch.setattr(streaming, "_stream", counting_stream)
     dataset.compact(target_rows_per_file=2000)
     assert stats["planned_groups"] is not None
     grouped = sorted(path for group in stats["planned_groups"] for path in group)

@@ -13,6 +13,7 @@ import polars as pl
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from fsspec.implementations.local import LocalFileSystem
 
 from conftest import Place
 from helpers import oracle
@@ -84,6 +85,12 @@ def test_three_ways_to_the_same_rows(place: Place, engine: Engine, rewrite: Any)
     assert stats["planned_rewrites"] == [{"copied_row_groups": count, "encoded_row_groups": 6 - count}]
     assert planned["planned_rewrites"] == stats["planned_rewrites"]
     assert copied(files, contents(place)) == count
+    (content,) = contents(place)
+    indexed = [
+        bool(c.offset_index) for group in read_footer(io.BytesIO(content)).row_groups for c in group.columns
+    ]
+    # What was encoded has page indexes, and so has what stands beside it, unless each page were a request.
+    assert all(indexed) == (rewrite == "encode" or (rewrite == "auto" and isinstance(place.fs, LocalFileSystem)))
     state = place.state()
     assert dataset.compact(rewrite=rewrite)["planned_rewrites"] == []
     assert place.state() == state

@@ -45,7 +45,7 @@ def mortal(dataset: Dataset, at: int | None = None, when: str = "before") -> Cal
             result = original(self, *args, **kwargs)
             if mine:
                 state["dead"] = True
-                if name == "open_output":
+                if name.startswith("open_"):
                     result.close()  # as the kernel would
                 raise Crash(f"after {name}{args}")
             return result

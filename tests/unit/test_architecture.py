@@ -33,7 +33,7 @@ FLOORS = [
 LIBRARY_HOMES = {
     "pyspark": ["engines/spark/"],
     "duckdb": ["engines/duckdb/"],
-    "polars": ["languages/polars.py", "etl/transform.py"],
+    "polars": ["languages/polars.py", "etl/transform.py", "kernels/streaming.py"],
     "pandas": [],
 }
 MODULES = sorted(SOURCE.rglob("*.py"))

@@ -84,5 +84,6 @@ class ThreadEngine(TaskEngine):
             context.staging,
             self._memory // workers,
             threads=self._workers // workers,
+            any_thread=self._workers >= cores(),
             cancelled=context.cancelled,
         )

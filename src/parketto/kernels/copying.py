@@ -33,8 +33,13 @@ def copier(
     worker: Worker,
     like: tuple[IO[bytes], Footer] | None = None,
     row_group_rows: int | None = None,
+    *,
+    mixed: bool = True,
 ) -> SplicingWriter:
-    """A writer for one new file; its row groups have as many rows as the output says, or else so many."""
+    """A writer for one new file; its row groups have as many rows as the output says, or else so many.
+
+    If copied row groups and encoded ones are `mixed`, all get page indexes, unless that would take long.
+    """
     return SplicingWriter(
         worker.store,
         output.format,
@@ -43,6 +48,7 @@ def copier(
         row_group_rows=output.row_group_rows or row_group_rows,
         like=like,
         threads=worker.threads if worker.use_threads else 0,
+        index_all=mixed and worker.store.often_cached,
     )
 
 
@@ -90,7 +96,7 @@ def copy_files(group: FileGroup, output: Output, worker: Worker) -> tuple[Staged
     )
     # What has begun to read must end with the task, not whenever Python collects it: threads work for it.
     with (
-        copier(output, worker, row_group_rows=_ENCODED_ROWS) as writer,
+        copier(output, worker, row_group_rows=_ENCODED_ROWS, mixed=not all(map(all, group.copies))) as writer,
         closing(_copied_or_read(group, reader, writer, worker)) as found,
     ):
         for file, copies in found:

@@ -14,6 +14,7 @@ from parketto.kernels.copying import copy_files
 from parketto.kernels.external_sort import sort_batches
 from parketto.kernels.reader import BatchReader
 from parketto.kernels.splicing import DoNotMix
+from parketto.kernels.streaming import stream_files
 from parketto.kernels.work import StagedFile, Worker
 from parketto.kernels.write import Output
 from parketto.kernels.writer import FileFormat, RollingWriter
@@ -44,7 +45,8 @@ class RewriteGroup:
         if self.clustering is None and group.outputs == 1:
             output = group_output(group, self.operation, columns)
             try:
-                return copy_files(group, output, worker)
+                streamed = stream_files(group, output, worker)
+                return copy_files(group, output, worker) if streamed is None else streamed
             except DoNotMix:  # what was begun is swept with the rest
                 return copy_files(replace(group, rewrite="encode"), output, worker)
         with group_writer(group, self.operation, columns, worker) as writer:

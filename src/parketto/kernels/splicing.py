@@ -49,6 +49,8 @@ class SplicingWriter(StagedWriter):
             together, see `why_not_spliced`.
         threads: How many other threads encode a row group, some columns each, while rows for the next one come;
             then one more row group is in memory.
+        index_all: Whether copied row groups without page indexes get some: next to others they would be the reason
+            why the file has none.
     """
 
     def __init__(
@@ -61,8 +63,10 @@ class SplicingWriter(StagedWriter):
         row_group_rows: int | None = None,
         like: tuple[IO[bytes], Footer] | None = None,
         threads: int = 0,
+        index_all: bool = False,
     ) -> None:
         self._store, self._format, self._new_file, self._like = store, file_format, new_file, like
+        self._index_all = index_all
         self._waiting = WaitingRows(file_format.readable_as or file_format.schema, row_group_bytes, row_group_rows)
         self._encoders = ThreadPoolExecutor(threads, "parketto-encode") if threads else None
         self._encoding: deque[tuple[deque[Future[pa.Buffer]], bytes | None]] = deque()
@@ -167,7 +171,7 @@ class SplicingWriter(StagedWriter):
             staged = self._new_file()
             self._sink = self._store.open_output(staged.path)
             self.staged.append(staged)
-            self._appender = RowGroupAppender(self._sink, same_arrow_schema=_as_planned)
+            self._appender = RowGroupAppender(self._sink, same_arrow_schema=_as_planned, index_all=self._index_all)
             if self._like is not None:
                 self._append_copy(*self._like, ())
         return self._appender

@@ -90,6 +90,7 @@ class Worker:
         staging: Where new files go.
         memory: How many bytes the task may use for data.
         threads: How many threads the task may keep busy.
+        any_thread: Whether libraries may use the threads that they have, however many these are.
         cancelled: Set when the task should stop at its next batch.
     """
 
@@ -100,9 +101,10 @@ class Worker:
         memory: int,
         *,
         threads: int = 1,
+        any_thread: bool = False,
         cancelled: threading.Event | None = None,
     ) -> None:
-        self.store, self.staging, self.threads = store, staging, threads
+        self.store, self.staging, self.threads, self.any_thread = store, staging, threads, any_thread
         self.row_group_bytes = memory // _ROW_GROUP_SHARE
         self.run_bytes = memory // _RUN_SHARE
         self.batch_bytes = memory // _BATCH_SHARE

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import operator
 import struct
 from collections.abc import Iterable, Mapping, Sequence
@@ -12,14 +13,9 @@ from typing import IO
 from parketto.errors import FooterError, InvalidArgument
 from parketto.rowgroups.area import AREA, united_area
 from parketto.rowgroups.compact import (
-    BINARY,
-    FALSE,
-    TRUE,
     Fields,
-    decode,
     encode,
     encode_structs,
-    key,
 )
 from parketto.rowgroups.compatible import (
     SameArrowSchema,
@@ -28,13 +24,13 @@ from parketto.rowgroups.compatible import (
     why_not_exchanged,
     why_not_together,
 )
+from parketto.rowgroups.describing import encoded_group, note, with_cut_bounds, without_bounds
 from parketto.rowgroups.footer import (
     MAGIC,
     ChunkKeys,
     FileKeys,
     Footer,
     GroupKeys,
-    MetaKeys,
     RowGroup,
     read_footer,
 )
@@ -44,8 +40,6 @@ from parketto.rowgroups.transfer import check_size, copy_range, write_fully
 _MAX_ORDINAL = 2**15 - 1
 _MAX_FOOTER_BYTES = 2**31 - 1
 _MAX_ROWS = 2**63 - 1
-# min_value and max_value, and whether they are exact.
-_ORDERED_BOUNDS = (key(5, BINARY), key(6, BINARY), key(7, TRUE), key(7, FALSE), key(8, TRUE), key(8, FALSE))
 
 
 class RowGroupAppender:
@@ -54,7 +48,7 @@ class RowGroupAppender:
     The first footer's schema and metadata hold for the file; `why_not_together` says which others fit. Areas of
     GeoParquet are united. Pages are copied as they are, and so are Bloom filters; page indexes are held until
     `finish` and written together before the footer, where readers expect to find all of them at once; if one
-    input has none, they are left out.
+    column chunk has none, they are left out.
 
     What `append` refuses leaves the file as it was before, so a caller may write those rows in another way and
     append that. What is not finished is no valid file.
@@ -62,13 +56,17 @@ class RowGroupAppender:
     Args:
         sink: Where to write: a new binary file.
         same_arrow_schema: As in `why_not_together`.
+        index_all: Whether row groups without page indexes get some, made of the headers of their pages.
     """
 
-    def __init__(self, sink: IO[bytes], *, same_arrow_schema: SameArrowSchema = operator.eq) -> None:
+    def __init__(
+        self, sink: IO[bytes], *, same_arrow_schema: SameArrowSchema = operator.eq, index_all: bool = False
+    ) -> None:
         with contextlib.suppress(OSError):  # a pipe does not know
             if sink.tell():
                 raise InvalidArgument("a Parquet file begins at the first byte, and the sink is not there")
         self._sink, self._same_arrow_schema = sink, same_arrow_schema
+        self._place = functools.partial(place, index_all=index_all)
         self._first: Footer | None = None
         self._writers: set[bytes | None] = set()
         self._areas: list[bytes] = []
@@ -128,7 +126,7 @@ class RowGroupAppender:
             raise InvalidArgument(f"the file has {len(footer.row_groups)} row groups, each of which goes in once")
         self._check_together(footer)
         check_size(source, footer.file_size)
-        placement = place(source, footer, numbers, self._position or len(MAGIC))
+        placement = self._place(source, footer, numbers, self._position or len(MAGIC))
         self._write([(source, placement)])
         self._took(footer, placement.groups)
 
@@ -169,12 +167,12 @@ class RowGroupAppender:
         start = self._position or len(MAGIC)
         # Readers that split a file expect the first column where the row group begins.
         if 0 in positions:
-            grafted = place(patch, patch_footer, [0], start)
-            kept = place(source, footer, [number], grafted.end, others)
+            grafted = self._place(patch, patch_footer, [0], start)
+            kept = self._place(source, footer, [number], grafted.end, others)
             placements = [(patch, grafted), (source, kept)]
         else:
-            kept = place(source, footer, [number], start, others)
-            grafted = place(patch, patch_footer, [0], kept.end)
+            kept = self._place(source, footer, [number], start, others)
+            grafted = self._place(patch, patch_footer, [0], kept.end)
             placements = [(source, kept), (patch, grafted)]
         whole = woven(kept.groups[0], grafted.groups[0], positions)
         if sorting_columns is None:
@@ -212,7 +210,7 @@ class RowGroupAppender:
             if groups[-1].num_rows != groups[0].num_rows or not groups[0].num_rows:
                 raise FooterError("the parts have different numbers of rows, or none")
             check_size(source, part.file_size)
-            placement = place(source, part, [0], self._position or len(MAGIC))
+            placement = self._place(source, part, [0], self._position or len(MAGIC))
             self._write([(source, placement)])
             self._open = False  # until all of them are there
             placed += placement.groups
@@ -223,6 +221,35 @@ class RowGroupAppender:
         self._open = True
         group = PlacedGroup(placed[0].fields, placed[0].num_rows, chunks)
         self._take(whole, group, start, groups, sorting_columns)
+
+    def take_over(self, whole: Footer) -> None:
+        """Take over the file that another writer has written into the sink.
+
+        Its row groups stay where they are, and what follows them, its footer among it, is cut off. If it has no
+        page indexes, they are made of the headers of its pages.
+
+        Args:
+            whole: The footer of a file with the same columns, whose schema and notes this one gets.
+
+        Raises:
+            FooterError: It has other columns, or is no file that can be read.
+        """
+        self._check_open()
+        if self._position:
+            raise InvalidArgument("row groups that were there before come first")
+        self._check_together(whole)
+        found = read_footer(self._sink)
+        reason = why_not_copied(found) or why_not_exchanged(whole, found, range(len(found.leaves)))
+        if reason is not None:
+            raise FooterError(f"row groups cannot be taken over: {reason}")
+        placement = place(self._sink, found, range(len(found.row_groups)), None, index_all=True)
+        self._sink.seek(placement.end)
+        self._sink.truncate()
+        self._position = placement.end
+        for group in placement.groups:
+            group.chunks = [with_cut_bounds(chunk) for chunk in group.chunks]
+        self._took(whole, placement.groups)
+        self._added(found)
 
     def _check_part(self, whole: Footer, part: Footer, positions: range) -> None:
         """Whether a file has these columns and no others. What is known of one holds for the next one like it."""
@@ -316,7 +343,7 @@ class RowGroupAppender:
         """Readers trust bounds whose order the footer declares. Those that came without do not become trusted."""
         if ordered or self._orders is None:
             return group
-        return PlacedGroup(group.fields, group.num_rows, [_without_bounds(chunk) for chunk in group.chunks])
+        return PlacedGroup(group.fields, group.num_rows, [without_bounds(chunk) for chunk in group.chunks])
 
     def _write_indexes(self, groups: list[PlacedGroup]) -> list[bytes]:
         chunks = [chunk for group in groups for chunk in group.chunks]
@@ -332,7 +359,7 @@ class RowGroupAppender:
                 chunk, chunk.offset_index, ChunkKeys.OFFSET_INDEX_OFFSET, ChunkKeys.OFFSET_INDEX_LENGTH
             )
         numbered = len(groups) <= _MAX_ORDINAL + 1
-        return [_encoded(group, number if numbered else None) for number, group in enumerate(groups)]
+        return [encoded_group(group, number if numbered else None) for number, group in enumerate(groups)]
 
     def _write_index(self, chunk: PlacedChunk, index: bytes, offset_key: int, length_key: int) -> None:
         if index:
@@ -350,7 +377,7 @@ class RowGroupAppender:
         if notes is None and len(self._areas) > 1:
             notes = {**first.key_value_metadata, AREA: united_area(self._areas)}
         if notes is not None:
-            fields[FileKeys.KEY_VALUES] = encode_structs([_note(name, value) for name, value in notes.items()])
+            fields[FileKeys.KEY_VALUES] = encode_structs([note(name, value) for name, value in notes.items()])
         elif FileKeys.KEY_VALUES in first.fields:
             fields[FileKeys.KEY_VALUES] = first.fields[FileKeys.KEY_VALUES]
         created_by = common_writer(first, self._writers)
@@ -383,27 +410,3 @@ def _places(footer: Footer, patch: Footer) -> set[int]:
     if reason is not None:
         raise FooterError(f"columns cannot be exchanged: {reason}")
     return set(places)
-
-
-def _note(name: bytes, value: bytes | None) -> bytes:
-    return encode({key(1, BINARY): name} | ({} if value is None else {key(2, BINARY): value}))
-
-
-def _without_bounds(chunk: PlacedChunk) -> PlacedChunk:
-    meta = decode(chunk.meta)
-    if MetaKeys.STATISTICS in meta:
-        statistics = decode(meta[MetaKeys.STATISTICS])
-        for bound in _ORDERED_BOUNDS:
-            statistics.pop(bound, None)
-        meta[MetaKeys.STATISTICS] = statistics
-    return PlacedChunk(encode(meta), chunk.fields, b"", chunk.offset_index)
-
-
-def _encoded(group: PlacedGroup, ordinal: int | None) -> bytes:
-    fields = dict(group.fields)
-    had_ordinal = fields.pop(GroupKeys.ORDINAL, None) is not None
-    if had_ordinal and ordinal is not None:
-        fields[GroupKeys.ORDINAL] = ordinal
-    chunks = [encode(chunk.fields | {ChunkKeys.META_DATA: chunk.meta}) for chunk in group.chunks]
-    fields[GroupKeys.COLUMNS] = encode_structs(chunks)
-    return encode(fields)

@@ -96,6 +96,20 @@ def encode_strings(strings: Sequence[bytes]) -> bytes:
     return b"".join(parts)
 
 
+def encode_booleans(values: Sequence[bool]) -> bytes:
+    """A raw LIST of truth values: there each takes a byte of its own."""
+    return _list_header(len(values), TRUE) + bytes(TRUE if value else FALSE for value in values)
+
+
+def encode_integers(values: Sequence[int], kind: int) -> bytes:
+    """A raw LIST of integers.
+
+    >>> encode_integers([1, -1], I64).hex()
+    '260201'
+    """
+    return _list_header(len(values), kind) + b"".join(map(_write_zigzag, values))
+
+
 def _read_struct(data: bytes, at: int, shape: Shape, depth: int, seen: dict[int, bytes]) -> tuple[Fields, int]:
     # The hot loop: a wide file has tens of thousands of these structs. An index past the end is an IndexError,
     # which the callers above translate, so that single bytes need no check of their own. Many raw values are the
@@ -289,6 +303,10 @@ def _write_varint(value: int) -> bytes:
     return bytes(parts)
 
 
+def _write_zigzag(value: int) -> bytes:
+    return _write_varint((value << 1 ^ value >> 63) & 0xFFFFFFFFFFFFFFFF)
+
+
 def _list_header(size: int, kind: int) -> bytes:
     return _BYTES[size << 4 | kind] if size < 15 else _BYTES[240 | kind] + _write_varint(size)
 
@@ -305,10 +323,7 @@ def _write_struct(parts: list[bytes], fields: Fields) -> None:
             parts.append(_BYTES[kind] + _write_varint(field_id << 1))
         last = field_id
         if 4 <= kind <= 6:
-            if 0 <= value < 64:
-                parts.append(_BYTES[value << 1])
-            else:
-                parts.append(_write_varint((value << 1 ^ value >> 63) & 0xFFFFFFFFFFFFFFFF))
+            parts.append(_BYTES[value << 1] if 0 <= value < 64 else _write_zigzag(value))
         elif kind == 8:
             parts.append(_write_varint(len(value)))
             parts.append(value)

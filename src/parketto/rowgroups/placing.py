@@ -30,6 +30,7 @@ from parketto.rowgroups.footer import (
     RowGroup,
     read_exactly,
 )
+from parketto.rowgroups.pages import PageIndex, index_pages
 from parketto.rowgroups.transfer import read_ranges
 
 _PAGE_LOCATIONS, _PAGE_OFFSET, _PAGE_SIZE, _PAGE_ROW = key(1, LIST), key(1, I64), key(2, I32), key(3, I64)
@@ -44,6 +45,9 @@ _INDEX_KEYS = (
     ChunkKeys.COLUMN_INDEX_OFFSET,
     ChunkKeys.COLUMN_INDEX_LENGTH,
 )
+
+
+_NO_INDEX = PageIndex(b"", b"")
 
 
 class Run(NamedTuple):
@@ -78,20 +82,25 @@ class Placement:
     runs: list[Run]
     groups: list[PlacedGroup]
     end: int
+    #: Whether everything stays where it is, and nothing is copied.
+    stays: bool = False
 
 
 def place(
     source: IO[bytes],
     footer: Footer,
     numbers: Sequence[int],
-    position: int,
+    position: int | None,
     columns: Collection[int] | None = None,
+    *,
+    index_all: bool = False,
 ) -> Placement:
-    """Work out where the row groups come to lie if they are copied to `position`. Nothing is written.
+    """Work out where the row groups come to lie if they are copied to `position`; None: they stay where they are.
 
-    A row group's chunks keep the order in which they lie in the source, so that most are copied in one piece; only
-    that of the first column always comes first. Bloom filters follow. `columns` are the numbers of those that are
-    wanted; None: all are.
+    Nothing is written. A row group's chunks keep the order in which they lie in the source, so that most are
+    copied in one piece; only that of the first column always comes first. Bloom filters follow. `columns` are the
+    numbers of those that are wanted; None: all are. With `index_all` those without a page index get one from the
+    headers of their pages.
     """
     groups = [footer.row_groups[number] for number in numbers]
     expected = [(leaf.physical_type, encode_strings(leaf.path), leaf.repeated) for leaf in footer.leaves]
@@ -110,14 +119,25 @@ def place(
         [*((column.start, column.size) for column in chunks), *indexes, *blooms.values()], footer.data_end
     )
     read = read_ranges(source, indexes)
-    placement = Placement([], [], position)
+    placement = Placement([], [], len(MAGIC) if position is None else position, position is None)
     for group in groups:
-        _place_group(group, blooms, read, placement)
+        found = {column: _index(source, column, group, read, index_all=index_all) for column in group.columns}
+        _place_group(group, blooms, found, placement)
     return placement
 
 
+def _index(
+    source: IO[bytes], column: Column, group: RowGroup, read: dict[_Range, bytes], *, index_all: bool
+) -> PageIndex:
+    """The page index of a chunk as it is in the source, raw; or one that is made of its pages."""
+    if column.offset_index is None and index_all:
+        return index_pages(source, column, group.num_rows) or _NO_INDEX
+    bounds, places = column.column_index, column.offset_index
+    return PageIndex(read[bounds] if bounds else b"", read[places] if places else b"")
+
+
 def _place_group(
-    group: RowGroup, blooms: dict[Column, _Range], indexes: dict[_Range, bytes], into: Placement
+    group: RowGroup, blooms: dict[Column, _Range], indexes: dict[Column, PageIndex], into: Placement
 ) -> None:
     first = group.columns[0]
     # Readers that split a file count a row group from where its first column lies: if others lay before it, the
@@ -136,13 +156,13 @@ def _place_group(
     placed.fields[GroupKeys.FILE_OFFSET] = first.start + shifts[first]
     placed.fields[GroupKeys.TOTAL_COMPRESSED_SIZE] = group.total_compressed_size
     for column in group.columns:
-        shift = shifts[column]
+        shift, index = shifts[column], indexes[column]
         placed.chunks.append(
             PlacedChunk(
                 _moved_meta(column, shift, moved_blooms.get(column)),
                 _moved_chunk(column, shift),
-                indexes.get(column.column_index, b"") if column.column_index else b"",
-                _moved_index(column, shift, indexes[column.offset_index], group) if column.offset_index else b"",
+                index.column_index,
+                _moved_index(column, shift, index.offset_index, group) if index.offset_index else b"",
             )
         )
     into.groups.append(placed)
@@ -160,6 +180,9 @@ def woven(kept: PlacedGroup, grafted: PlacedGroup, positions: Collection[int]) -
 
 def _add_run(into: Placement, start: int, size: int) -> int:
     """Copy a range next; by how much its bytes move."""
+    if into.stays:
+        into.end = max(into.end, start + size)
+        return 0
     shift = into.end - start
     if size:
         if into.runs and sum(into.runs[-1]) == start:

@@ -91,6 +91,9 @@ class LocalStore(Store):
     def open_output(self, path: str) -> IO[bytes]:
         return EagerFile(path)
 
+    def open_written(self, path: str) -> IO[bytes]:
+        return open(path, "r+b")
+
     def write(self, path: str, content: bytes) -> None:
         temporary = f"{path}.tmp"
         with open(temporary, "wb") as file:

@@ -24,6 +24,7 @@ MUTATIONS = (
     "write",
     "create",
     "open_output",
+    "open_written",
     "move",
     "copy",
     "link",
@@ -134,6 +135,10 @@ class Store:
     def open_output(self, path: str) -> IO[bytes]:
         """A binary file to write to, from its beginning."""
         return self.fs.open(path, "wb")  # type: ignore[no-any-return]
+
+    def open_written(self, path: str) -> IO[bytes]:
+        """A binary file that a program has written to its `local_path`, to be read and changed."""
+        raise NotImplementedError(f"no program can have written {path!r}: it is not on the local disk")
 
     def write(self, path: str, content: bytes) -> None:
         """Replace a small file. Atomic where the filesystem puts objects whole."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import contextlib
 import heapq
+import os
 import re
 import uuid
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -58,7 +59,7 @@ class Bundle:
         """Run the tasks one after the other; an error that another attempt would only repeat is a result, too."""
         # What is staged carries the attempt: of an attempt that failed or was overtaken nothing is ever published.
         staging = replace(self.staging, attempt=attempt)
-        with Worker(self.store, staging, self.memory) as worker:
+        with Worker(self.store, staging, self.memory, any_thread=True) as worker:
             for position, task in self.tasks:
                 try:
                     yield position, False, ship(task.run(worker))
@@ -98,9 +99,19 @@ def task_attempt() -> str:
     return f"{context.stageId()}-{context.partitionId()}-{context.attemptNumber()}"
 
 
+def _keep_to_own_cores() -> None:
+    """Have Polars, once it is loaded in this process of Spark, use the cores of the task, not those of others."""
+    from pyspark import TaskContext
+
+    context = TaskContext.get()
+    assert context is not None, "this runs inside of Spark tasks only"
+    os.environ.setdefault("POLARS_MAX_THREADS", str(context.cpus()))
+
+
 def run_bundles(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
     """What a Spark task does: it unpacks its bundles and runs them."""
     attempt = task_attempt()
+    _keep_to_own_cores()
     for batch in batches:
         for payload in batch.column("payload"):
             bundle: Bundle = unship(payload.as_py())
