@@ -309,8 +309,12 @@ def streaming_cores() -> int:
     return cores()
 
 
-def test_only_one_stream_at_a_time(local: Place, monkeypatch: pytest.MonkeyPatch, streamed: list[int]) -> None:
-    """Each holds as much as a task may, and keeps all cores busy."""
+@pytest.mark.parametrize("rows_of_a_group", [10, 1000])
+def test_only_one_long_stream_at_a_time(
+    local: Place, rows_of_a_group: int, monkeypatch: pytest.MonkeyPatch, streamed: list[int]
+) -> None:
+    """Each holds as much as a task may, and keeps all cores busy; streams of one row group do not."""
+    monkeypatch.setattr(streaming, "_row_group_rows", lambda *_: rows_of_a_group)
     for day in range(4):
         local.write_files({f"day={day}/f{n}.parquet": pa.table({"x": range(10)}) for n in range(2)})
     stream, at_once, most = streaming._stream, 0, 0
@@ -321,7 +325,7 @@ def test_only_one_stream_at_a_time(local: Place, monkeypatch: pytest.MonkeyPatch
         with lock:
             at_once += 1
             most = max(most, at_once)
-        time.sleep(0.02)
+        time.sleep(0.1)
         stream(*what)
         with lock:
             at_once -= 1
@@ -329,4 +333,4 @@ def test_only_one_stream_at_a_time(local: Place, monkeypatch: pytest.MonkeyPatch
     monkeypatch.setattr(streaming, "_stream", watched)
     local.dataset().compact(rewrite="encode")
     assert streamed == [2, 2, 2, 2]
-    assert most == 1
+    assert most == (1 if rows_of_a_group == 10 else min(2, streaming_cores()))

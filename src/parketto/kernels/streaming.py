@@ -9,6 +9,7 @@ from __future__ import annotations
 import functools
 import sys
 import threading
+from contextlib import nullcontext
 from importlib.metadata import PackageNotFoundError, version
 from typing import IO, Literal, TypeAlias
 
@@ -57,7 +58,8 @@ _TYPES = (
 )
 # A column that is not nested, and may have NULLs: Polars writes no other.
 _OPTIONAL = " 1/0"
-# One stream at a time keeps all cores busy, and several would hold several times as much.
+# A stream of several row groups keeps all cores busy, and two of them would hold twice as much. One of a single
+# row group keeps one core busy.
 _ONE_AT_A_TIME = threading.Lock()
 
 
@@ -74,14 +76,11 @@ def stream_files(group: FileGroup, output: Output, worker: Worker) -> tuple[Stag
         if any(_has_checksums(store, file) for file in files):
             return None
         sources = [store.local_path(file.path) or file.path for file in files]
-        with _ONE_AT_A_TIME:
+        target = store.local_path(staged.path) or staged.path
+        row_group_rows = _row_group_rows(group, output, worker)
+        with _ONE_AT_A_TIME if group.num_rows > row_group_rows else nullcontext():
             worker.check_cancelled()
-            _stream(
-                sources,
-                store.local_path(staged.path) or staged.path,
-                output.format.codec,
-                _row_group_rows(group, output, worker),
-            )
+            _stream(sources, target, output.format.codec, row_group_rows)
         worker.check_cancelled()
         with store.open_written(staged.path) as file:
             _take_over(file, output.format, group.num_rows)
@@ -129,12 +128,18 @@ def _is_for_polars(group: FileGroup, output: Output, worker: Worker) -> bool:
         and output.format.codec in _CODECS
         and group.num_rows > 0
         and max(sizes) <= worker.row_group_bytes
-        and (sum(sizes) >= _WORTH_LOADING or "polars" in sys.modules)
         and all(leaf.endswith(_OPTIONAL) for leaf in group.traits.leaves)
         and not group.traits.int96_timestamps
         and _are_plain(group.schema)
         and _has_polars()
+        and _is_worth_loading(sum(sizes), worker)
     )
+
+
+def _is_worth_loading(size: int, worker: Worker) -> bool:
+    """Whether Polars is loaded already, or there is much to do: here, and in the tasks before."""
+    seen = worker.cache["encoded"] = worker.cache.get("encoded", 0) + size
+    return "polars" in sys.modules or seen >= _WORTH_LOADING
 
 
 def _are_plain(schema: pa.Schema) -> bool:
