@@ -6,6 +6,8 @@ import decimal
 import io
 import math
 import struct
+import subprocess
+import sys
 import threading
 import time
 from collections.abc import Iterator
@@ -57,7 +59,6 @@ COLUMNS = {
     "us": repeated([0, -(2**63), None], pa.int64()).cast(pa.timestamp("us", "UTC")),
     "ns": repeated([0, 2**63 - 1], pa.int64()).cast(pa.timestamp("ns")),
     "paris": repeated([0, 1], pa.int64()).cast(pa.timestamp("us", "Europe/Paris")),
-    "offset": repeated([0, 1], pa.int64()).cast(pa.timestamp("ns", "+02:00")),
     "null_numbers": pa.nulls(ROWS, pa.int64()),
     "null_texts": pa.nulls(ROWS, pa.string()),
     "rising": pa.array(range(ROWS), pa.int64()),
@@ -204,6 +205,10 @@ NOT_FOR_POLARS: dict[str, tuple[pa.Array, dict[str, Any]]] = {
     "checksums": (pa.array([1] * 10), {"write_page_checksum": True}),
     "fixed": (pa.array([b"ab"] * 10, pa.binary(2)), {}),
     "gzip": (pa.array([1] * 10), {"compression": "gzip"}),
+    "offset": (pa.array([1] * 10, pa.timestamp("us", "+05:30")), {}),
+    "elsewhere": (pa.array([1] * 10, pa.timestamp("us", "Mars/Base")), {}),
+    # Small in the file, and large once it is decoded: more than a task may hold.
+    "long texts": (pa.array([("x" * 6000)] * 10), {}),
 }
 
 
@@ -232,27 +237,30 @@ def test_required_columns_and_fields_with_ids_stay_so(local: Place, streamed: li
     assert streamed == []
 
 
-def test_rot_under_a_checksum_is_still_found(local: Place) -> None:
+@pytest.mark.parametrize("assembled", [False, True])
+def test_rot_under_a_checksum_is_still_found(local: Place, *, assembled: bool) -> None:
+    """Also in a file whose first pages have no checksums, because it was made of several."""
     given = pa.table({"x": [f"some text {n}" for n in range(1000)]})
-    local.write_files(
-        {f"f{n}.parquet": given for n in range(3)},
-        write_page_checksum=True,
-        use_dictionary=False,
-        compression="none",
-    )
-    path = oracle.data_files(local.root, local.fs)[1]
+    options: Any = {"use_dictionary": False, "compression": "none"}
+    if assembled:
+        local.write_files({"f0.parquet": given}, **options)
+        local.write_files({"f1.parquet": given}, write_page_checksum=True, **options)
+        local.dataset().compact(rewrite="copy")
+        assert pq.ParquetFile(io.BytesIO(only_file(local))).num_row_groups == 2
+    local.write_files({f"g{n}.parquet": given for n in range(3)}, write_page_checksum=not assembled, **options)
+    path = oracle.data_files(local.root, local.fs)[0 if assembled else 1]
     content = bytearray(local.fs.cat_file(path))
-    content[content.index(b"some text 500")] ^= 1
+    content[content.rindex(b"some text 500")] ^= 1
     local.fs.pipe_file(path, bytes(content))
     before = local.state()
-    with pytest.raises(UnreadableFile, match=r"f1\.parquet"):
+    with pytest.raises(UnreadableFile, match=path.rpartition("/")[2]):
         local.dataset().compact(rewrite="encode")
     assert local.state() == before
     assert local.left_behind() == []
 
 
 @pytest.mark.parametrize(
-    "error", [pl.exceptions.ComputeError("no"), OSError(28, "No space left"), "panic", "half"]
+    "error", [pl.exceptions.ComputeError("no"), OSError(28, "No space left"), KeyboardInterrupt(), "panic", "half"]
 )
 def test_arrow_takes_over_where_polars_fails(
     local: Place, error: Any, monkeypatch: pytest.MonkeyPatch, streamed: list[int]
@@ -273,6 +281,52 @@ def test_arrow_takes_over_where_polars_fails(
     assert streamed == []
     assert pq.ParquetFile(io.BytesIO(only_file(local))).read().equals(pa.concat_tables([given] * 3))
     assert local.left_behind() == []
+
+
+def test_without_polars_it_is_all_for_arrow(
+    local: Place, monkeypatch: pytest.MonkeyPatch, streamed: list[int]
+) -> None:
+    """Installed, but it cannot be loaded."""
+    given = pa.table({"x": range(1000)})
+    local.write_files({f"f{n}.parquet": given for n in range(3)})
+    monkeypatch.setitem(sys.modules, "polars.exceptions", None)
+    local.dataset().compact(rewrite="encode")
+    assert streamed == []
+    assert oracle.data_files(local.root, local.fs)
+
+
+def test_a_forked_process_does_not_wait_for_threads_that_it_has_not(local: Place) -> None:
+    """Polars was used, here or by the program, and then the process was forked."""
+    for folder in "ab":
+        tables = {f"{folder}/f{n}.parquet": pa.table({"x": range(1000)}) for n in range(3)}
+        local.write_files(tables)
+    code = (
+        "import multiprocessing, sys\n"
+        "import polars\n"
+        "from parketto import Dataset\n"
+        "def compact(path):\n"
+        "    Dataset(path, engine='pyarrow').compact(rewrite='encode')\n"
+        "if __name__ == '__main__':\n"
+        "    compact(sys.argv[1] + '/a')\n"
+        "    child = multiprocessing.get_context('fork').Process(target=compact, args=[sys.argv[1] + '/b'])\n"
+        "    child.start()\n"
+        "    child.join(50)\n"
+        "    print(child.exitcode)\n"
+        "    child.kill()\n"
+    )
+    done = subprocess.run([sys.executable, "-c", code, local.root], capture_output=True, text=True, timeout=100)
+    assert done.stdout == "0\n", done.stderr
+    assert len(oracle.data_files(local.root, local.fs)) == 2
+
+
+def test_row_groups_are_about_equal(local: Place, streamed: list[int]) -> None:
+    """No row group of a single row behind a large one."""
+    local.write_files({f"f{n}.parquet": pa.table({"x": range(43_691)}) for n in range(3)})
+    local.dataset().compact(rewrite="encode")
+    assert streamed == [3]
+    footer = read_footer(io.BytesIO(only_file(local)))
+    assert [group.num_rows for group in footer.row_groups] == [65_537, 65_536]
+    assert (footer.created_by or b"").startswith(b"Polars")
 
 
 def test_a_broken_file_is_named(local: Place) -> None:

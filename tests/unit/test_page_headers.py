@@ -217,6 +217,18 @@ def test_pages_of_arrow_are_found_where_arrow_says(version: str) -> None:
     assert compared > 50
 
 
+def test_several_values_of_a_row_make_no_empty_page() -> None:
+    """As many NULLs as rows, and values beside them: readers must not skip the page."""
+    rows = pa.table({"list": pa.array([[1, None]] * 1000)})
+    source = in_memory(rows, data_page_version="2.0", **SMALL_PAGES)
+    (group,) = read_footer(source).row_groups
+    made = index_pages(source, group.columns[0], group.num_rows)
+    assert made is not None
+    assert made.offset_index
+    if made.column_index:
+        assert not any(empty for _, _, empty, *_ in pages_of(made, group.num_rows))
+
+
 def test_indexes_are_made_only_where_there_are_none() -> None:
     with_index, without = in_memory(table(), write_page_index=True), in_memory(table(), write_page_index=False)
     for source, index_all in ((with_index, True), (without, True), (without, False)):

@@ -89,7 +89,7 @@ def test_every_codec_and_page_version(several, tmp_path, codec, page_version) ->
     paths = several([everything(number) for number in range(3)], **options, write_page_index=True)
     out = join_paths(paths, tmp_path / "out")
     assert_same_rows(out, paths)
-    assert footer_of(out).created_by == footer_of(paths[0]).created_by
+    assert (footer_of(out).created_by or b"").startswith(b"parketto version ")  # pages of several files
     data = (tmp_path / "out").read_bytes()
     check_chunks(data)
     assert check_pages(data) >= 3 * 3 * 15

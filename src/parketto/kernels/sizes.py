@@ -54,8 +54,8 @@ class RowSizes:
     """
 
     def __init__(self, schema: pa.Schema) -> None:
-        self._others = [at for at, kind in enumerate(schema.types) if not _has_fixed_width(kind)]
-        fixed = [item for item in schema if _has_fixed_width(item.type)]
+        self._others = [at for at, kind in enumerate(schema.types) if not has_fixed_width(kind)]
+        fixed = [item for item in schema if has_fixed_width(item.type)]
         self._row_bytes = sum(item.type.bit_width + item.nullable for item in fixed) / 8
 
     @property
@@ -69,7 +69,8 @@ class RowSizes:
         return int(self._row_bytes * batch.num_rows) + others
 
 
-def _has_fixed_width(kind: pa.DataType) -> bool:
+def has_fixed_width(kind: pa.DataType) -> bool:
+    """Whether all values of a type have the same size."""
     return bool(pat.is_primitive(kind) or pat.is_decimal(kind) or pat.is_fixed_size_binary(kind))
 
 

@@ -7,24 +7,30 @@ lie, and get the footer that Arrow would have written.
 from __future__ import annotations
 
 import functools
+import math
+import os
 import sys
 import threading
 from contextlib import nullcontext
 from importlib.metadata import PackageNotFoundError, version
 from typing import IO, Literal, TypeAlias
+from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 
 import pyarrow as pa
+import pyarrow.parquet as pq
 import pyarrow.types as pat
 
 from parketto.errors import FooterError
+from parketto.kernels.sizes import RowSizes, decoded_bytes, has_fixed_width
 from parketto.kernels.work import StagedFile, Worker
 from parketto.kernels.write import Output
 from parketto.kernels.writer import FileFormat
 from parketto.plan.rewrite import FileGroup
 from parketto.rowgroups import RowGroupAppender
+from parketto.rowgroups.compatible import ASSEMBLED_BY
 from parketto.rowgroups.footer import MAGIC
 from parketto.rowgroups.pages import has_checksums
-from parketto.storage.footers import FileInfo
+from parketto.storage.footers import FileInfo, naming
 from parketto.storage.store import Store
 
 # The version whose files were compared with Arrow's, value by value and bound by bound.
@@ -56,28 +62,52 @@ _TYPES = (
     pat.is_date32,
     pat.is_timestamp,
 )
+# To see how wide rows are, so many of some files are decoded.
+_PROBE_ROWS = 512
 # A column that is not nested, and may have NULLs: Polars writes no other.
 _OPTIONAL = " 1/0"
 # A stream of several row groups keeps all cores busy, and two of them would hold twice as much. One of a single
 # row group keeps one core busy.
 _ONE_AT_A_TIME = threading.Lock()
+# Set in a process that was forked from one with Polars: it would wait for threads that only the other one has.
+_FORKED = threading.Event()
+
+
+def _after_fork() -> None:
+    if "polars" in sys.modules:
+        _FORKED.set()
+        _has_polars.cache_clear()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_after_fork)
 
 
 def stream_files(group: FileGroup, output: Output, worker: Worker) -> tuple[StagedFile, ...] | None:
     """Make one file of the rows of a group's files; None if Arrow must do it. All rows are encoded anew."""
     if not _is_for_polars(group, output, worker):
         return None
-    # Loaded only here: it is not needed otherwise, and need not be there.
-    from polars.exceptions import PanicException, PolarsError
-
-    store, files = worker.store, [file for file in group.files if file.num_rows]
     staged = worker.new_files(output.prefix, output.directory)()
+    if not _streamed(group, output, worker, staged):
+        worker.store.remove(staged.path)
+        return None
+    return (staged,)
+
+
+def _streamed(group: FileGroup, output: Output, worker: Worker, staged: StagedFile) -> bool:
+    """Whether all went well. If not, it is for Arrow to find out why: its errors name the file."""
     try:
-        if any(_has_checksums(store, file) for file in files):
-            return None
+        # Loaded only here: it is not needed otherwise, and need not be there.
+        from polars.exceptions import PanicException, PolarsError
+    except ImportError:
+        return False
+    store, files = worker.store, [file for file in group.files if file.num_rows]
+    try:
+        row_group_rows = _row_group_rows(group, output, worker)
+        if row_group_rows is None or any(_may_have_checksums(store, file) for file in files):
+            return False
         sources = [store.local_path(file.path) or file.path for file in files]
         target = store.local_path(staged.path) or staged.path
-        row_group_rows = _row_group_rows(group, output, worker)
         with _ONE_AT_A_TIME if group.num_rows > row_group_rows else nullcontext():
             worker.check_cancelled()
             _stream(sources, target, output.format.codec, row_group_rows)
@@ -85,10 +115,14 @@ def stream_files(group: FileGroup, output: Output, worker: Worker) -> tuple[Stag
         with store.open_written(staged.path) as file:
             _take_over(file, output.format, group.num_rows)
     except (PolarsError, PanicException, FooterError, OSError):
-        # What is wrong with the files, or with the disk, Arrow finds as well, and then an error names the file.
-        store.remove(staged.path)
-        return None
-    return (staged,)
+        return False
+    except KeyboardInterrupt:
+        # Polars looks for signals in all threads. Python raises them in the main one only, if at all: a program
+        # may have something else in mind with a Ctrl-C.
+        if threading.current_thread() is threading.main_thread():
+            raise
+        return False
+    return True
 
 
 def _stream(sources: list[str], path: str, codec: str, row_group_rows: int) -> None:
@@ -104,6 +138,7 @@ def _stream(sources: list[str], path: str, codec: str, row_group_rows: int) -> N
         compression_level=level,
         row_group_size=row_group_rows,
         data_page_size=_PAGE_BYTES,
+        engine="streaming",
     )
 
 
@@ -127,7 +162,6 @@ def _is_for_polars(group: FileGroup, output: Output, worker: Worker) -> bool:
         and not output.format.order_by
         and output.format.codec in _CODECS
         and group.num_rows > 0
-        and max(sizes) <= worker.row_group_bytes
         and all(leaf.endswith(_OPTIONAL) for leaf in group.traits.leaves)
         and not group.traits.int96_timestamps
         and _are_plain(group.schema)
@@ -144,12 +178,24 @@ def _is_worth_loading(size: int, worker: Worker) -> bool:
 
 def _are_plain(schema: pa.Schema) -> bool:
     return len(set(schema.names)) == len(schema.names) and all(
-        any(is_one(kind) for is_one in _TYPES) for kind in schema.types
+        any(is_one(kind) for is_one in _TYPES) and (not pat.is_timestamp(kind) or _is_zone(kind.tz))
+        for kind in schema.types
     )
 
 
 @functools.cache
+def _is_zone(name: str | None) -> bool:
+    """Whether Polars is likely to know a time zone: one without a name makes it panic."""
+    try:
+        return name is None or bool(ZoneInfo(name))
+    except (ZoneInfoNotFoundError, ValueError, OSError):
+        return False
+
+
+@functools.cache
 def _has_polars() -> bool:
+    if _FORKED.is_set():
+        return False
     try:
         found = version("polars").split(".")
     except PackageNotFoundError:
@@ -157,13 +203,41 @@ def _has_polars() -> bool:
     return tuple(int(part) for part in found[:2] if part.isdigit()) >= _TRUSTED
 
 
-def _has_checksums(store: Store, file: FileInfo) -> bool:
-    """Whether the pages of a file have checksums: Polars would not look at them."""
+def _may_have_checksums(store: Store, file: FileInfo) -> bool:
+    """Whether pages of a file may have checksums: Polars would not look at them.
+
+    The first page tells, unless pages come from several files.
+    """
+    if file.created_by.startswith(ASSEMBLED_BY):
+        return True
     with store.open_input(file.path) as source:
         return has_checksums(source, len(MAGIC), file.size_bytes)
 
 
-def _row_group_rows(group: FileGroup, output: Output, worker: Worker) -> int:
-    size = sum(part.total_byte_size for file in group.files for part in file.row_groups)
-    fitting = int(worker.row_group_bytes * group.num_rows / max(1, size))
-    return min(output.row_group_rows or _MOST_ROWS, max(_LEAST_ROWS, min(fitting, _MOST_ROWS)))
+def _row_group_rows(group: FileGroup, output: Output, worker: Worker) -> int | None:
+    """How many rows row groups should have: equally many, and as many as fit. None if too few would fit."""
+    row_bytes = _row_bytes(group, worker)
+    rows = [part.num_rows for file in group.files for part in file.row_groups]
+    fitting = int(worker.row_group_bytes / row_bytes)
+    if max(rows) > fitting or 2 * fitting < _LEAST_ROWS:
+        return None
+    most = min(output.row_group_rows or _MOST_ROWS, max(_LEAST_ROWS, min(fitting, _MOST_ROWS)))
+    return math.ceil(group.num_rows / math.ceil(group.num_rows / most))
+
+
+def _row_bytes(group: FileGroup, worker: Worker) -> float:
+    """How large a row is once it is decoded, which footers do not tell: some are decoded to see."""
+    fixed = pa.schema([field for field in group.schema if has_fixed_width(field.type)])
+    others = [field.name for field in group.schema if not has_fixed_width(field.type)]
+    found = max(1.0, RowSizes(fixed).fixed or 0.0)
+    if not others:
+        return found
+    # The first group of an operation shows more than the next ones, which are likely to be like it.
+    files = [file for file in group.files if file.num_rows]
+    known: dict[str, float] = worker.cache.setdefault("text bytes", {})
+    places = {len(files) // 2} if known else {0, len(files) // 2, len(files) - 1}
+    for at in places:
+        with worker.store.open_input(files[at].path) as source, naming(files[at].path):
+            batch = next(pq.ParquetFile(source).iter_batches(_PROBE_ROWS, columns=others, use_threads=False))
+            known[files[at].path] = decoded_bytes(batch) / batch.num_rows
+    return found + max(known.values())

@@ -69,6 +69,8 @@ class RowGroupAppender:
         self._place = functools.partial(place, index_all=index_all)
         self._first: Footer | None = None
         self._writers: set[bytes | None] = set()
+        self._origins = 0
+        self._last_origin: object = None
         self._areas: list[bytes] = []
         self._parts: set[tuple[object, ...]] = set()
         self._version = 1
@@ -129,6 +131,8 @@ class RowGroupAppender:
         placement = self._place(source, footer, numbers, self._position or len(MAGIC))
         self._write([(source, placement)])
         self._took(footer, placement.groups)
+        if placement.groups:
+            self._came_from(footer)
 
     def graft(
         self,
@@ -180,6 +184,8 @@ class RowGroupAppender:
         self._write(placements)
         self._take(footer, whole, start, [group.narrowed(others), donor], sorting_columns)
         self._added(patch_footer)
+        self._came_from(footer)
+        self._came_from(patch_footer)
 
     def assemble(
         self, whole: Footer, parts: Iterable[tuple[IO[bytes], Footer]], sorting_columns: bytes = b""
@@ -221,6 +227,7 @@ class RowGroupAppender:
         self._open = True
         group = PlacedGroup(placed[0].fields, placed[0].num_rows, chunks)
         self._take(whole, group, start, groups, sorting_columns)
+        self._came_from(self)
 
     def take_over(self, whole: Footer) -> None:
         """Take over the file that another writer has written into the sink.
@@ -239,6 +246,8 @@ class RowGroupAppender:
             raise InvalidArgument("row groups that were there before come first")
         self._check_together(whole)
         found = read_footer(self._sink)
+        # The pages are those of its writer, whatever becomes of its footer.
+        whole = whole.created_as(found)
         reason = why_not_copied(found) or why_not_exchanged(whole, found, range(len(found.leaves)))
         if reason is not None:
             raise FooterError(f"row groups cannot be taken over: {reason}")
@@ -279,6 +288,10 @@ class RowGroupAppender:
         if sorting_columns:
             whole.fields[GroupKeys.SORTING_COLUMNS] = sorting_columns
         self._took(footer, [whole])
+
+    def _came_from(self, origin: object) -> None:
+        self._origins += origin is not self._last_origin
+        self._last_origin = origin
 
     def _added(self, part: Footer) -> None:
         self._writers.add(part.created_by)
@@ -380,7 +393,7 @@ class RowGroupAppender:
             fields[FileKeys.KEY_VALUES] = encode_structs([note(name, value) for name, value in notes.items()])
         elif FileKeys.KEY_VALUES in first.fields:
             fields[FileKeys.KEY_VALUES] = first.fields[FileKeys.KEY_VALUES]
-        created_by = common_writer(first, self._writers)
+        created_by = common_writer(first, self._writers, several=self._origins > 1)
         if created_by is not None:
             fields[FileKeys.CREATED_BY] = created_by
         if self._orders is not None:

@@ -34,6 +34,8 @@ _CALENDAR_KEYS = (
 _SPARK_TURNS = (b"3.0.0", b"3.1.0")
 #: What a file notes about how to read its own values, or whether to read it: these notes hold for no other file.
 OWN_NOTES = frozenset({_ARROW_SCHEMA, _SPARK_VERSION, AREA, *_CALENDAR_KEYS})
+#: What files that are made of the row groups of several others say of who created them.
+ASSEMBLED_BY = "parketto"
 _WRITER = re.compile(rb"(.*?)\s+version\s*v?(\d+)\.(\d+)(?:\.(\d+))?")
 # Readers work around what older versions of these did wrong: bounds of text and of unsigned numbers, delta encoded
 # text, compressed pages said not to be.
@@ -99,14 +101,18 @@ def why_not_exchanged(footer: Footer, patch: Footer, positions: Sequence[int]) -
     return None if same else "their bounds are in different orders"
 
 
-def common_writer(first: Footer, texts: set[bytes | None]) -> bytes | None:
+def common_writer(first: Footer, texts: set[bytes | None], *, several: bool) -> bytes | None:
     """What a file says that it was created by, given what its row groups' files say.
 
-    Hive and Spark can be told to shift INT96 timestamps of all writers but parquet-mr, so its name stays on those.
+    Who reads "parketto" knows that pages may differ in what their writers were told, such as to add checksums; so
+    files of `several` others say that, even of one writer. Hive and Spark can be told to shift INT96 timestamps of
+    all writers but parquet-mr, so its name stays on those; and so do names that readers work around.
     """
-    if len(texts) == 1 or (_has_int96(first) and _is_parquet_mr(first)):
+    if _has_int96(first) and _is_parquet_mr(first):
         return first.created_by
-    return f"parketto version {_own_version()} (build row-group-copy)".encode()
+    if len(texts) == 1 and (not several or not _is_sound(first)):
+        return first.created_by
+    return f"{ASSEMBLED_BY} version {_own_version()} (build row-group-copy)".encode()
 
 
 def _why_not_metadata(first: Footer, other: Footer, same_arrow_schema: SameArrowSchema) -> str | None:
@@ -130,10 +136,9 @@ def _why_not_writers(first: Footer, other: Footer) -> str | None:
     if first.created_by == other.created_by:
         return None
     for footer in (first, other):
-        writer = _writer(footer.created_by)
-        if writer is None:
+        if _writer(footer.created_by) is None:
             return "one of the writers does not tell its version, and readers trust it less for that"
-        if writer[1] < _SOUND_SINCE.get(writer[0], ()):
+        if not _is_sound(footer):
             return (
                 f"readers treat files of {(footer.created_by or b'').decode(errors='replace')!r} in a special way"
             )
@@ -171,6 +176,12 @@ def _writer(created_by: bytes | None) -> tuple[bytes, tuple[int, int, int]] | No
         return None
     name, major, minor, patch = found.groups(b"0")
     return name, (int(major), int(minor), int(patch))
+
+
+def _is_sound(footer: Footer) -> bool:
+    """Whether readers take a writer's files as they are."""
+    writer = _writer(footer.created_by)
+    return writer is not None and writer[1] >= _SOUND_SINCE.get(writer[0], ())
 
 
 def _is_parquet_mr(footer: Footer) -> bool:

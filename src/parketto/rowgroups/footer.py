@@ -282,6 +282,13 @@ class Footer:
         fields = {place: value for place, value in self.fields.items() if place != FileKeys.COLUMN_ORDERS}
         return Footer(fields, self.file_size, self.data_end)
 
+    def created_as(self, other: Footer) -> Footer:
+        """The same, but created by the writer of another one."""
+        fields = {place: value for place, value in self.fields.items() if place != FileKeys.CREATED_BY}
+        if other.created_by is not None:
+            fields[FileKeys.CREATED_BY] = other.created_by
+        return Footer(fields, self.file_size, self.data_end)
+
     @property
     def unknown_fields(self) -> Fields:
         """What this version of Parketto does not know."""

@@ -81,12 +81,13 @@ def index_pages(source: IO[bytes], column: Column, num_rows: int) -> PageIndex |
         if page.kind == _DICTIONARY_PAGE:
             continue
         described = decode(page.header[_HEADERS[page.kind]])
-        rows = described.get(_ROWS_V2 if page.kind == _DATA_PAGE_V2 else _VALUES, -1)
-        if rows < 0:
+        values = described.get(_VALUES, -1)
+        rows = described.get(_ROWS_V2, -1) if page.kind == _DATA_PAGE_V2 else values
+        if rows < 0 or values < 0:
             raise FooterError("a page does not say how much is in it")
         locations.append(encode(dict(zip(_LOCATION, (page.offset, page.size, first_row), strict=True))))
         first_row += rows
-        bounds.append((rows, decode(described.get(_STATISTICS[page.kind], b"\0"))))
+        bounds.append((values, decode(described.get(_STATISTICS[page.kind], b"\0"))))
     # Several values of one row count as rows here: then the pages do not tell.
     if first_row != num_rows or not locations:
         return None
@@ -122,10 +123,10 @@ def _read_header(source: IO[bytes], start: int, end: int) -> tuple[Fields, int]:
 def _column_index(pages: list[tuple[int, Fields]], physical_type: int) -> bytes:
     """The bounds of pages, encoded; nothing if one has none."""
     nulls, least, most, counts = [], [], [], []
-    for rows, statistics in pages:
+    for values, statistics in pages:
         count = statistics.get(_NULLS)
         low, high = _bounds(statistics, physical_type)
-        empty = count is not None and count == rows
+        empty = count is not None and count == values
         if count is None or not (empty or (low is not None and high is not None)):
             return b""
         nulls.append(empty)

@@ -96,6 +96,7 @@ class FileInfo:
     codec: str | None = None
     traits: PhysicalTraits = STANDARD_LAYOUT
     row_groups: tuple[RowGroupInfo, ...] = ()
+    created_by: str = ""
 
     def __post_init__(self) -> None:
         if not self.directory:
@@ -222,6 +223,7 @@ class FooterReader:
             codec=row_groups[0].codec if row_groups else None,
             traits=layout.traits,
             row_groups=row_groups,
+            created_by=footer.created_by or "",
         )
 
     def _layout(self, footer: pq.FileMetaData) -> _Layout:
