@@ -135,7 +135,7 @@ def test_all_types_come_out_as_from_arrow(
 
     local.fs.rm(local.root, recursive=True)
     local.write_files({f"f{n}.parquet": given.slice(n * 1000, 1000) for n in range(5)})
-    monkeypatch.setattr(streaming, "_TRUSTED", (99, 0))
+    monkeypatch.setattr(streaming, "_TRUSTED", ((99, 0), (100, 0)))
     streaming._has_polars.cache_clear()
     local.dataset().compact(rewrite="encode", compression=codec)
     streaming._has_polars.cache_clear()

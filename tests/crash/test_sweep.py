@@ -6,6 +6,7 @@ import random
 from collections.abc import Callable
 from typing import Any
 
+import polars as pl  # noqa: F401 - loaded, it encodes what is compacted on the disk
 import pyarrow as pa
 import pytest
 

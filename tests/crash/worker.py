@@ -10,6 +10,7 @@ import sys
 from typing import Any
 
 import numpy as np
+import polars as pl  # noqa: F401 - loaded, it encodes what is compacted
 import pyarrow as pa
 
 from parketto import Dataset

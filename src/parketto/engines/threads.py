@@ -31,6 +31,8 @@ class ThreadEngine(TaskEngine):
         check_positive_whole("threads", threads)
         self._memory = memory_mb * MEGABYTE
         self._workers = threads or min(cores(), max(1, memory_mb // _MIN_WORKER_MB))
+        # Libraries with threads of their own have one for each core: who asks for fewer does without them.
+        self._any_thread = threads is None or threads >= cores()
 
     def run(self, tasks: Sequence[Task[Result]], context: Context) -> list[Result]:
         """Run tasks in threads; the largest first, so that the cores end together."""
@@ -84,6 +86,6 @@ class ThreadEngine(TaskEngine):
             context.staging,
             self._memory // workers,
             threads=self._workers // workers,
-            any_thread=self._workers >= cores(),
+            any_thread=self._any_thread,
             cancelled=context.cancelled,
         )

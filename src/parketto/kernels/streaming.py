@@ -33,8 +33,8 @@ from parketto.rowgroups.pages import has_checksums
 from parketto.storage.footers import FileInfo, naming
 from parketto.storage.store import Store
 
-# The version whose files were compared with Arrow's, value by value and bound by bound.
-_TRUSTED = (2, 1)
+# Versions whose files are compared with Arrow's, value by value and bound by bound: from the first to the second.
+_TRUSTED = ((2, 1), (3, 0))
 # To load Polars takes as long as to encode about so much.
 _WORTH_LOADING = 8 * 1024 * 1024
 _MOST_ROWS = 128 * 1024
@@ -200,7 +200,8 @@ def _has_polars() -> bool:
         found = version("polars").split(".")
     except PackageNotFoundError:
         return False
-    return tuple(int(part) for part in found[:2] if part.isdigit()) >= _TRUSTED
+    first, end = _TRUSTED
+    return first <= tuple(int(part) for part in found[:2] if part.isdigit()) < end
 
 
 def _may_have_checksums(store: Store, file: FileInfo) -> bool:
