@@ -240,5 +240,5 @@ def _row_bytes(group: FileGroup, worker: Worker) -> float:
     for at in places:
         with worker.store.open_input(files[at].path) as source, naming(files[at].path):
             batch = next(pq.ParquetFile(source).iter_batches(_PROBE_ROWS, columns=others, use_threads=False))
-            known[files[at].path] = decoded_bytes(batch) / batch.num_rows
-    return found + max(known.values())
+            known[files[at].path] = decoded_bytes(batch) / max(1, batch.num_rows)
+    return found + max(list(known.values()))  # a list, because other tasks add to it
