@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import functools
 import math
 from collections.abc import Iterable, Iterator
 
 import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.types as pat
@@ -14,6 +16,8 @@ import pyarrow.types as pat
 _HARDLY_ANY = 256 * 1024
 # Samples of so many rows, or twice as many, tell how often values repeat.
 _LEAST_ROWS, _MOST_ROWS = 256, 4096
+# To look at so many rows takes no longer than to choose some of them.
+_FEW_ROWS = 512
 # Where more of them are there again, the estimate is not needed: a dictionary is worth it.
 _MANY_AGAIN = 0.5
 # A dictionary should save so much that it is worth the time; and one that is larger is given up half-way.
@@ -108,6 +112,8 @@ def hardly_repeats(column: pa.ChunkedArray) -> bool:
     """
     if column.type.num_fields or not (pat.is_primitive(column.type) or _is_text(column.type)):
         return False
+    if len(column) <= _FEW_ROWS:
+        return _says_so(column, len(column))
     # Neighbours show what comes in runs, rows from all over show what comes in turns: both must say so.
     rows = min(_MOST_ROWS, max(_LEAST_ROWS, len(column) // 32))
     return all(_says_so(sample(column, rows), len(column)) for sample in (_neighbours, _scattered))
@@ -119,13 +125,19 @@ def _neighbours(column: pa.ChunkedArray, rows: int) -> pa.ChunkedArray:
 
 
 def _scattered(column: pa.ChunkedArray, rows: int) -> pa.ChunkedArray:
-    places = np.unique(np.random.default_rng(rows).integers(0, len(column), rows))
+    places = _places(len(column), rows)
     found, start = [], 0
     for chunk in column.chunks:  # to take from all of them at once, Arrow would put them together
         first, last = np.searchsorted(places, [start, start + len(chunk)])
         found.append(chunk.take(pa.array(places[first:last] - start)))
         start += len(chunk)
     return pa.chunked_array(found, column.type)
+
+
+@functools.lru_cache(maxsize=8)
+def _places(length: int, rows: int) -> npt.NDArray[np.int64]:
+    """Where to look: the same places in all columns of a row group."""
+    return np.unique(np.random.default_rng(rows).integers(0, length, rows))
 
 
 def _says_so(sample: pa.ChunkedArray, rows: int) -> bool:
@@ -141,7 +153,7 @@ def _says_so(sample: pa.ChunkedArray, rows: int) -> bool:
     else:
         width = max(_NARROWEST, sample.type.bit_width // 8)
     count = rows * seen / len(sample)
-    values = _values(seen, distinct, count)
+    values = distinct if len(sample) == rows else _values(seen, distinct, count)
     with_dictionary = values * width + count * math.log2(values + 1) / 8
     return bool(values * width > _DICTIONARY_BYTES or with_dictionary > _WORTH_SAVING * count * width)
 

@@ -86,7 +86,7 @@ def why_not_exchanged(footer: Footer, patch: Footer, positions: Sequence[int]) -
     Returns:
         A reason in words, or None if they can.
     """
-    names = {leaf.path[0] for leaf in patch.leaves}
+    names = frozenset(leaf.path[0] for leaf in patch.leaves)
     reason = (
         why_not_copied(patch)
         or difference(narrowed(footer.schema, names), patch.schema)

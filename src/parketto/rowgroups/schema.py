@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Collection
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -92,7 +91,8 @@ def difference(first: bytes, other: bytes) -> str | None:
     return None
 
 
-def narrowed(raw: bytes, names: Collection[bytes]) -> bytes:
+@functools.lru_cache(maxsize=32)
+def narrowed(raw: bytes, names: frozenset[bytes]) -> bytes:
     """A raw schema with some of its columns only, by the names that they have at the top."""
     elements = decode_list(raw, STRUCT)
     kept: list[bytes] = []
