@@ -11,6 +11,23 @@ from __future__ import annotations
 import pyarrow as pa
 import pyarrow.types as pat
 
+_PLAIN = (
+    pat.is_boolean,
+    pat.is_integer,
+    pat.is_float32,
+    pat.is_float64,
+    pat.is_string,
+    pat.is_large_string,
+    pat.is_binary,
+    pat.is_large_binary,
+    pat.is_date32,
+)
+
+
+def is_plain(kind: pa.DataType) -> bool:
+    """Whether all libraries have a type, and mean the same by it."""
+    return any(test(kind) for test in _PLAIN)
+
 
 def carrier_schema(schema: pa.Schema) -> pa.Schema:
     """The schema in which rows are carried.

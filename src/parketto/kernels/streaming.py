@@ -21,6 +21,7 @@ import pyarrow.parquet as pq
 import pyarrow.types as pat
 
 from parketto.errors import FooterError
+from parketto.kernels.carrier import is_plain
 from parketto.kernels.sizes import RowSizes, decoded_bytes, has_fixed_width
 from parketto.kernels.work import StagedFile, Worker
 from parketto.kernels.write import Output
@@ -50,18 +51,6 @@ _CODECS: dict[str, tuple[_Codec, int | None]] = {
     "lz4": ("lz4", None),
     "zstd": ("zstd", 1),
 }
-_TYPES = (
-    pat.is_integer,
-    pat.is_boolean,
-    pat.is_float32,
-    pat.is_float64,
-    pat.is_string,
-    pat.is_large_string,
-    pat.is_binary,
-    pat.is_large_binary,
-    pat.is_date32,
-    pat.is_timestamp,
-)
 # To see how wide rows are, so many of some files are decoded.
 _PROBE_ROWS = 512
 # A column that is not nested, and may have NULLs: Polars writes no other.
@@ -178,8 +167,7 @@ def _is_worth_loading(size: int, worker: Worker) -> bool:
 
 def _are_plain(schema: pa.Schema) -> bool:
     return len(set(schema.names)) == len(schema.names) and all(
-        any(is_one(kind) for is_one in _TYPES) and (not pat.is_timestamp(kind) or _is_zone(kind.tz))
-        for kind in schema.types
+        is_plain(kind) or (pat.is_timestamp(kind) and _is_zone(kind.tz)) for kind in schema.types
     )
 
 

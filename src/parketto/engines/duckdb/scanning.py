@@ -8,7 +8,7 @@ import pyarrow as pa
 import pyarrow.types as pat
 
 from parketto.engines.duckdb.session import Session, quoted_name
-from parketto.kernels.carrier import carrier_type
+from parketto.kernels.carrier import carrier_type, is_plain
 from parketto.kernels.rows import FileRows
 from parketto.kernels.travel import travel_name
 from parketto.storage.footers import FileInfo
@@ -19,17 +19,6 @@ FILE_NAME, FILE_ROW = "filename", "file_row_number"
 # DuckDB takes paths for patterns.
 _SPECIAL = frozenset("*?[]{}")
 _CODECS = frozenset({"snappy", "gzip", "zstd", "lz4", "brotli", "none", None})
-_EXACT = (
-    pat.is_boolean,
-    pat.is_integer,
-    pat.is_float32,
-    pat.is_float64,
-    pat.is_string,
-    pat.is_large_string,
-    pat.is_binary,
-    pat.is_large_binary,
-    pat.is_date32,
-)
 #: How many digits DuckDB's decimals have at most.
 MAX_PRECISION = 38
 
@@ -66,7 +55,7 @@ def is_exact(kind: pa.DataType) -> bool:
         return bool(kind.unit == "us" or (kind.unit == "ns" and kind.tz is None))
     if pat.is_decimal(kind):
         return bool(kind.precision <= MAX_PRECISION and 0 <= kind.scale <= kind.precision)
-    return any(test(kind) for test in _EXACT)
+    return is_plain(kind)
 
 
 def view_files(session: Session, name: str, store: Store, files: Sequence[FileInfo]) -> None:
