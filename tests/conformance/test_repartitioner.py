@@ -298,13 +298,19 @@ class TestRepartition:
         with caplog.at_level(logging.INFO, logger="parketto"):
             mover(place, ["hour"], engine, progress=seen.append).repartition()
         done = [each.done for each in seen]
-        # A Connect server tells of nothing that is done within seconds.
-        assert done or "SPARK_REMOTE" in os.environ
         assert done == sorted(done)
-        # Spark does not run every stage that it has announced.
-        assert engine == "spark" or done[-1] == seen[-1].total
+        assert done[-1] == seen[-1].total
         assert "repartitioning" in caplog.text
         assert "wrote" in caplog.text
+
+    def test_spark_tells_of_jobs_that_are_over_before_it_is_asked(
+        self, local: Place, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr("parketto.engines.spark.tasks._POLL_SECONDS", 60)
+        by_date(local, ticks(12))
+        seen: list[Progress] = []
+        mover(local, ["hour"], "spark", progress=seen.append).repartition()
+        assert [each.done == each.total for each in seen] == [True]
 
 
 class TestEstimate:

@@ -9,6 +9,7 @@ import os
 import re
 import uuid
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from concurrent.futures import Future
 from concurrent.futures import TimeoutError as NotYet
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
@@ -177,15 +178,7 @@ def collect(spark: SparkSession, frame: DataFrame, what: str, progress: StagePro
 
     with Crew(1, "parketto-spark") as crew:
         try:
-            future = crew.submit(job)
-            while True:
-                try:
-                    return future.result(timeout=_POLL_SECONDS)
-                except NotYet:
-                    if future.done():
-                        raise
-                    if watch is not None and progress is not None:
-                        progress(watch.stages())
+            return _awaited(crew.submit(job), watch, progress)
         except Exception as error:
             if (typed := _typed(error)) is not None:
                 raise typed from None
@@ -202,6 +195,23 @@ def collect(spark: SparkSession, frame: DataFrame, what: str, progress: StagePro
         finally:
             if watch is not None:
                 watch.close()
+
+
+def _awaited(job: Future[list[Any]], watch: _Watch | None, progress: StageProgress | None) -> list[Any]:
+    """What a job returns; how far it is, is told meanwhile."""
+    while True:
+        try:
+            rows = job.result(timeout=_POLL_SECONDS)
+        except NotYet:
+            if job.done():
+                raise
+            if watch is not None and progress is not None:
+                progress(watch.stages())
+        else:
+            if watch is not None and progress is not None:
+                # The tracker lags behind, and a short job is over before it is first asked.
+                progress([Stage(stage.tasks, stage.tasks) for stage in watch.stages()] or [Stage(1, 1)])
+            return rows
 
 
 @contextlib.contextmanager
