@@ -24,7 +24,7 @@ from parketto.rowgroups.compatible import (
     why_not_exchanged,
     why_not_together,
 )
-from parketto.rowgroups.describing import encoded_group, note, with_cut_bounds, without_bounds
+from parketto.rowgroups.describing import encoded_group, mark_cut_bounds, note, without_bounds
 from parketto.rowgroups.footer import (
     MAGIC,
     ChunkKeys,
@@ -251,12 +251,13 @@ class RowGroupAppender:
         reason = why_not_copied(found) or why_not_exchanged(whole, found, range(len(found.leaves)))
         if reason is not None:
             raise FooterError(f"row groups cannot be taken over: {reason}")
+        for group in found.row_groups:
+            for column in group.columns:
+                mark_cut_bounds(column.meta)
         placement = place(self._sink, found, range(len(found.row_groups)), None, index_all=True)
         self._sink.seek(placement.end)
         self._sink.truncate()
         self._position = placement.end
-        for group in placement.groups:
-            group.chunks = [with_cut_bounds(chunk) for chunk in group.chunks]
         self._took(whole, placement.groups)
         self._added(found)
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from parketto.rowgroups.compact import BINARY, FALSE, TRUE, decode, encode, encode_structs, key
+from parketto.rowgroups.compact import BINARY, FALSE, TRUE, Fields, decode, encode, encode_structs, key
 from parketto.rowgroups.footer import ChunkKeys, GroupKeys, MetaKeys
 from parketto.rowgroups.placing import PlacedChunk, PlacedGroup
 
@@ -28,18 +28,18 @@ def without_bounds(chunk: PlacedChunk) -> PlacedChunk:
     return PlacedChunk(encode(meta), chunk.fields, b"", chunk.offset_index)
 
 
-def with_cut_bounds(chunk: PlacedChunk) -> PlacedChunk:
-    """Writers cut long bounds, and not all say so: then they are not said to be exact."""
-    meta = decode(chunk.meta)
-    statistics = decode(meta.get(MetaKeys.STATISTICS, b"\0"))
-    long = [number for number in (5, 6) if len(statistics.get(key(number, BINARY), b"")) >= _MAY_BE_CUT]
-    if not long:
-        return chunk
-    for number in long:  # the flag of each bound comes two fields after it
-        statistics.pop(key(number + 2, TRUE), None)
-        statistics[key(number + 2, FALSE)] = b""
-    meta[MetaKeys.STATISTICS] = statistics
-    return chunk._replace(meta=encode(meta))
+def mark_cut_bounds(meta: Fields) -> None:
+    """Writers cut long bounds, and not all say so: then they are no longer said to be exact."""
+    raw = meta.get(MetaKeys.STATISTICS, b"")
+    if len(raw) < _MAY_BE_CUT:
+        return
+    statistics = decode(raw)
+    for number in (5, 6):
+        if len(statistics.get(key(number, BINARY), b"")) >= _MAY_BE_CUT:
+            # The flag of each bound comes two fields after it.
+            statistics.pop(key(number + 2, TRUE), None)
+            statistics[key(number + 2, FALSE)] = b""
+    meta[MetaKeys.STATISTICS] = encode(statistics)
 
 
 def encoded_group(group: PlacedGroup, ordinal: int | None) -> bytes:

@@ -162,7 +162,9 @@ def _place_group(
                 _moved_meta(column, shift, moved_blooms.get(column)),
                 _moved_chunk(column, shift),
                 index.column_index,
-                _moved_index(column, shift, index.offset_index, group) if index.offset_index else b"",
+                _moved_index(column, shift, index.offset_index, group)
+                if index.offset_index and not into.stays
+                else index.offset_index,
             )
         )
     into.groups.append(placed)
