@@ -41,8 +41,8 @@ _WORTH_LOADING = 8 * 1024 * 1024
 _MOST_ROWS = 128 * 1024
 # So many rows are worth a row group, however wide they are (see `plan.copying`).
 _LEAST_ROWS = 32 * 1024
-# About 20,000 numbers, as Arrow has them in a page: so that the index of pages is of use.
-_PAGE_BYTES = 160 * 1024
+# About 32,000 numbers: few enough for the index of pages to be of use. Smaller ones take longer to write.
+_PAGE_BYTES = 256 * 1024
 # What Polars compresses as Arrow does: names, and levels where there are several.
 _Codec: TypeAlias = Literal["lz4", "uncompressed", "snappy", "gzip", "brotli", "zstd"]
 _CODECS: dict[str, tuple[_Codec, int | None]] = {

@@ -294,7 +294,9 @@ def _codec(group: pq.RowGroupMetaData) -> str | None:
         return None
     # Almost always all columns have the same: a few of them tell.
     last = group.num_columns - 1
-    codecs = [group.column(index).compression for index in (0, last // 2, last)]
+    codecs = [group.column(index).compression for index in {0, last}]
+    if len(set(codecs)) > 1:
+        codecs.append(group.column(last // 2).compression)
     codec = str(max(codecs, key=codecs.count)).lower()
     return _CODEC_NAMES.get(codec, codec)
 
