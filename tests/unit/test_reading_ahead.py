@@ -1,14 +1,15 @@
-"""Reading many small files at once must look like reading one after the other, and hold no more than it says."""
+"""Working ahead must look like working one after the other, and hold no more than it says."""
 
 from __future__ import annotations
 
 import threading
 from collections.abc import Iterator, Sequence
+from contextlib import closing
 
 import pyarrow as pa
 import pytest
 
-from parketto.kernels.ahead import read_ahead
+from parketto.kernels.ahead import one_ahead, read_ahead
 from parketto.storage.footers import FileInfo, RowGroupInfo
 
 
@@ -81,3 +82,51 @@ def test_whoever_stops_early_leaves_no_threads_behind() -> None:
     reading.close()  # type: ignore[attr-defined]
 
     assert threading.active_count() == before
+
+
+@pytest.mark.parametrize("threads", [1, 2, 5])
+def test_each_is_made_while_the_one_before_is_used(threads: int) -> None:
+    made: list[int] = []
+    second = threading.Event()
+
+    def making() -> Iterator[int]:
+        for number in range(5):
+            made.append(number)
+            if number == 1:
+                second.set()
+            yield number
+
+    with closing(one_ahead(making(), threads)) as items:
+        assert next(items) == 0
+        # One thread makes the next one when it is asked for, two without being asked; and none goes further.
+        assert second.wait(0 if threads == 1 else 30) == (threads > 1)
+        assert made == ([0] if threads == 1 else [0, 1])
+        assert list(items) == [1, 2, 3, 4]
+
+
+def test_an_error_ahead_comes_in_its_turn() -> None:
+    def failing() -> Iterator[int]:
+        yield 0
+        raise OSError("unreadable")
+
+    before = threading.active_count()
+    items = one_ahead(failing(), 2)
+    assert next(items) == 0
+    with pytest.raises(OSError, match="unreadable"):
+        next(items)
+    assert threading.active_count() == before
+
+
+def test_nothing_is_made_ahead_for_somebody_who_has_gone() -> None:
+    before = threading.active_count()
+    made: list[int] = []
+
+    def making() -> Iterator[int]:
+        for number in range(100):
+            made.append(number)
+            yield number
+
+    with closing(one_ahead(making(), 2)) as items:
+        next(items)
+    assert threading.active_count() == before
+    assert len(made) <= 2

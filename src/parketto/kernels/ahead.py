@@ -1,7 +1,7 @@
-"""Reading many small files at once, as if it were one after the other.
+"""Work that other threads do ahead of the one that needs it, in the same order.
 
-A file of a few hundred rows takes longer to open than to decode. Several threads read pieces of a few files each,
-and hand their rows over in the order of the files, in batches that are worth handing over.
+A file of a few hundred rows takes longer to open than to decode: `read_ahead` has several threads read pieces of a
+few files each. Rows that are sorted can be written while the next ones are being sorted: `one_ahead`.
 """
 
 from __future__ import annotations
@@ -10,10 +10,11 @@ from collections import deque
 from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import closing
-from typing import TypeAlias
+from typing import TypeAlias, TypeVar
 
 import pyarrow as pa
 
+from parketto.kernels.crew import Crew
 from parketto.kernels.sizes import decoded_bytes
 from parketto.storage.footers import FileInfo
 
@@ -21,6 +22,30 @@ _MOST_FILES = 32
 _WORTH_ROWS = 4096
 _SizeOf: TypeAlias = Callable[[pa.RecordBatch], int]
 _Begun: TypeAlias = tuple[list[pa.RecordBatch], Iterator[pa.RecordBatch]]
+Item = TypeVar("Item")
+
+
+def one_ahead(items: Iterator[Item], threads: int) -> Generator[Item, None, None]:
+    """The same, but each is made by another thread while the caller is busy with the one before.
+
+    Whoever gives it up closes it, and then nothing is made any more.
+
+    >>> list(one_ahead(iter("abc"), threads=2))
+    ['a', 'b', 'c']
+
+    Args:
+        items: What to make; none of it is None.
+        threads: How many threads there are, the caller's among them. With one it all is made there.
+    """
+    if threads < 2:
+        yield from items
+        return
+    with Crew(1, "parketto-ahead") as crew:
+        made = crew.submit(next, items, None)
+        while (item := made.result()) is not None:
+            made = crew.submit(next, items, None)
+            yield item
+            del item  # or it would be there until the next one is
 
 
 def read_ahead(

@@ -6,15 +6,19 @@ Rows are compared once, and only with those of their own bucket; a merge of sort
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Iterator, Sequence
-from contextlib import ExitStack
+from collections.abc import Generator, Iterable, Iterator, Sequence
+from contextlib import ExitStack, closing
 from itertools import pairwise
+from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
 
-from parketto.kernels.external_sort import read_run, sort_batches, sort_table, write_options
+from parketto.kernels.ahead import one_ahead
+from parketto.kernels.external_sort import read_run, sort_batches, write_options
 from parketto.kernels.sizes import runs
+from parketto.layout.order import order_indices, order_keys
 
 _OUTPUT_ROWS = 16 * 1024
 _MAX_FILES = 256
@@ -28,7 +32,9 @@ def sort_by_bucket(
     run_bytes: int,
     scratch: str,
     num_rows: int,
-) -> Iterator[pa.RecordBatch]:
+    *,
+    threads: int = 1,
+) -> Generator[pa.RecordBatch, None, None]:
     """Rows in the order of their buckets, and inside of a bucket in that of columns.
 
     Args:
@@ -39,28 +45,39 @@ def sort_by_bucket(
         run_bytes: How much may be held, about twice.
         scratch: Where to put what does not fit.
         num_rows: How many rows there are.
+        threads: With more than one, rows come in while those before are dealt out, and are sorted while those
+            before are used.
     """
-    # Every piece is there twice for a moment: as it came and in its order.
-    limit = max(1, run_bytes // 2)
-    tables = runs(batches, limit)
-    first, second = next(tables, None), next(tables, None)
-    if first is None:
-        return
-    if second is None:
-        yield from _sorted(first, columns)
-        return
-    wanted = -(-first.nbytes * num_rows // max(1, first.num_rows) // limit)
-    parts = int(max(2, min(buckets, wanted, _MAX_FILES)))
-    paths = [os.path.join(scratch, f"part-{number:05d}.arrows") for number in range(parts)]
-    sizes = _deal([first, second], tables, schema, paths, buckets)
-    del first, second
-    for path, size in zip(paths, sizes, strict=True):
-        found = read_run(path)
-        if size > 4 * limit:  # far more than foreseen: this part is sorted on disk once more
-            keys = (schema.names[-1], *columns)
-            yield from sort_batches(found, schema, keys, run_bytes, scratch)
-        elif size:
-            yield from _sorted(pa.Table.from_batches(found, schema), columns)
+    # Every piece is there twice for a moment: as it came and in its order; and the next one, if it is made ahead.
+    limit = max(1, run_bytes // (2 if threads < 2 else 3))
+    with closing(one_ahead(runs(batches, limit), threads)) as tables:
+        first, second = next(tables, None), next(tables, None)
+        if first is None:
+            return
+        if second is None:
+            yield from _sorted(first, columns)
+            return
+        wanted = -(-first.nbytes * num_rows // max(1, first.num_rows) // limit)
+        parts = int(max(2, min(buckets, wanted, _MAX_FILES)))
+        paths = [os.path.join(scratch, f"part-{number:05d}.arrows") for number in range(parts)]
+        head = [first, second]
+        del first, second
+        sizes = _deal(head, tables, schema, paths, buckets)
+
+    def in_order() -> Iterator[Iterable[pa.RecordBatch]]:
+        for path, size in zip(paths, sizes, strict=True):
+            found = read_run(path)
+            if size > 4 * limit:  # far more than foreseen: this part is sorted on disk once more
+                keys = (schema.names[-1], *columns)
+                yield sort_batches(found, schema, keys, run_bytes, scratch)
+            elif size:
+                ordered = _sorted(pa.Table.from_batches(found, schema), columns)
+                yield ordered if threads < 2 else list(ordered)
+
+    with closing(one_ahead(in_order(), threads)) as ordered:
+        for part in ordered:
+            yield from part
+            del part
 
 
 def _deal(
@@ -77,7 +94,10 @@ def _deal(
             table = head.pop(0)
             numbers = np.asarray(table.column(table.num_columns - 1)).astype(np.int64)
             part = (numbers * len(paths) // buckets).astype(np.uint16)
-            for number, piece in _pieces(table, part):
+            order, pieces = _by_number(part)
+            table = table.take(pa.array(order))
+            for number, start, end in pieces:
+                piece = table.slice(start, end - start)
                 writers[number].write_table(piece)
                 sizes[number] += piece.nbytes
             del table
@@ -88,17 +108,20 @@ def _deal(
 
 def _sorted(table: pa.Table, columns: Sequence[str]) -> Iterator[pa.RecordBatch]:
     numbers = np.asarray(table.column(table.num_columns - 1))
-    for _, piece in _pieces(table, (numbers - numbers.min(initial=0)).astype(np.uint32)):
-        yield from sort_table(piece, columns).to_batches(max_chunksize=_OUTPUT_ROWS)
+    order, pieces = _by_number((numbers - numbers.min(initial=0)).astype(np.uint32))
+    # Rows are compared by their keys, and moved once.
+    keys = order_keys(table, columns).take(pa.array(order))
+    for _, start, end in pieces:
+        order[start:end] = order[start:end][order_indices(keys.slice(start, end - start))]
+    del keys
+    yield from table.take(pa.array(order)).to_batches(max_chunksize=_OUTPUT_ROWS)
 
 
-def _pieces(table: pa.Table, number: np.ndarray) -> Iterator[tuple[int, pa.Table]]:
-    """The rows of each number for themselves, in the order that they had."""
+def _by_number(number: npt.NDArray[Any]) -> tuple[npt.NDArray[np.int64], list[tuple[int, int, int]]]:
+    """The positions of rows by their number, equal ones as they came; and each number's first and last of them."""
     if number.max(initial=0) < 2**16:
         number = number.astype(np.uint16)  # sixteen bits are sorted without comparing
     order = np.argsort(number, kind="stable")
-    ordered, number = table.take(pa.array(order)), number[order]
+    number = number[order]
     borders = [0, *(np.flatnonzero(number[1:] != number[:-1]) + 1).tolist(), len(number)]
-    for start, end in pairwise(borders):
-        if end > start:
-            yield int(number[start]), ordered.slice(start, end - start)
+    return order, [(int(number[start]), start, end) for start, end in pairwise(borders) if end > start]

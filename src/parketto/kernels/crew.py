@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from types import TracebackType
 from typing import Any, TypeVar
 
 from parketto.kernels.work import Cancelled
 
+Item = TypeVar("Item")
 Result = TypeVar("Result")
 
 
@@ -39,6 +40,13 @@ class Crew:
         with self._changed:
             self._dismissed = True
         self._pool.shutdown(wait=False, cancel_futures=True)
+
+    def until_dismissed(self, items: Iterable[Item]) -> Iterator[Item]:
+        """What one of the threads works through, unless the crew is dismissed meanwhile."""
+        for item in items:
+            if self._dismissed:
+                raise Cancelled("cancelled")
+            yield item
 
     def __enter__(self) -> Crew:
         return self

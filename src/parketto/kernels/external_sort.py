@@ -8,12 +8,14 @@ from __future__ import annotations
 
 import os
 import uuid
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Generator, Iterable, Iterator, Sequence
+from contextlib import closing
 
 import numpy as np
 import pyarrow as pa
 
-from parketto.kernels.sizes import decoded_bytes
+from parketto.kernels.ahead import one_ahead
+from parketto.kernels.sizes import runs
 from parketto.layout.order import order_indices, order_keys
 
 # More runs than this are merged in several passes, so that one block of each always fits into the bound.
@@ -29,31 +31,43 @@ def sort_batches(
     columns: Sequence[str],
     run_bytes: int,
     scratch: str,
-) -> Iterator[pa.RecordBatch]:
-    """The same rows in order. About twice `run_bytes` are held; what does not fit goes to `scratch`."""
-    runs: list[str] = []
-    waiting: list[pa.RecordBatch] = []
-    waiting_bytes = 0
-    for batch in batches:
-        waiting.append(batch)
-        waiting_bytes += decoded_bytes(batch)
-        if waiting_bytes >= run_bytes:
-            runs.append(_spill(sort_table(pa.Table.from_batches(waiting, schema), columns), scratch))
-            waiting, waiting_bytes = [], 0
-    last = sort_table(pa.Table.from_batches(waiting, schema), columns)
-    del waiting
-    if not runs:
+    *,
+    threads: int = 1,
+) -> Generator[pa.RecordBatch, None, None]:
+    """The same rows in order. About twice `run_bytes` are held; what does not fit goes to `scratch`.
+
+    With several threads rows come in while those before are sorted, and are merged while those before are used.
+    """
+    spilled: list[str] = []
+    # Each run is there twice for a moment: as it came and in its order; and the next one, if it is made ahead.
+    limit = run_bytes if threads < 2 else max(1, 2 * run_bytes // 3)
+    with closing(one_ahead(runs(batches, limit), threads)) as tables:
+        last = next(tables, None)
+        for table in tables:
+            assert last is not None, "there was one before"
+            spilled.append(_spill(sort_table(last, columns), scratch))
+            last = table
+            del table
+    if last is None:
+        return
+    last = sort_table(last, columns)
+    if not spilled:
         yield from last.to_batches(max_chunksize=_OUTPUT_ROWS)
         return
-    if last.num_rows:
-        runs.append(_spill(last, scratch))
+    spilled.append(_spill(last, scratch))
     del last
-    while len(runs) > _MAX_FAN_IN:
-        merged, rest = runs[:_MAX_FAN_IN], runs[_MAX_FAN_IN:]
+    while len(spilled) > _MAX_FAN_IN:
+        merged, rest = spilled[:_MAX_FAN_IN], spilled[_MAX_FAN_IN:]
         path = _new_run(scratch)
-        _write_run(path, schema, _merge(merged, schema, columns))
-        runs = [*rest, path]
-    yield from _merge(runs, schema, columns)
+        _write_run(path, schema, _batches(_merge(merged, schema, columns)))
+        spilled = [*rest, path]
+    with closing(one_ahead(_merge(spilled, schema, columns), threads)) as ordered:
+        yield from _batches(ordered)
+
+
+def _batches(tables: Iterable[pa.Table]) -> Iterator[pa.RecordBatch]:
+    for table in tables:
+        yield from table.to_batches(max_chunksize=_OUTPUT_ROWS)
 
 
 def sort_table(table: pa.Table, columns: Sequence[str]) -> pa.Table:
@@ -90,7 +104,7 @@ def read_run(path: str) -> Iterator[pa.RecordBatch]:
     os.unlink(path)
 
 
-def _merge(paths: Sequence[str], schema: pa.Schema, columns: Sequence[str]) -> Iterator[pa.RecordBatch]:
+def _merge(paths: Sequence[str], schema: pa.Schema, columns: Sequence[str]) -> Iterator[pa.Table]:
     runs = dict(enumerate(read_run(path) for path in paths))
     last_keys: dict[int, pa.Table] = {}  # of each run that has more to give: the last row that was loaded
     block_rows: dict[int, int] = {}
@@ -117,7 +131,7 @@ def _merge(paths: Sequence[str], schema: pa.Schema, columns: Sequence[str]) -> I
         # Which run a row is from decides between equal rows: those of an earlier run came first.
         keys = order_keys(table, columns).append_column(_RUN, pa.array(owner))
         ready, rest = _up_to_smallest(keys, list(last_keys.values()))
-        yield from table.take(pa.array(ready)).to_batches(max_chunksize=_OUTPUT_ROWS)
+        yield table.take(pa.array(ready))
         pending, owner = table.take(pa.array(rest)), owner[rest]
 
 

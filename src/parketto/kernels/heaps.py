@@ -8,11 +8,13 @@ from __future__ import annotations
 
 import os
 import uuid
-from collections.abc import Iterable, Iterator, Sequence
-from contextlib import ExitStack
+from collections.abc import Generator, Iterable, Iterator, Sequence
+from contextlib import ExitStack, closing
+from dataclasses import dataclass
 
 import pyarrow as pa
 
+from parketto.kernels.ahead import one_ahead
 from parketto.kernels.external_sort import read_run, sort_batches, write_options
 from parketto.kernels.partitions import by_partition, pieces_by_folder
 from parketto.kernels.sizes import runs
@@ -21,10 +23,26 @@ from parketto.kernels.sizes import runs
 _MAX_HEAPS = 256
 
 
+@dataclass(frozen=True)
+class Heap:
+    """Rows on disk, to be read once, whenever and wherever."""
+
+    path: str
+
+    def __iter__(self) -> Iterator[pa.RecordBatch]:
+        return read_run(self.path)
+
+
 def by_folder(
-    batches: Iterable[pa.RecordBatch], schema: pa.Schema, columns: Sequence[str], run_bytes: int, scratch: str
-) -> Iterator[tuple[str, Iterator[pa.RecordBatch]]]:
-    """The folder of each partition, with its rows; each one's rows must be used before the next one's.
+    batches: Iterable[pa.RecordBatch],
+    schema: pa.Schema,
+    columns: Sequence[str],
+    run_bytes: int,
+    scratch: str,
+    *,
+    threads: int = 1,
+) -> Generator[tuple[str, Heap | Iterator[pa.RecordBatch]], None, None]:
+    """The folder of each partition, with its rows; but for heaps, each one's must be used before the next one's.
 
     Args:
         batches: The rows.
@@ -32,26 +50,28 @@ def by_folder(
         columns: The partition columns.
         run_bytes: How much may be held, about.
         scratch: Where to put what does not fit.
+        threads: With more than one, rows come in while those before are dealt out.
     """
-    # A piece is there twice for a moment: as it came and by folder.
-    tables = runs(batches, max(1, run_bytes // 2))
-    first, second = next(tables, None), next(tables, None)
-    if first is None:
-        return
-    if second is None:
-        for folder, piece in pieces_by_folder(first, columns):
-            yield folder, iter(piece.to_batches())
-        return
-    waiting = [first, second]
-    del first, second
-    with _Heaps(schema, scratch) as heaps:
-        while waiting:
-            for folder, piece in pieces_by_folder(waiting.pop(0), columns):
-                heaps.add(folder, piece)
-            if not waiting and (more := next(tables, None)) is not None:
-                waiting.append(more)
+    # A piece is there twice for a moment: as it came and by folder; and the next one, if it is made ahead.
+    limit = max(1, run_bytes // (2 if threads < 2 else 3))
+    with closing(one_ahead(runs(batches, limit), threads)) as tables:
+        first, second = next(tables, None), next(tables, None)
+        if first is None:
+            return
+        if second is None:
+            for folder, piece in pieces_by_folder(first, columns):
+                yield folder, iter(piece.to_batches())
+            return
+        waiting = [first, second]
+        del first, second
+        with _Heaps(schema, scratch) as heaps:
+            while waiting:
+                for folder, piece in pieces_by_folder(waiting.pop(0), columns):
+                    heaps.add(folder, piece)
+                if not waiting and (more := next(tables, None)) is not None:
+                    waiting.append(more)
     for folder, path in heaps.paths.items():
-        yield folder, read_run(path)
+        yield folder, Heap(path)
     if heaps.rest is not None:
         ordered = sort_batches(read_run(heaps.rest), schema, columns, run_bytes, scratch)
         yield from by_partition(ordered, columns)

@@ -74,6 +74,11 @@ class KeyIndex:
         return np.where(codes < 0, -1, self._rows[codes])
 
 
+def have_different_values(rows: Rows, column: str) -> bool:
+    """Whether no two rows have the same value in a column: if it is a key, then so are all keys with it."""
+    return bool(len(pc.unique(matchable(rows.column(column)))) == rows.num_rows)
+
+
 def _one_chunk(column: pa.Array | pa.ChunkedArray) -> pa.Array:
     if not isinstance(column, pa.ChunkedArray):
         return column

@@ -15,7 +15,7 @@ from parketto.kernels.replacing import Flags, Rewriting, Rewritten, RowEdits, lo
 from parketto.kernels.work import Worker
 from parketto.kernels.write import Output, Written, write_rows
 from parketto.plan.form import Form
-from parketto.plan.merge import null_keys
+from parketto.plan.merge import distinct_numbers, null_keys
 from parketto.storage.footers import FileInfo
 
 _ADDED_ROWS = 64 * 1024
@@ -67,9 +67,9 @@ class MatchFile:
             if index is not None:
                 found_rows = index.find(rows)
                 matches.append(found_rows[found_rows >= 0] + start)
-                hit.update(np.unique(numbers[found_rows >= 0]).tolist())
+                hit.update(distinct_numbers(numbers[found_rows >= 0]).tolist())
         everything = np.concatenate(matches)
-        sources = np.unique(everything)
+        sources = distinct_numbers(everything)
         return Matched(sources, self._at_home(source.rows, sources), len(everything), frozenset(hit))
 
     def _inside(self) -> list[str]:

@@ -13,7 +13,7 @@ import pyarrow.types as pat
 
 from parketto.errors import InvalidArgument
 from parketto.kernels.carrier import carrier_schema
-from parketto.kernels.keys import Indices, KeyIndex, SortedKeys, sort_by_key
+from parketto.kernels.keys import Indices, KeyIndex, SortedKeys, have_different_values, sort_by_key
 from parketto.kernels.partitions import folders
 from parketto.kernels.rows import ArrowRows, FileRows
 from parketto.kernels.work import Worker
@@ -161,12 +161,14 @@ def check_nulls(
 
 def distinct(rows: pa.Table, rules: MergeRules) -> pa.Table:
     """The rows with every key once: it must be so, or the last one is taken, or the highest one."""
+    if have_different_values(rows, rules.keys[0]):
+        return rows
     codes = KeyIndex(rows, rules.keys).codes
-    values, counts = np.unique(codes, return_counts=True)
-    if len(values) == rows.num_rows:
+    counts = np.bincount(codes)
+    if counts.max(initial=0) <= 1:
         return rows
     if not rules.deduplicates:
-        example = int(np.flatnonzero(codes == values[counts > 1][0])[0])
+        example = int(np.flatnonzero(codes == np.argmax(counts > 1))[0])
         key = {name: rows.column(name)[example].as_py() for name in rules.keys}
         raise duplicate_keys(rules.strategy, rules.keys, key, int((counts > 1).sum()))
     # Stable: rows that are equal in every respect stay in the order of the source, and the last one wins.

@@ -62,6 +62,8 @@ def pieces_by_folder(rows: pa.Table, columns: Sequence[str]) -> Iterator[tuple[s
     [('day=1', [7, 9]), ('day=2', [8])]
     """
     codes, names = folder_codes(rows, columns)
+    if len(names) < 2**16:
+        codes = codes.astype(np.uint16)  # sixteen bits are sorted without comparing
     ordered = rows.take(pa.array(np.argsort(codes, kind="stable")))
     borders = np.concatenate([[0], np.cumsum(np.bincount(codes, minlength=len(names)))]).tolist()
     for name, (start, stop) in zip(names, pairwise(borders), strict=True):
@@ -69,18 +71,25 @@ def pieces_by_folder(rows: pa.Table, columns: Sequence[str]) -> Iterator[tuple[s
 
 
 def folder_codes(rows: pa.Table, columns: Sequence[str]) -> tuple[npt.NDArray[np.int64], list[str]]:
-    """For each row the number of its folder, and the folders."""
-    codes = np.zeros(rows.num_rows, np.int64)
+    """For each row the number of its folder, and the folders, in the order in which they first come."""
+    codes, count = np.zeros(rows.num_rows, np.int64), min(1, rows.num_rows)
     for name in columns:
         column = rows.column(name).combine_chunks()
         if pat.is_dictionary(column.type):
             column = column.cast(column.type.value_type)
-        encoded = column.dictionary_encode("encode").indices.to_numpy(zero_copy_only=False)
-        # Codes of the columns so far are made dense first, so that the product never overflows.
-        codes = np.unique(codes, return_inverse=True)[1] * (rows.num_rows + 1) + encoded
-    _, first, place = np.unique(codes, return_index=True, return_inverse=True)
-    values = rows.select(columns).take(pa.array(first)).to_pylist()
-    return place, [segments(columns, [row[name] for name in columns]) for row in values]
+        found, values = _encoded(column)
+        # Codes of the columns so far are dense, so that the product never overflows; and then they are again.
+        codes, count = (found, values) if count < 2 else _encoded(pa.array(codes * values + found))
+    first = np.empty(count, np.int64)
+    first[codes[::-1]] = np.arange(rows.num_rows)[::-1]  # of several rows the last that is assigned counts
+    examples = rows.select(columns).take(pa.array(first)).to_pylist()
+    return codes, [segments(columns, [row[name] for name in columns]) for row in examples]
+
+
+def _encoded(column: pa.Array) -> tuple[npt.NDArray[np.int64], int]:
+    """For each row the number of its value, from 0; and how many values there are."""
+    encoded = column.dictionary_encode("encode")
+    return encoded.indices.to_numpy(zero_copy_only=False).astype(np.int64), len(encoded.dictionary)
 
 
 def segments(columns: Sequence[str], values: Sequence[object]) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from contextlib import closing
 from dataclasses import dataclass, replace
 
 import pyarrow as pa
@@ -53,8 +54,17 @@ class RewriteGroup:
             if self.clustering is None:
                 self._stream(writer, schema, worker)
             elif self.clustering.is_linear:
-                for batch in self._sorted(self._read(schema, worker), schema, columns, worker):
-                    writer.write(batch)
+                ordered = sort_batches(
+                    self._read(schema, worker),
+                    schema,
+                    columns,
+                    worker.run_bytes,
+                    worker.scratch_directory(),
+                    threads=worker.threads,
+                )
+                with closing(ordered):
+                    for batch in worker.until_cancelled(ordered):
+                        writer.write(batch)
             else:
                 buckets = sampled_buckets(group, self.clustering, worker)
                 name = bucket_column(schema)
@@ -68,8 +78,10 @@ class RewriteGroup:
                     worker.run_bytes,
                     worker.scratch_directory(),
                     group.num_rows,
+                    threads=worker.threads,
                 )
-                write_buckets(worker.until_cancelled(ordered), writer, group.num_rows / buckets.count)
+                with closing(ordered):
+                    write_buckets(worker.until_cancelled(ordered), writer, group.num_rows / buckets.count)
         return tuple(writer.staged)
 
     def _read(self, schema: pa.Schema, worker: Worker) -> Iterator[pa.RecordBatch]:
@@ -77,12 +89,6 @@ class RewriteGroup:
             worker.store, schema, worker.batch_bytes, use_threads=worker.use_threads, widths=worker.widths
         )
         return worker.until_cancelled(reader.read(self.group.files))
-
-    def _sorted(
-        self, batches: Iterator[pa.RecordBatch], schema: pa.Schema, columns: tuple[str, ...], worker: Worker
-    ) -> Iterator[pa.RecordBatch]:
-        ordered = sort_batches(batches, schema, columns, worker.run_bytes, worker.scratch_directory())
-        return worker.until_cancelled(ordered)
 
     def _stream(self, writer: RollingWriter, schema: pa.Schema, worker: Worker) -> None:
         reader = BatchReader(

@@ -105,6 +105,7 @@ class Worker:
         cancelled: threading.Event | None = None,
     ) -> None:
         self.store, self.staging, self.threads, self.any_thread = store, staging, threads, any_thread
+        self._memory = memory
         self.row_group_bytes = memory // _ROW_GROUP_SHARE
         self.run_bytes = memory // _RUN_SHARE
         self.batch_bytes = memory // _BATCH_SHARE
@@ -125,6 +126,17 @@ class Worker:
         TASK_MEMORY.__exit__(kind, error, trace)
         if self._scratch is not None:
             self._scratch.cleanup()
+
+    def shared_by(self, threads: int) -> Worker:
+        """What each of some threads works with that do the work of this one together."""
+        return Worker(
+            self.store,
+            self.staging,
+            self._memory // threads,
+            threads=self.threads // threads,
+            any_thread=self.any_thread,
+            cancelled=self._cancelled,
+        )
 
     @property
     def use_threads(self) -> bool:

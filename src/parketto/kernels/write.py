@@ -2,18 +2,25 @@
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Iterable, Iterator, Mapping
+from concurrent.futures import Future
+from contextlib import closing
 from dataclasses import dataclass, field
 from itertools import repeat
 
 import pyarrow as pa
 
 from parketto.kernels.carrier import carrier_schema, recast
-from parketto.kernels.heaps import by_folder
+from parketto.kernels.crew import Crew
+from parketto.kernels.heaps import Heap, by_folder
 from parketto.kernels.partitions import by_partition
 from parketto.kernels.rows import FileRows
 from parketto.kernels.work import StagedFile, Worker
 from parketto.kernels.writer import FileFormat, RollingWriter
+
+# Several partitions are written at once if each of them can have row groups of that size, decoded.
+_LEAST_ROW_GROUP_BYTES = 16 * 1024 * 1024
 
 
 @dataclass(frozen=True)
@@ -62,18 +69,45 @@ def write_rows(
     if not output.partition_by:
         return _write_directory(rows, output, output.directory, worker, at_least_one=at_least_one)
     if in_partition_order:
+        # One file after the other is open, however many partitions there are.
         folders = by_partition(rows, output.partition_by)
+        written = sum((write_folder(found, output, folder, worker) for folder, found in folders), Written())
     else:
-        carried = carrier_schema(output.row_schema)
-        given = (recast(batch, carried) for batch in rows)
-        folders = by_folder(given, carried, output.partition_by, worker.run_bytes, worker.scratch_directory())
-    written = Written()
-    # One file after the other is open, however many partitions there are.
-    for folder, found in folders:
-        written += write_folder(found, output, folder, worker)
+        written = _write_heaps(rows, output, worker)
     if not written.staged and at_least_one:
         return _write_directory(iter(()), output, output.directory, worker, at_least_one=True)
     return written
+
+
+def _write_heaps(rows: Iterator[pa.RecordBatch], output: Output, worker: Worker) -> Written:
+    """Write rows that come in any order into the folders of their partitions: as many at once as memory allows."""
+    carried = carrier_schema(output.row_schema)
+    given = (recast(batch, carried) for batch in rows)
+    folders = by_folder(
+        given,
+        carried,
+        output.partition_by,
+        worker.run_bytes,
+        worker.scratch_directory(),
+        threads=worker.threads,
+    )
+    written = Written()
+    at_once = max(1, min(worker.threads, worker.row_group_bytes // _LEAST_ROW_GROUP_BYTES))
+    share = worker.shared_by(at_once)
+    begun: deque[Future[Written]] = deque()
+    with closing(folders), Crew(at_once, "parketto-write") as crew:
+        for folder, found in folders:
+            if at_once == 1 or not isinstance(found, Heap):
+                written += write_folder(found, output, folder, worker)
+                continue
+            begun.append(
+                crew.submit(
+                    write_folder, crew.until_dismissed(worker.until_cancelled(iter(found))), output, folder, share
+                )
+            )
+            if len(begun) > at_once:
+                written += begun.popleft().result()
+        return sum((each.result() for each in begun), written)
 
 
 def write_folder(batches: Iterable[pa.RecordBatch], output: Output, folder: str, worker: Worker) -> Written:

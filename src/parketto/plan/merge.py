@@ -11,9 +11,8 @@ The rules, the same for every engine:
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import pairwise
 from typing import Literal, TypedDict, get_args
 
 import numpy as np
@@ -300,22 +299,21 @@ def decide(
     source_rows: int,
 ) -> MergeDecision:
     """Decide which source row goes where. `files` are all of the target, `matches` in the order of their paths."""
-    everything = [np.concatenate([found.sources for found in matches])] if matches else []
-    matched = np.unique(everything[0]) if everything else np.empty(0, np.int64)
-    missing = np.setdiff1d(np.arange(source_rows), matched, assume_unique=True)
+    is_matched = _mask(source_rows, [found.sources for found in matches])
+    missing = np.flatnonzero(~is_matched)
     if not rules.updates:
         return MergeDecision((), (), missing, len(missing), 0, 0)
-    homes = _firsts([found.sources[found.at_home] for found in matches])
-    settled = np.concatenate(homes) if homes else np.empty(0, np.int64)
-    moved = np.setdiff1d(matched, settled, assume_unique=True)
-    nobody = np.empty(0, np.int64)
+    homes = _firsts([found.sources[found.at_home] for found in matches], source_rows)
+    is_moved = is_matched & ~_mask(source_rows, homes)
+    moved, nobody = np.flatnonzero(is_moved), np.empty(0, np.int64)
     leaving = [nobody for _ in matches]
     if change.updated is not None and len(moved):
         # Columns that stay as they are go along, so the row leaves from where it is first found.
-        leaving = _firsts([found.sources[np.isin(found.sources, moved)] for found in matches])
+        leaving = _firsts([found.sources[is_moved[found.sources]] for found in matches], source_rows)
         moved = nobody
+    updated = int(is_matched.sum())
     touched = [each for each in zip(matches, homes, leaving, strict=True) if each[0].num_rows]
-    duplicates = sum(found.num_rows for found, _, _ in touched) - len(matched)
+    duplicates = sum(found.num_rows for found, _, _ in touched) - updated
     gone = 0
     removals = [found.file for found, home, left in touched if not len(left) and _emptied(rules, found, home)]
     if rules.removes_missing:
@@ -331,7 +329,7 @@ def decide(
         removals=tuple(removals),
         additions=np.concatenate([inserted, moved]),
         inserted=len(inserted),
-        updated=len(matched),
+        updated=updated,
         deleted=duplicates + gone,
     )
 
@@ -341,15 +339,29 @@ def _emptied(rules: MergeRules, found: FileMatches, home: Indices) -> bool:
     return not len(home) and (rules.removes_missing or found.num_rows == found.file.num_rows)
 
 
-def _firsts(sources: Sequence[Indices]) -> list[Indices]:
-    """For each file those of its source rows that no file before it has."""
-    if not sources:
-        return []
-    everything = np.concatenate(sources)
-    files = np.repeat(np.arange(len(sources)), [len(each) for each in sources])
-    # `unique` gives the first position of each: files come in order.
-    settled, first = np.unique(everything, return_index=True)
-    owner = files[first]
-    order = np.argsort(owner, kind="stable")
-    borders = np.searchsorted(owner[order], np.arange(len(sources) + 1))
-    return [settled[order[start:stop]] for start, stop in pairwise(borders)]
+def distinct_numbers(numbers: Indices) -> Indices:
+    """The numbers that there are, in order. NumPy's own `unique` takes ten times as long if there are many.
+
+    >>> distinct_numbers(np.array([3, 1, 3])).tolist()
+    [1, 3]
+    """
+    ordered = np.sort(numbers)
+    return ordered[np.append(True, ordered[1:] != ordered[:-1])] if len(ordered) else ordered
+
+
+def _mask(source_rows: int, sources: Iterable[Indices]) -> npt.NDArray[np.bool_]:
+    """Which of all source rows are among some."""
+    found = np.zeros(source_rows, np.bool_)
+    for each in sources:
+        found[each] = True
+    return found
+
+
+def _firsts(sources: Sequence[Indices], source_rows: int) -> list[Indices]:
+    """For each file those of its source rows that no file before it has, in order."""
+    taken = np.zeros(source_rows, np.bool_)
+    firsts = []
+    for each in sources:
+        firsts.append(distinct_numbers(each[~taken[each]]))
+        taken[each] = True
+    return firsts

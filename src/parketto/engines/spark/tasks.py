@@ -55,12 +55,14 @@ class Bundle:
     staging: Staging
     memory: int
     tasks: tuple[tuple[int, AnyTask], ...]
+    #: How many threads may be busy at once.
+    threads: int = 1
 
     def run(self, attempt: str) -> Iterator[tuple[int, bool, bytes]]:
         """Run the tasks one after the other; an error that another attempt would only repeat is a result, too."""
         # What is staged carries the attempt: of an attempt that failed or was overtaken nothing is ever published.
         staging = replace(self.staging, attempt=attempt)
-        with Worker(self.store, staging, self.memory, any_thread=True) as worker:
+        with Worker(self.store, staging, self.memory, threads=self.threads, any_thread=True) as worker:
             for position, task in self.tasks:
                 try:
                     yield position, False, ship(task.run(worker))
@@ -132,7 +134,8 @@ def run_tasks(
     """Run tasks on Spark; results come in the order of the tasks."""
     cores = parallelism(spark)
     bundles = _bundled(tasks, cores)
-    payloads = [ship(Bundle(store, staging, memory, tuple(bundle))) for bundle in bundles]
+    threads = _threads_for_each(spark, cores, len(bundles))
+    payloads = [ship(Bundle(store, staging, memory, tuple(bundle), threads)) for bundle in bundles]
     table = pa.table({"id": pa.array(range(len(payloads)), pa.int32()), "payload": payloads})
     frame = spark.createDataFrame(table)
     # Spark deals rows out evenly by itself, over as many partitions as there are cores: a shuffle of bundles that
@@ -267,6 +270,13 @@ def parallelism(spark: SparkSession) -> int:
     if is_connect(spark):
         return int(spark.conf.get("spark.sql.shuffle.partitions") or 8)
     return int(spark.sparkContext.defaultParallelism)
+
+
+def _threads_for_each(spark: SparkSession, cores: int, bundles: int) -> int:
+    """How many threads a bundle may use: on a cluster one, because other cores are for other people's tasks."""
+    if is_connect(spark) or not (spark.sparkContext.master or "").startswith("local"):
+        return 1
+    return max(1, cores // max(1, bundles))
 
 
 def _bundled(tasks: Sequence[AnyTask], parallelism: int) -> list[list[tuple[int, AnyTask]]]:

@@ -1,0 +1,101 @@
+"""Rows come in, are sorted and are written by several threads at once: nothing but the time may change."""
+
+from __future__ import annotations
+
+import threading
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pytest
+
+from conftest import Place
+from helpers import oracle
+from parketto import Dataset
+from parketto.kernels import write
+from parketto.kernels.writer import RollingWriter
+
+
+def readings(place: Place) -> None:
+    """More than fits into the memory that the tests allow."""
+    chance = np.random.default_rng(3)
+    for number in range(6):
+        rows = 5_000
+        table = pa.table(
+            {
+                "a": chance.integers(0, 500, rows),
+                "b": np.where(chance.random(rows) < 0.1, np.nan, chance.normal(0, 1, rows)),
+                "day": pa.array([None if day == 7 else f"d{day}" for day in chance.integers(0, 8, rows)]),
+                "text": [f"{number}-{row:06d}" * 8 for row in range(rows)],
+            }
+        )
+        place.write_files({f"f{number}.parquet": table})
+
+
+def found(place: Place) -> dict[str, list[Any]]:
+    """The rows of every folder, in the order of its files."""
+    rows: dict[str, list[Any]] = {}
+    for path in oracle.data_files(place.root, place.fs):
+        table = oracle.read_file(path, place.fs)
+        folder = path[len(place.root) :].rpartition("/")[0]
+        rows.setdefault(folder, []).extend(map(repr, table.to_pylist()))
+    return rows
+
+
+def change(dataset: Dataset, operation: str) -> None:
+    if operation == "repartition":
+        dataset.repartition(["day"])
+    else:
+        dataset.optimize(["a", "b"], curve=operation, target_rows_per_file=10_000)  # type: ignore[arg-type]
+
+
+def helpers_at_work() -> list[str]:
+    return [thread.name for thread in threading.enumerate() if thread.name.startswith("parketto")]
+
+
+@pytest.fixture
+def small_row_groups(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Several partitions are written at once, however little memory there is."""
+    monkeypatch.setattr(write, "_LEAST_ROW_GROUP_BYTES", 1)
+
+
+@pytest.mark.usefixtures("small_row_groups")
+@pytest.mark.parametrize("operation", ["hilbert", "zorder", "linear", "repartition"])
+def test_the_same_rows_in_the_same_order(local: Place, memory: Place, operation: str) -> None:
+    for place, threads in ((local, 1), (memory, 3)):
+        readings(place)
+        change(place.dataset(engine="pyarrow", memory_mb=2, threads=threads), operation)
+    assert found(local) == found(memory)
+    assert sum(map(len, found(memory).values())) == 30_000
+    assert helpers_at_work() == []
+    assert memory.left_behind() == []
+
+
+@pytest.mark.usefixtures("small_row_groups")
+@pytest.mark.parametrize("rows_before", [0, 9_000, 25_000])
+@pytest.mark.parametrize("operation", ["hilbert", "linear", "repartition"])
+def test_an_error_while_others_are_at_work(
+    local: Place, monkeypatch: pytest.MonkeyPatch, operation: str, rows_before: int
+) -> None:
+    """Everybody stops, and nothing is changed or left behind."""
+    readings(local)
+    before, state = found(local), local.state()
+    written, counting = 0, threading.Lock()
+    genuine = RollingWriter.write
+
+    def failing(self: RollingWriter, batch: pa.RecordBatch) -> None:
+        nonlocal written
+        with counting:
+            written += batch.num_rows
+        if written > rows_before:
+            raise OSError("no space left")
+        genuine(self, batch)
+
+    monkeypatch.setattr(RollingWriter, "write", failing)
+    with pytest.raises(OSError, match="no space left"):
+        change(local.dataset(engine="pyarrow", memory_mb=2, threads=3), operation)
+    assert helpers_at_work() == []
+    monkeypatch.undo()
+    assert local.state() == state
+    assert found(local) == before
+    assert local.left_behind() == []
