@@ -33,6 +33,7 @@ from parketto import (
     TransformFailed,
 )
 from parketto.engines.base import Engine
+from parketto.engines.spark.engine import SparkEngine
 from parketto.storage.local import LocalStore
 
 KEYS = {
@@ -114,12 +115,12 @@ def check_placed(root: str, place: Place, columns: list[str]) -> None:
 
 
 class TestRepartition:
-    def test_finer_partitions(self, place: Place, engine: Engine) -> None:
+    def test_finer_partitions(self, place: Place, merge_engine: Engine) -> None:
         """Pattern 1: product and date become product, year, month, day and hour."""
         table = by_date(place)
         before = place.state()
         columns = ["product_id", "year", "month", "day", "hour"]
-        repartitioner = mover(place, columns, engine)
+        repartitioner = mover(place, columns, merge_engine)
         estimate = repartitioner.estimate_size()
         stats = repartitioner.repartition(delete_source=False, validate=True, dry_run=False)
         target = target_of(place)
@@ -144,23 +145,23 @@ class TestRepartition:
         }
         assert place.left_behind() == [target], "no workspace is left"
 
-    def test_another_column_in_front(self, place: Place, engine: Engine) -> None:
+    def test_another_column_in_front(self, place: Place, merge_engine: Engine) -> None:
         """Pattern 2: date and hour become product, date and hour."""
         table = ticks()
         for hour in sorted(set(table.column("hour").to_pylist())):
             part = pa.Table.from_pylist([row for row in table.to_pylist() if row["hour"] == hour], table.schema)
             place.write_files({f"date=2025-11-26/hour={hour}/part.parquet": part})
-        mover(place, ["product_id", "date", "hour"], engine).repartition()
+        mover(place, ["product_id", "date", "hour"], merge_engine).repartition()
         assert rows_of(target_of(place), place) == counted(table.to_pylist())
         check_placed(target_of(place), place, ["product_id", "date", "hour"])
 
-    def test_fewer_partitions(self, place: Place, engine: Engine) -> None:
+    def test_fewer_partitions(self, place: Place, merge_engine: Engine) -> None:
         """Pattern 3: folders down to the minute become product and date, a file each."""
         table = ticks(60)
         for number, row in enumerate(table.to_pylist()):
             folder = f"product_id={row['product_id']}/hour={row['hour']}/minute={row['timestamp'].minute}"
             place.write_files({f"{folder}/{number}.parquet": pa.Table.from_pylist([row], table.schema)})
-        stats = mover(place, ["product_id", "date"], engine).repartition()
+        stats = mover(place, ["product_id", "date"], merge_engine).repartition()
         # The minute stood only in the paths; now it is in the files.
         found = rows_of(target_of(place), place)
         assert found == counted({**row, "minute": row["timestamp"].minute} for row in table.to_pylist())
@@ -170,10 +171,10 @@ class TestRepartition:
         }
         assert (stats["files_read"], stats["files_written"], stats["partitions_created"]) == (60, 2, 2)
 
-    def test_dry_run_says_what_a_run_does(self, place: Place, engine: Engine) -> None:
+    def test_dry_run_says_what_a_run_does(self, place: Place, merge_engine: Engine) -> None:
         by_date(place)
         before = place.state()
-        repartitioner = mover(place, ["product_id", "hour"], engine)
+        repartitioner = mover(place, ["product_id", "hour"], merge_engine)
         planned = repartitioner.repartition(dry_run=True)
         assert place.state() == before
         assert place.left_behind() == []
@@ -181,10 +182,10 @@ class TestRepartition:
         for key in KEYS - {"start_time", "end_time"}:
             assert planned[key] == done[key], key  # type: ignore[literal-required]
 
-    def test_codecs(self, place: Place, engine: Engine) -> None:
+    def test_codecs(self, place: Place, merge_engine: Engine) -> None:
         by_date(place, ticks(12))
-        mover(place, ["hour"], engine).repartition()
-        mover(place, ["hour"], engine, compression="gzip", overwrite=True).repartition()
+        mover(place, ["hour"], merge_engine).repartition()
+        mover(place, ["hour"], merge_engine, compression="gzip", overwrite=True).repartition()
         assert {file.codec for file in Dataset(target_of(place), filesystem=place.fs).files()} == {"gzip"}
 
     def test_zstd_is_the_default(self, place: Place) -> None:
@@ -192,7 +193,7 @@ class TestRepartition:
         mover(place, ["hour"], "pyarrow").repartition()
         assert {file.codec for file in Dataset(target_of(place), filesystem=place.fs).files()} == {"zstd"}
 
-    def test_exact_schema(self, place: Place, engine: Engine) -> None:
+    def test_exact_schema(self, place: Place, merge_engine: Engine) -> None:
         schema = pa.schema(
             [
                 pa.field("key", pa.string(), nullable=False, metadata={b"unit": b"name"}),
@@ -227,7 +228,7 @@ class TestRepartition:
         ]
         table = pa.Table.from_pylist(rows, schema)
         place.write_files({"a.parquet": table, "b.parquet": table})
-        mover(place, ["key"], engine).repartition()
+        mover(place, ["key"], merge_engine).repartition()
         files = oracle.data_files(target_of(place), place.fs)
         original = oracle.read_file(f"{place.root}/a.parquet", place.fs)
         found = [oracle.read_file(path, place.fs) for path in files]
@@ -235,11 +236,11 @@ class TestRepartition:
         both = pa.concat_tables(found).sort_by("key")
         assert both.equals(pa.concat_tables([original, original]).sort_by("key"))
 
-    def test_hostile_values(self, place: Place, engine: Engine) -> None:
+    def test_hostile_values(self, place: Place, merge_engine: Engine) -> None:
         values = ["x/y", "a=b", "..", ".", "", None, "ünï", "%2F", "a b", "'", "plain"]
         table = pa.table({"key": values * 2, "n": range(2 * len(values))})
         place.write_files({"a.parquet": table})
-        repartitioner = mover(place, ["key"], engine)
+        repartitioner = mover(place, ["key"], merge_engine)
         estimate = repartitioner.estimate_size()
         stats = repartitioner.repartition()
         assert rows_of(target_of(place), place) == counted(table.to_pylist())
@@ -250,12 +251,12 @@ class TestRepartition:
             ((_, value),) = file.partition
             assert found == {value} or (value is None and found <= {None, ""})
 
-    def test_thousands_of_partitions(self, place: Place, engine: Engine) -> None:
-        if engine == "spark":
+    def test_thousands_of_partitions(self, place: Place, merge_engine: Engine) -> None:
+        if merge_engine == "spark":
             pytest.skip("the same on Spark, where it only takes longer")
         table = pa.table({"key": [number * 7 % 2000 for number in range(20_000)], "n": range(20_000)})
         place.write_files({"a.parquet": table.slice(0, 10_000), "b.parquet": table.slice(10_000)})
-        repartitioner = mover(place, ["key"], engine)
+        repartitioner = mover(place, ["key"], merge_engine)
         assert repartitioner.estimate_size()["num_partitions"] == 2000
         stats = repartitioner.repartition()
         assert (stats["partitions_created"], stats["files_written"], stats["records_written"]) == (
@@ -283,20 +284,22 @@ class TestRepartition:
         assert len(opened) == 300
         assert most <= 8
 
-    def test_without_rows(self, place: Place, engine: Engine) -> None:
+    def test_without_rows(self, place: Place, merge_engine: Engine) -> None:
         empty = ticks().slice(0, 0)
         place.write_files({"a.parquet": empty})
-        repartitioner = mover(place, ["hour"], engine)
+        repartitioner = mover(place, ["hour"], merge_engine)
         assert repartitioner.estimate_size()["avg_rows_per_partition"] == 0.0
         stats = repartitioner.repartition()
         assert (stats["records_written"], stats["partitions_created"]) == (0, 0)
         assert oracle.schemas(target_of(place), place.fs)[0].equals(empty.schema)
 
-    def test_progress_and_logging(self, place: Place, engine: Engine, caplog: pytest.LogCaptureFixture) -> None:
+    def test_progress_and_logging(
+        self, place: Place, merge_engine: Engine, caplog: pytest.LogCaptureFixture
+    ) -> None:
         by_date(place, ticks(12))
         seen: list[Progress] = []
         with caplog.at_level(logging.INFO, logger="parketto"):
-            mover(place, ["hour"], engine, progress=seen.append).repartition()
+            mover(place, ["hour"], merge_engine, progress=seen.append).repartition()
         done = [each.done for each in seen]
         assert done == sorted(done)
         assert done[-1] == seen[-1].total
@@ -309,7 +312,7 @@ class TestRepartition:
         monkeypatch.setattr("parketto.engines.spark.tasks._POLL_SECONDS", 60)
         by_date(local, ticks(12))
         seen: list[Progress] = []
-        mover(local, ["hour"], "spark", progress=seen.append).repartition()
+        mover(local, ["hour"], SparkEngine(shuffle_mb=1e-6), progress=seen.append).repartition()
         assert [each.done == each.total for each in seen] == [True]
 
 

@@ -52,7 +52,7 @@ DEFAULT_BROADCAST_MB = 64
 LOCAL_BROADCAST_MB = 256
 DEFAULT_SHUFFLE_MB = 512
 # Rows that are shuffled become rows of the JVM, and Arrow's again: on two busy cores 10 million of them took 53
-# seconds that way, and 15 inside of one task.
+# seconds that way, and 15 inside of one task. Packets of rows that go to their partitions: 10 seconds, and 5.
 _CORES_FOR_SHUFFLE = 8
 DEFAULT_FOOTERS_IN_TASKS = 5000
 _COPY_BYTES = 64 * MEGABYTE
@@ -80,7 +80,8 @@ class SparkEngine(TaskEngine):
             is at hand in every task. By default 64, or 256 where all tasks run on this machine.
         shuffle_mb: A partition that is to be put in order and is larger than this is sorted by a shuffle; smaller
             ones are sorted each inside of one task, on disk if need be. By default 512, and no limit with fewer
-            than 8 cores: there a single task is faster.
+            than 8 cores: there a single task is faster. So with files that are repartitioned: by default by a
+            shuffle, unless all tasks run on this machine and it has fewer than 8 cores.
         footers_in_tasks: A dataset of at least so many files has its footers read by Spark tasks.
     """
 
@@ -180,6 +181,12 @@ class SparkEngine(TaskEngine):
         alone = group.size_bytes > max(_SORT_ALONE_BYTES, _UNFAIR * fair)
         return alone or group.size_bytes > limit * MEGABYTE
 
+    def _deals_by_shuffle(self, rows: FileRows) -> bool:
+        """Whether rows go to their partitions through Spark. On one machine with few cores a task does without."""
+        if self._shuffle_mb is not None:
+            return rows.size_bytes > self._shuffle_mb * MEGABYTE
+        return not is_local(self.session) or parallelism(self.session) >= _CORES_FOR_SHUFFLE
+
     def _lay_out(self, group: FileGroup, plan: RewritePlan, context: Context) -> Any:
         assert plan.clustering is not None, "only rows that are laid out are shuffled"
         rows = FileRows(group.schema, context.store, group.files)
@@ -203,7 +210,7 @@ class SparkEngine(TaskEngine):
         if isinstance(source, ArrowRows):
             return super().write(source, output, context)
         what = f"parketto {context.operation}"
-        if isinstance(source, FileRows) and output.partition_by:
+        if isinstance(source, FileRows) and output.partition_by and self._deals_by_shuffle(source):
             written = write_dealt(
                 self.session,
                 source,
@@ -215,7 +222,7 @@ class SparkEngine(TaskEngine):
                 stage_progress(context.counter()),
             )
         elif isinstance(source, FileRows):
-            parts = [source] if output.single else _portions(source)
+            parts = [source] if output.single or output.partition_by else _portions(source)
             tasks = [CopyRows(part, output) for part in parts]
             written = sum(self.run(tasks, context), Written())
         else:

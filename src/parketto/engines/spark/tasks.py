@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 import pyarrow as pa
 
-from parketto.engines.spark.session import is_connect
+from parketto.engines.spark.session import is_connect, is_local
 from parketto.engines.spark.shipping import ship, unship
 from parketto.errors import EngineUnavailable, ParkettoError
 from parketto.kernels.crew import Crew
@@ -274,9 +274,7 @@ def parallelism(spark: SparkSession) -> int:
 
 def _threads_for_each(spark: SparkSession, cores: int, bundles: int) -> int:
     """How many threads a bundle may use: on a cluster one, because other cores are for other people's tasks."""
-    if is_connect(spark) or not (spark.sparkContext.master or "").startswith("local"):
-        return 1
-    return max(1, cores // max(1, bundles))
+    return max(1, cores // max(1, bundles)) if is_local(spark) else 1
 
 
 def _bundled(tasks: Sequence[AnyTask], parallelism: int) -> list[list[tuple[int, AnyTask]]]:
