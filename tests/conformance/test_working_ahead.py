@@ -11,9 +11,15 @@ import pytest
 
 from conftest import Place
 from helpers import oracle
+from helpers.tasks import TellThreads
 from parketto import Dataset
+from parketto.engines.base import Context
+from parketto.engines.spark.engine import SparkEngine
+from parketto.engines.spark.session import is_local
 from parketto.kernels import write
+from parketto.kernels.work import Staging
 from parketto.kernels.writer import RollingWriter
+from parketto.storage.local import LocalStore
 
 
 def readings(place: Place) -> None:
@@ -99,3 +105,12 @@ def test_an_error_while_others_are_at_work(
     assert local.state() == state
     assert found(local) == before
     assert local.left_behind() == []
+
+
+def test_spark_tasks_use_the_cores_that_others_leave(local: Place, spark: Any) -> None:
+    """But only where all cores are for them: elsewhere other people's tasks run on the others."""
+    cores = spark.sparkContext.defaultParallelism
+    context = Context(LocalStore(local.fs), Staging(local.root), "test")
+    engine = SparkEngine(spark)
+    assert engine.run([TellThreads()], context) == [cores if is_local(spark) else 1]
+    assert engine.run([TellThreads()] * cores, context) == [1] * cores

@@ -1,0 +1,17 @@
+"""Tasks for tests: Spark's workers import them by name."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from parketto.kernels.work import Worker
+
+
+@dataclass(frozen=True)
+class TellThreads:
+    """A task that says how many threads it may use."""
+
+    size_bytes: int = 1
+
+    def run(self, worker: Worker) -> int:
+        return worker.threads
