@@ -12,6 +12,7 @@ import pytest
 
 from parketto.layout.buckets import Buckets, cut_buckets
 from parketto.layout.curves import CURVES
+from parketto.layout.order import order_indices
 from parketto.layout.ranks import Weighted, rank
 
 
@@ -180,3 +181,20 @@ def test_a_range_of_one_percent_reads_little_more_than_the_ideal(dimensions: int
     ideal = buckets.count ** (-1 / dimensions) + 0.01
     assert np.mean(shares) <= 1.35 * ideal, (shares, ideal)
     assert max(shares) <= 1.35 * 1.35 * ideal, "all columns are served about alike"
+
+
+@pytest.mark.parametrize("kind", [pa.string(), pa.large_string()])
+@pytest.mark.parametrize("values", [1, 3, 60, 100_000])
+def test_texts_that_repeat_are_ordered_as_the_others(kind: pa.DataType, values: int) -> None:
+    """They are compared by their places: NULLs still come last, equal rows keep their order, bytes decide."""
+    chance = np.random.default_rng(values)
+    begins = ("é", "z", "\U0001f600")
+    texts = [None if number % 9 == 8 else f"{begins[number % 3]}{number}" for number in range(values)]
+    column = pa.array([texts[at] for at in chance.integers(0, values, 5000)], kind)
+    other = chance.integers(0, 3, 5000)
+    keys = pa.table({"0": pa.chunked_array([column.slice(0, 1000), column.slice(1000)]), "1": other})
+    expected = sorted(
+        range(5000),
+        key=lambda at: (column[at].as_py() is None, (column[at].as_py() or "").encode(), other[at], at),
+    )
+    assert order_indices(keys).tolist() == expected

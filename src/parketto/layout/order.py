@@ -18,6 +18,8 @@ from parketto.errors import InvalidArgument
 
 AnyArray = TypeVar("AnyArray", pa.Array, pa.ChunkedArray)
 
+# So many values at either end of a column tell whether its values repeat.
+_LOOKED_AT = 256
 _ORDERABLE = (
     pat.is_boolean,
     pat.is_integer,
@@ -70,10 +72,26 @@ def order_indices(keys: pa.Table) -> npt.NDArray[np.int64]:
     """
     if keys.num_rows == 0:
         return np.empty(0, dtype=np.int64)
+    keys = pa.table({name: _ranked(keys.column(name)) for name in keys.column_names})
     # NULLs come last by default, and NaN just before them.
     indices = pc.sort_indices(keys, sort_keys=[(name, "ascending") for name in keys.column_names])
     ordered: npt.NDArray[np.int64] = indices.to_numpy().astype(np.int64)
     return ordered
+
+
+def _ranked(column: pa.ChunkedArray) -> pa.ChunkedArray:
+    """Texts that repeat often as their places among each other: numbers are compared in half of the time."""
+    if not (pat.is_string(column.type) or pat.is_large_string(column.type)) or not _repeats(column):
+        return column
+    encoded = column.combine_chunks().dictionary_encode()
+    places = np.empty(len(encoded.dictionary), np.int32)
+    places[pc.sort_indices(encoded.dictionary).to_numpy()] = np.arange(len(places), dtype=np.int32)
+    return pa.chunked_array([pa.array(places).take(encoded.indices)])
+
+
+def _repeats(column: pa.ChunkedArray) -> bool:
+    first, last = column.slice(0, _LOOKED_AT), column.slice(max(0, len(column) - _LOOKED_AT))
+    return len(column) > 2 * _LOOKED_AT and all(len(some.unique()) <= _LOOKED_AT // 4 for some in (first, last))
 
 
 def comparable(column: AnyArray) -> AnyArray:
