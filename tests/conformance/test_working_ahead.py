@@ -3,20 +3,23 @@
 from __future__ import annotations
 
 import threading
+from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
+import polars as pl
 import pyarrow as pa
 import pytest
 
 from conftest import Place
 from helpers import oracle
 from helpers.tasks import TellThreads
-from parketto import Dataset
+from parketto import Dataset, Repartitioner
 from parketto.engines.base import Context
+from parketto.engines.pyarrow.engine import PyArrowEngine
 from parketto.engines.spark.engine import SparkEngine
 from parketto.engines.spark.session import is_local
-from parketto.kernels import write
+from parketto.kernels import external_sort, write
 from parketto.kernels.work import Staging
 from parketto.kernels.writer import RollingWriter
 from parketto.storage.local import LocalStore
@@ -105,6 +108,50 @@ def test_an_error_while_others_are_at_work(
     assert local.state() == state
     assert found(local) == before
     assert local.left_behind() == []
+
+
+@pytest.mark.usefixtures("small_row_groups")
+def test_rows_of_a_caller_are_asked_for_in_the_thread_of_the_caller(local: Place) -> None:
+    """A cursor of a database may work in no other; and who waits for a queue must hear a Ctrl-C."""
+    asked_in = set()
+
+    def rows() -> Iterator[pa.RecordBatch]:
+        for number in range(200):
+            asked_in.add(threading.current_thread())
+            yield pa.record_batch({"day": [number % 5] * 500, "text": [f"{number:06d}" * 20] * 500})
+
+    reader = pa.RecordBatchReader.from_batches(pa.schema({"day": pa.int64(), "text": pa.string()}), rows())
+    dataset = local.dataset(engine="pyarrow", memory_mb=2, threads=3)
+    assert dataset.write(reader, partition_by="day")["rows_written"] == 100_000
+    assert asked_in == {threading.current_thread()}
+
+
+def test_functions_of_a_caller_are_called_in_the_thread_of_the_caller(local: Place) -> None:
+    readings(local)
+    called_in = set()
+
+    def shortened(frame: pl.DataFrame) -> pl.DataFrame:
+        called_in.add(threading.current_thread())
+        return frame.with_columns(pl.col("text").str.head(50))
+
+    engine = PyArrowEngine(memory_mb=2, threads=3)
+    Repartitioner(local.root, f"{local.root}-new", ["day"], engine=engine).repartition(transform_fn=shortened)
+    assert called_in == {threading.current_thread()}
+
+
+@pytest.mark.parametrize("threads", [1, 3])
+def test_equal_rows_keep_their_order_however_many_runs_are_merged(
+    local: Place, monkeypatch: pytest.MonkeyPatch, threads: int
+) -> None:
+    monkeypatch.setattr(external_sort, "_MAX_FAN_IN", 3)
+    chance = np.random.default_rng(4)
+    numbers = np.arange(40_000)
+    given = pa.table({"key": chance.integers(0, 5, len(numbers)), "n": numbers, "text": ["x" * 60] * len(numbers)})
+    local.write_files({f"f{part:02}.parquet": given.slice(part * 2000, 2000) for part in range(20)})
+    local.dataset(engine="pyarrow", memory_mb=1, threads=threads).optimize(["key"])
+    keys = [oracle.read_file(path).select(["key", "n"]) for path in oracle.data_files(local.root)]
+    rows = [tuple(row.values()) for row in pa.concat_tables(keys).to_pylist()]
+    assert rows == sorted(rows)
 
 
 def test_spark_tasks_use_the_cores_that_others_leave(local: Place, spark: Any) -> None:

@@ -162,7 +162,8 @@ class TaskEngine:
         with self.worker(context) as worker:
             if isinstance(source, FileRows):
                 worker.file_read = context.reporter(source.files)
-            return write_rows(source.read(worker), output, worker)
+            ours = isinstance(source, FileRows) and source.transform is None
+            return write_rows(source.read(worker), output, worker, ahead=ours)
 
     def count_partitions(self, source: RowSource, columns: tuple[str, ...], context: Context) -> Counter[str]:
         """How many rows belong into the folder of each partition, from footers where these tell."""

@@ -108,7 +108,7 @@ def _deal(
 
 def _sorted(table: pa.Table, columns: Sequence[str]) -> Iterator[pa.RecordBatch]:
     numbers = np.asarray(table.column(table.num_columns - 1))
-    order, pieces = _by_number((numbers - numbers.min(initial=0)).astype(np.uint32))
+    order, pieces = _by_number((numbers - numbers.min()).astype(np.uint32))
     # Rows are compared by their keys, and moved once.
     keys = order_keys(table, columns).take(pa.array(order))
     for _, start, end in pieces:

@@ -57,10 +57,9 @@ def sort_batches(
     spilled.append(_spill(last, scratch))
     del last
     while len(spilled) > _MAX_FAN_IN:
-        merged, rest = spilled[:_MAX_FAN_IN], spilled[_MAX_FAN_IN:]
-        path = _new_run(scratch)
-        _write_run(path, schema, _batches(_merge(merged, schema, columns)))
-        spilled = [*rest, path]
+        # Neighbours only: between equal rows the number of the run decides.
+        some = [spilled[at : at + _MAX_FAN_IN] for at in range(0, len(spilled), _MAX_FAN_IN)]
+        spilled = [_merged(each, schema, columns, scratch) for each in some]
     with closing(one_ahead(_merge(spilled, schema, columns), threads)) as ordered:
         yield from _batches(ordered)
 
@@ -73,6 +72,14 @@ def _batches(tables: Iterable[pa.Table]) -> Iterator[pa.RecordBatch]:
 def sort_table(table: pa.Table, columns: Sequence[str]) -> pa.Table:
     """Rows in order."""
     return table.take(pa.array(order_indices(order_keys(table, columns))))
+
+
+def _merged(paths: Sequence[str], schema: pa.Schema, columns: Sequence[str], scratch: str) -> str:
+    if len(paths) == 1:
+        return paths[0]
+    path = _new_run(scratch)
+    _write_run(path, schema, _batches(_merge(paths, schema, columns)))
+    return path
 
 
 def _new_run(scratch: str) -> str:

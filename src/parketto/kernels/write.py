@@ -63,8 +63,13 @@ def write_rows(
     *,
     at_least_one: bool = True,
     in_partition_order: bool = False,
+    ahead: bool = True,
 ) -> Written:
-    """Write rows; without any, one file with the schema if `at_least_one`."""
+    """Write rows; without any, one file with the schema if `at_least_one`.
+
+    Another thread may take the rows out of `batches` if it may work `ahead`. Not if they are a caller's doing:
+    that may only work in the thread of the caller, or wait for so long that nobody could interrupt it.
+    """
     rows = worker.until_cancelled(iter(batches))
     if not output.partition_by:
         return _write_directory(rows, output, output.directory, worker, at_least_one=at_least_one)
@@ -73,13 +78,13 @@ def write_rows(
         folders = by_partition(rows, output.partition_by)
         written = sum((write_folder(found, output, folder, worker) for folder, found in folders), Written())
     else:
-        written = _write_heaps(rows, output, worker)
+        written = _write_heaps(rows, output, worker, ahead=ahead)
     if not written.staged and at_least_one:
         return _write_directory(iter(()), output, output.directory, worker, at_least_one=True)
     return written
 
 
-def _write_heaps(rows: Iterator[pa.RecordBatch], output: Output, worker: Worker) -> Written:
+def _write_heaps(rows: Iterator[pa.RecordBatch], output: Output, worker: Worker, *, ahead: bool) -> Written:
     """Write rows that come in any order into the folders of their partitions: as many at once as memory allows."""
     carried = carrier_schema(output.row_schema)
     given = (recast(batch, carried) for batch in rows)
@@ -89,7 +94,7 @@ def _write_heaps(rows: Iterator[pa.RecordBatch], output: Output, worker: Worker)
         output.partition_by,
         worker.run_bytes,
         worker.scratch_directory(),
-        threads=worker.threads,
+        threads=worker.threads if ahead else 1,
     )
     written = Written()
     at_once = max(1, min(worker.threads, worker.row_group_bytes // _LEAST_ROW_GROUP_BYTES))
@@ -130,7 +135,8 @@ class CopyRows:
 
     def run(self, worker: Worker) -> Written:
         """Stream the rows through."""
-        return write_rows(self.source.read(worker), self.output, worker, at_least_one=False)
+        rows = self.source.read(worker)
+        return write_rows(rows, self.output, worker, at_least_one=False, ahead=self.source.transform is None)
 
 
 @dataclass(frozen=True)
