@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Iterator, Sequence
+from contextlib import closing
 from dataclasses import dataclass
 from itertools import pairwise
 from typing import Any
@@ -12,6 +13,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
+from parketto.kernels.ahead import read_ahead
 from parketto.kernels.carrier import carrier_schema
 from parketto.kernels.reader import BatchReader
 from parketto.kernels.sizes import decoded_bytes
@@ -79,15 +81,19 @@ class SampleFiles:
         chance = np.random.default_rng([_SEED, self.seed])
         kept: list[pa.RecordBatch] = []
         share, size = self.share, 0
-        for batch in worker.until_cancelled(reader.read(self.files)):
-            if share < 1:
-                batch = batch.take(pa.array(np.flatnonzero(chance.random(batch.num_rows) < share)))
-            kept.append(batch)
-            size += decoded_bytes(batch)
-            if size > worker.run_bytes:
-                thinner = Sample(pa.Table.from_batches(kept), share).thinned(share / 2)
-                kept, share = thinner.rows.combine_chunks().to_batches(), thinner.share
-                size = sum(map(decoded_bytes, kept))
+        rows = read_ahead(
+            self.files, reader.read, worker.batch_bytes, threads=worker.threads, size_of=reader.sizes.of
+        )
+        with closing(rows):
+            for batch in worker.until_cancelled(rows):
+                if share < 1:
+                    batch = batch.take(pa.array(np.flatnonzero(chance.random(batch.num_rows) < share)))
+                kept.append(batch)
+                size += decoded_bytes(batch)
+                if size > worker.run_bytes:
+                    thinner = Sample(pa.Table.from_batches(kept), share).thinned(share / 2)
+                    kept, share = thinner.rows.combine_chunks().to_batches(), thinner.share
+                    size = sum(map(decoded_bytes, kept))
         return Sample(pa.Table.from_batches(kept, reader.schema).combine_chunks(), share)
 
 
