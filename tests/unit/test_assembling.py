@@ -22,7 +22,7 @@ from parketto.engines.pyarrow.engine import PyArrowEngine
 from parketto.errors import FooterError
 from parketto.kernels.carrier import carrier_schema, recast
 from parketto.kernels.sizes import hardly_repeats
-from parketto.kernels.splicing import SplicingWriter
+from parketto.kernels.splicing import Choices, SplicingWriter
 from parketto.kernels.work import StagedFile
 from parketto.kernels.writer import FileFormat, RollingWriter
 from parketto.rowgroups import RowGroupAppender, read_footer
@@ -263,3 +263,30 @@ def test_no_file_begins_a_dictionary_in_vain(tmp_path: Path) -> None:
     for number in range(found.num_row_groups):
         group = found.metadata.row_group(number)
         assert [group.column(at).has_dictionary_page for at in (0, 1)] == [False, True]
+
+
+def test_small_row_groups_learn_of_dictionaries_from_others_like_them(monkeypatch: pytest.MonkeyPatch) -> None:
+    """But not for long, not if they are large, and not if a column that looks the same holds categories."""
+    looked_at: list[int] = []
+
+    def looking(column: pa.ChunkedArray) -> bool:
+        looked_at.append(len(column))
+        return hardly_repeats(column)
+
+    monkeypatch.setattr("parketto.kernels.writer.hardly_repeats", looking)
+    unique = pa.table({"a": pa.array(range(3000))})
+    few = pa.table({"a": pa.array([n % 7 for n in range(3000)])})
+    form, choices = FileFormat(unique.schema, "snappy", {}), Choices()
+    assert [choices.dictionaries(unique, form) for _ in range(5)] == [[]] * 5
+    assert looked_at == [3000]
+    assert [choices.dictionaries(few, form) for _ in range(4)] == [[], [], [], ["a"]]
+    assert looked_at == [3000, 3000]
+    large = pa.table({"a": pa.array(range(50_000))})
+    assert choices.dictionaries(large, form) == []
+    assert looked_at == [3000, 3000, 50_000]
+    categories = pa.schema({"a": pa.dictionary(pa.int32(), pa.int64())})
+    assert choices.dictionaries(unique, FileFormat(unique.schema, "snappy", {}, readable_as=categories)) == ["a"]
+    assert (
+        choices.dictionaries(pa.table({"b": range(3000)}), FileFormat(pa.schema({"b": pa.int64()}), "snappy"))
+        == []
+    )

@@ -14,7 +14,7 @@ from parketto.kernels.ahead import read_ahead
 from parketto.kernels.carrier import carrier_schema
 from parketto.kernels.reader import BatchReader, OpenFile
 from parketto.kernels.sizes import small_dictionaries
-from parketto.kernels.splicing import SplicingWriter
+from parketto.kernels.splicing import Choices, SplicingWriter
 from parketto.kernels.work import StagedFile, Worker
 from parketto.kernels.write import Output
 from parketto.plan.rewrite import FileGroup
@@ -49,6 +49,7 @@ def copier(
         like=like,
         threads=worker.threads if worker.use_threads else 0,
         index_all=mixed and worker.store.often_cached,
+        choices=worker.cache.setdefault("dictionaries", Choices()),
     )
 
 
