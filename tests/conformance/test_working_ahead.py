@@ -19,6 +19,7 @@ from parketto.engines.base import Context
 from parketto.engines.pyarrow.engine import PyArrowEngine
 from parketto.engines.spark.engine import SparkEngine
 from parketto.engines.spark.session import is_local
+from parketto.engines.spark.tasks import parallelism
 from parketto.kernels import external_sort, write
 from parketto.kernels.work import Staging
 from parketto.kernels.writer import RollingWriter
@@ -156,7 +157,7 @@ def test_equal_rows_keep_their_order_however_many_runs_are_merged(
 
 def test_spark_tasks_use_the_cores_that_others_leave(local: Place, spark: Any) -> None:
     """But only where all cores are for them: elsewhere other people's tasks run on the others."""
-    cores = spark.sparkContext.defaultParallelism
+    cores = parallelism(spark)
     context = Context(LocalStore(local.fs), Staging(local.root), "test")
     engine = SparkEngine(spark)
     assert engine.run([TellThreads()], context) == [cores if is_local(spark) else 1]
