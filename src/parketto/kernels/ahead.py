@@ -10,12 +10,13 @@ from collections import deque
 from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import closing
+from itertools import islice
 from typing import TypeAlias, TypeVar
 
 import pyarrow as pa
 
 from parketto.kernels.crew import Crew
-from parketto.kernels.sizes import decoded_bytes
+from parketto.kernels.sizes import decoded_bytes, runs
 from parketto.storage.footers import FileInfo
 
 _MOST_FILES = 32
@@ -46,6 +47,49 @@ def one_ahead(items: Iterator[Item], threads: int) -> Generator[Item, None, None
             made = crew.submit(next, items, None)
             yield item
             del item  # or it would be there until the next one is
+
+
+class Pieces:
+    """Rows in pieces, for work that has each of them twice for a moment: as it came, and in another order.
+
+    >>> rows = pa.table({"n": range(10)}).to_batches(max_chunksize=2)
+    >>> with Pieces(rows, run_bytes=64, threads=2) as pieces:
+    ...     pieces.is_one, [piece.num_rows for piece in pieces]
+    (False, [4, 4, 2])
+
+    Args:
+        batches: The rows.
+        run_bytes: How much may be held, about.
+        threads: With more than one, the next piece is made while the caller is busy with the one before.
+    """
+
+    def __init__(self, batches: Iterable[pa.RecordBatch], run_bytes: int, threads: int) -> None:
+        #: About how large a piece is; one more is held if it is made ahead.
+        self.limit = max(1, run_bytes // (2 if threads < 2 else 3))
+        self._coming = one_ahead(runs(batches, self.limit), threads)
+        self._first: list[pa.Table] = []
+
+    def __enter__(self) -> Pieces:
+        self._first = list(islice(self._coming, 2))
+        return self
+
+    def __exit__(self, *_error: object) -> None:
+        self._coming.close()
+
+    @property
+    def is_one(self) -> bool:
+        """Whether all rows fit into one piece, or there are none; before any was taken."""
+        return len(self._first) < 2
+
+    @property
+    def row_bytes(self) -> float:
+        """How large rows are, as the first piece tells; before it was taken."""
+        return float(self._first[0].nbytes / self._first[0].num_rows)
+
+    def __iter__(self) -> Iterator[pa.Table]:
+        while self._first:
+            yield self._first.pop(0)
+        yield from self._coming
 
 
 def read_ahead(

@@ -5,6 +5,7 @@ Rows are compared once, and only with those of their own bucket; a merge of sort
 
 from __future__ import annotations
 
+import math
 import os
 from collections.abc import Generator, Iterable, Iterator, Sequence
 from contextlib import ExitStack, closing
@@ -15,9 +16,8 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from parketto.kernels.ahead import one_ahead
+from parketto.kernels.ahead import Pieces, one_ahead
 from parketto.kernels.external_sort import read_run, sort_batches, write_options
-from parketto.kernels.sizes import runs
 from parketto.layout.order import order_indices, order_keys
 
 _OUTPUT_ROWS = 16 * 1024
@@ -48,26 +48,20 @@ def sort_by_bucket(
         threads: With more than one, rows come in while those before are dealt out, and are sorted while those
             before are used.
     """
-    # Every piece is there twice for a moment: as it came and in its order; and the next one, if it is made ahead.
-    limit = max(1, run_bytes // (2 if threads < 2 else 3))
-    with closing(one_ahead(runs(batches, limit), threads)) as tables:
-        first, second = next(tables, None), next(tables, None)
-        if first is None:
+    with Pieces(batches, run_bytes, threads) as pieces:
+        if pieces.is_one:
+            for piece in pieces:
+                yield from _sorted(piece, columns)
             return
-        if second is None:
-            yield from _sorted(first, columns)
-            return
-        wanted = -(-first.nbytes * num_rows // max(1, first.num_rows) // limit)
-        parts = int(max(2, min(buckets, wanted, _MAX_FILES)))
+        wanted = math.ceil(pieces.row_bytes * num_rows / pieces.limit)
+        parts = max(2, min(buckets, wanted, _MAX_FILES))
         paths = [os.path.join(scratch, f"part-{number:05d}.arrows") for number in range(parts)]
-        head = [first, second]
-        del first, second
-        sizes = _deal(head, tables, schema, paths, buckets)
+        sizes = _deal(pieces, schema, paths, buckets)
 
     def in_order() -> Iterator[Iterable[pa.RecordBatch]]:
         for path, size in zip(paths, sizes, strict=True):
             found = read_run(path)
-            if size > 4 * limit:  # far more than foreseen: this part is sorted on disk once more
+            if size > 4 * pieces.limit:  # far more than foreseen: this part is sorted on disk once more
                 keys = (schema.names[-1], *columns)
                 yield sort_batches(found, schema, keys, run_bytes, scratch)
             elif size:
@@ -80,9 +74,7 @@ def sort_by_bucket(
             del part
 
 
-def _deal(
-    head: list[pa.Table], rest: Iterator[pa.Table], schema: pa.Schema, paths: Sequence[str], buckets: int
-) -> list[int]:
+def _deal(tables: Iterable[pa.Table], schema: pa.Schema, paths: Sequence[str], buckets: int) -> list[int]:
     """Write rows to the files of their parts; returns how large each is in memory."""
     sizes = [0] * len(paths)
     with ExitStack() as stack:
@@ -90,19 +82,17 @@ def _deal(
         for path in paths:
             sink = stack.enter_context(pa.OSFile(path, "wb"))
             writers.append(stack.enter_context(pa.ipc.new_stream(sink, schema, options=write_options())))
-        while head:
-            table = head.pop(0)
+        for table in tables:
             numbers = np.asarray(table.column(table.num_columns - 1)).astype(np.int64)
             part = (numbers * len(paths) // buckets).astype(np.uint16)
             order, pieces = _by_number(part)
-            table = table.take(pa.array(order))
+            ordered = table.take(pa.array(order))
+            del table  # or it would be there until the next one is
             for number, start, end in pieces:
-                piece = table.slice(start, end - start)
+                piece = ordered.slice(start, end - start)
                 writers[number].write_table(piece)
                 sizes[number] += piece.nbytes
-            del table
-            if not head and (more := next(rest, None)) is not None:
-                head.append(more)
+            del ordered, piece
     return sizes
 
 

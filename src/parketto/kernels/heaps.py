@@ -9,15 +9,14 @@ from __future__ import annotations
 import os
 import uuid
 from collections.abc import Generator, Iterable, Iterator, Sequence
-from contextlib import ExitStack, closing
+from contextlib import ExitStack
 from dataclasses import dataclass
 
 import pyarrow as pa
 
-from parketto.kernels.ahead import one_ahead
+from parketto.kernels.ahead import Pieces
 from parketto.kernels.external_sort import read_run, sort_batches, write_options
 from parketto.kernels.partitions import by_partition, pieces_by_folder
-from parketto.kernels.sizes import runs
 
 # Each has a file open while rows are dealt out. Those of further folders are sorted.
 _MAX_HEAPS = 256
@@ -52,24 +51,17 @@ def by_folder(
         scratch: Where to put what does not fit.
         threads: With more than one, rows come in while those before are dealt out.
     """
-    # A piece is there twice for a moment: as it came and by folder; and the next one, if it is made ahead.
-    limit = max(1, run_bytes // (2 if threads < 2 else 3))
-    with closing(one_ahead(runs(batches, limit), threads)) as tables:
-        first, second = next(tables, None), next(tables, None)
-        if first is None:
+    with Pieces(batches, run_bytes, threads) as tables:
+        if tables.is_one:
+            for table in tables:
+                for folder, piece in pieces_by_folder(table, columns):
+                    yield folder, iter(piece.to_batches())
             return
-        if second is None:
-            for folder, piece in pieces_by_folder(first, columns):
-                yield folder, iter(piece.to_batches())
-            return
-        waiting = [first, second]
-        del first, second
         with _Heaps(schema, scratch) as heaps:
-            while waiting:
-                for folder, piece in pieces_by_folder(waiting.pop(0), columns):
+            for table in tables:
+                for folder, piece in pieces_by_folder(table, columns):
                     heaps.add(folder, piece)
-                if not waiting and (more := next(tables, None)) is not None:
-                    waiting.append(more)
+                del table, piece  # or they would be there until the next ones are
     for folder, path in heaps.paths.items():
         yield folder, Heap(path)
     if heaps.rest is not None:
