@@ -9,16 +9,13 @@ import math
 import os
 from collections.abc import Generator, Iterable, Iterator, Sequence
 from contextlib import ExitStack, closing
-from itertools import pairwise
-from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 import pyarrow as pa
 
 from parketto.kernels.ahead import Pieces, one_ahead
 from parketto.kernels.external_sort import read_run, sort_batches, write_options
-from parketto.layout.order import order_indices, order_keys
+from parketto.layout.order import by_number, order_indices, order_keys
 
 _OUTPUT_ROWS = 16 * 1024
 _MAX_FILES = 256
@@ -85,7 +82,7 @@ def _deal(tables: Iterable[pa.Table], schema: pa.Schema, paths: Sequence[str], b
         for table in tables:
             numbers = np.asarray(table.column(table.num_columns - 1)).astype(np.int64)
             part = (numbers * len(paths) // buckets).astype(np.uint16)
-            order, pieces = _by_number(part)
+            order, pieces = by_number(part)
             ordered = table.take(pa.array(order))
             del table  # or it would be there until the next one is
             for number, start, end in pieces:
@@ -98,20 +95,10 @@ def _deal(tables: Iterable[pa.Table], schema: pa.Schema, paths: Sequence[str], b
 
 def _sorted(table: pa.Table, columns: Sequence[str]) -> Iterator[pa.RecordBatch]:
     numbers = np.asarray(table.column(table.num_columns - 1))
-    order, pieces = _by_number((numbers - numbers.min()).astype(np.uint32))
+    order, pieces = by_number((numbers - numbers.min()).astype(np.uint32))
     # Rows are compared by their keys, and moved once.
     keys = order_keys(table, columns).take(pa.array(order))
     for _, start, end in pieces:
         order[start:end] = order[start:end][order_indices(keys.slice(start, end - start))]
     del keys
     yield from table.take(pa.array(order)).to_batches(max_chunksize=_OUTPUT_ROWS)
-
-
-def _by_number(number: npt.NDArray[Any]) -> tuple[npt.NDArray[np.int64], list[tuple[int, int, int]]]:
-    """The positions of rows by their number, equal ones as they came; and each number's first and last of them."""
-    if number.max(initial=0) < 2**16:
-        number = number.astype(np.uint16)  # sixteen bits are sorted without comparing
-    order = np.argsort(number, kind="stable")
-    number = number[order]
-    borders = [0, *(np.flatnonzero(number[1:] != number[:-1]) + 1).tolist(), len(number)]
-    return order, [(int(number[start]), start, end) for start, end in pairwise(borders) if end > start]

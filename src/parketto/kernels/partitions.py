@@ -11,6 +11,7 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.types as pat
 
+from parketto.layout.order import by_number
 from parketto.plan.form import Form
 from parketto.storage.bounds import bounds
 from parketto.storage.footers import FileInfo
@@ -62,12 +63,10 @@ def pieces_by_folder(rows: pa.Table, columns: Sequence[str]) -> Iterator[tuple[s
     [('day=1', [7, 9]), ('day=2', [8])]
     """
     codes, names = folder_codes(rows, columns)
-    if len(names) < 2**16:
-        codes = codes.astype(np.uint16)  # sixteen bits are sorted without comparing
-    ordered = rows.take(pa.array(np.argsort(codes, kind="stable")))
-    borders = np.concatenate([[0], np.cumsum(np.bincount(codes, minlength=len(names)))]).tolist()
-    for name, (start, stop) in zip(names, pairwise(borders), strict=True):
-        yield name, ordered.slice(start, stop - start)
+    order, spans = by_number(codes)
+    ordered = rows.take(pa.array(order))
+    for number, start, stop in spans:
+        yield names[number], ordered.slice(start, stop - start)
 
 
 def folder_codes(rows: pa.Table, columns: Sequence[str]) -> tuple[npt.NDArray[np.int64], list[str]]:

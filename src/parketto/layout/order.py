@@ -6,7 +6,8 @@ Everything that orders rows asks this module for keys, so that every engine agre
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TypeVar
+from itertools import pairwise
+from typing import Any, TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -77,6 +78,21 @@ def order_indices(keys: pa.Table) -> npt.NDArray[np.int64]:
     indices = pc.sort_indices(keys, sort_keys=[(name, "ascending") for name in keys.column_names])
     ordered: npt.NDArray[np.int64] = indices.to_numpy().astype(np.int64)
     return ordered
+
+
+def by_number(number: npt.NDArray[Any]) -> tuple[npt.NDArray[np.int64], list[tuple[int, int, int]]]:
+    """The positions of rows by a number from 0, equal ones as they came; and for each number where its rows are.
+
+    >>> order, spans = by_number(np.array([7, 0, 7]))
+    >>> order.tolist(), spans
+    ([1, 0, 2], [(0, 0, 1), (7, 1, 3)])
+    """
+    if number.max(initial=0) < 2**16:
+        number = number.astype(np.uint16)  # sixteen bits are sorted without comparing
+    order = np.argsort(number, kind="stable")
+    number = number[order]
+    borders = [0, *(np.flatnonzero(number[1:] != number[:-1]) + 1).tolist(), len(number)]
+    return order, [(int(number[start]), start, end) for start, end in pairwise(borders) if end > start]
 
 
 def _ranked(column: pa.ChunkedArray) -> pa.ChunkedArray:
