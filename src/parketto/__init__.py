@@ -52,8 +52,9 @@ from parketto.planning import (
     plan_optimize_groups,
 )
 from parketto.stats import EditStats, MaintenanceStats, RestoreStats, WriteStats
-from parketto.storage.footers import ColumnStats, FileInfo, RowGroupInfo
+from parketto.storage.footers import FileInfo
 from parketto.storage.options import AwsStorageOptions, LocalStorageOptions, StorageOptions
+from parketto.storage.row_groups import ColumnStats, RowGroupInfo
 
 __version__ = _version("parketto")
 

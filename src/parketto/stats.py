@@ -8,7 +8,8 @@ from typing import Literal, TypedDict
 from parketto.plan.clustering import file_reads
 from parketto.plan.rewrite import FileGroup, RewritePlan, prevailing_codec
 from parketto.plan.skipping import ColumnReads
-from parketto.storage.footers import HADOOP_LZ4, FileInfo
+from parketto.storage.footers import FileInfo
+from parketto.storage.row_groups import HADOOP_LZ4
 
 
 class PlannedRewrite(TypedDict):
@@ -125,7 +126,7 @@ def maintenance_stats(
 
 def _planned_rewrite(group: FileGroup) -> PlannedRewrite:
     copied = sum(map(sum, group.copies))
-    filled = sum(part.num_rows > 0 for file in group for part in file.row_groups)
+    filled = sum(len(file.row_groups) for file in group if file.num_rows)
     return PlannedRewrite(copied_row_groups=copied, encoded_row_groups=filled - copied)
 
 

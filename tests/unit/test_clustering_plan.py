@@ -18,7 +18,8 @@ from parketto.plan.limits import Thresholds
 from parketto.plan.rewrite import plan_compaction
 from parketto.plan.skipping import column_reads, spans
 from parketto.storage.clustering import RECORD, Clustering
-from parketto.storage.footers import ColumnStats, FileInfo, PhysicalTraits, RowGroupInfo
+from parketto.storage.footers import FileInfo, PhysicalTraits
+from parketto.storage.row_groups import ColumnStats, RowGroupInfo
 
 SCHEMA = pa.schema({"a": pa.int64(), "b": pa.string(), "c": pa.float64()})
 TRAITS = PhysicalTraits(leaves=("None INT64 1/0", "String BYTE_ARRAY 1/0", "None DOUBLE 1/0"))

@@ -17,7 +17,8 @@ from helpers.files import file_of
 from parketto.plan.expressions import predicate
 from parketto.plan.pruning import may_match, partition_types, row_groups_may_match
 from parketto.plan.values import plain, plain_type
-from parketto.storage.footers import ColumnStats, FileInfo, RowGroupInfo
+from parketto.storage.footers import FileInfo
+from parketto.storage.row_groups import ColumnStats, RowGroupInfo
 
 
 def kept(where, *files, types=None):

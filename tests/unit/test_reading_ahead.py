@@ -10,7 +10,8 @@ import pyarrow as pa
 import pytest
 
 from parketto.kernels.ahead import one_ahead, read_ahead
-from parketto.storage.footers import FileInfo, RowGroupInfo
+from parketto.storage.footers import FileInfo
+from parketto.storage.row_groups import RowGroupInfo
 
 
 def files(count: int, decoded: int = 1000) -> list[FileInfo]:

@@ -68,15 +68,17 @@ class Applier:
                 self._make_dirs(self._staged(parking))
         directories = sorted({*self._publish_steps, *self._retire_steps})
         for directory in directories:
+            retired: set[str] = set()
             if self._first:
-                self._swap(directory)
+                retired = self._swap(directory)
             elif self._is_swapped(directory):
                 self._carry_over(directory)
                 continue
             for new in self._publish_steps[directory]:
                 self._publish(new)
             for old in self._retire_steps[directory]:
-                self._retire(old)
+                if posixpath.basename(old.path) not in retired:
+                    self._retire(old)
         self._sync(directories)
 
     def roll_back(self) -> None:
@@ -95,21 +97,23 @@ class Applier:
                 self._store.remove(live)
         self._sync({*self._publish_steps, *self._retire_steps})
 
-    def _swap(self, directory: str) -> None:
+    def _swap(self, directory: str) -> set[str]:
+        """Swap a directory if that is possible; the names of the files that were retired with it."""
         swap = self._swaps.get(directory)
         if swap is None:
-            return
+            return set()
         live = self._live(directory)
         retired = {posixpath.basename(old.path) for old in self._retire_steps[directory]}
         try:
             if not is_quiet(self._store, live, swap.kept, retired):
-                return
+                return set()
             self._store.swap(live, self._staged(swap.twin))
         except OSError as error:
             # Somebody made a folder in it, or the filesystem cannot do it: the single steps are as good.
             logger.debug("%s is not swapped: %s", live, error)
-        else:
-            self._carry_over(directory)
+            return set()
+        # Unless somebody has made a file of the same name just now: then it is looked at singly.
+        return self._carry_over(directory) - set(self._store.list_names(live))
 
     def _is_swapped(self, directory: str) -> bool:
         """Whether the old directory stands where its twin was."""
@@ -119,15 +123,21 @@ class Applier:
         twin = self._staged(swap.twin)
         return self._store.is_dir(twin) and self._store.identity(twin) == swap.identity
 
-    def _carry_over(self, directory: str) -> None:
+    def _carry_over(self, directory: str) -> set[str]:
+        """Do so after a swap; the names of the files that lie parked as they should."""
         swap, live = self._swaps[directory], self._live(directory)
-        if self._store.is_dir(live):
-            parked = {
-                posixpath.basename(old.parked)
-                for old in self._retire_steps[directory]
-                if self._fingerprint(self._staged(old.parked)) == old.fingerprint
-            }
-            carry_over(self._store, live, self._staged(swap.twin), swap.kept, parked)
+        if not self._store.is_dir(live):
+            return set()
+        twin = self._staged(swap.twin)
+        there = self._store.identities(twin)
+        parked = {
+            name
+            for old in self._retire_steps[directory]
+            if old.fingerprint == there.get(name := posixpath.basename(old.parked))
+            or old.fingerprint == self._fingerprint(f"{twin}/{name}")  # a link is not what it leads to
+        }
+        carry_over(self._store, live, twin, swap.kept, there, parked)
+        return parked
 
     def _exists(self, path: str) -> bool:
         return self._store.stat(path) is not None

@@ -62,7 +62,7 @@ def _build_twin(
     """Build one twin, or return None if this directory cannot be swapped after all."""
     try:
         identity = store.identity(directory)
-        kept = {name: found for name, found in store.identities(directory).items() if name not in retired}
+        kept = store.identities(directory, but=retired)
         if len(kept) > _MAX_LINKS:
             return None
         store.make_twin(directory, twin)
@@ -81,15 +81,25 @@ def _build_twin(
 
 def is_quiet(store: Store, directory: str, kept: dict[str, str], retired: set[str]) -> bool:
     """Whether nobody has touched the directory since its twin was built; else single steps are the better way."""
-    return {name: found for name, found in store.identities(directory).items() if name not in retired} == kept
+    return store.identities(directory, but=retired) == kept
 
 
-def carry_over(store: Store, directory: str, twin: str, kept: dict[str, str], parked: set[str]) -> None:
+def carry_over(
+    store: Store, directory: str, twin: str, kept: dict[str, str], old: dict[str, str], parked: set[str]
+) -> None:
     """After a swap the twin is the old directory: bring what strangers did to it at the last instant over.
 
     Taking these steps again changes nothing.
+
+    Args:
+        store: Where the dataset is.
+        directory: The new directory, in its place.
+        twin: The old one, in the workspace.
+        kept: Names and identities of the files that both had.
+        old: What is in the old directory.
+        parked: The names of those files there that are retired.
     """
-    old, new = store.identities(twin), store.identities(directory)
+    new = store.identities(directory)
     arrived = {found: name for name, found in old.items() if name not in parked and kept.get(name) != found}
     for name, identity in kept.items():
         if name not in old and new.get(name) == identity:

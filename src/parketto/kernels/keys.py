@@ -14,7 +14,8 @@ import pyarrow.types as pat
 
 from parketto.layout.order import order_indices, order_keys
 from parketto.storage.bounds import bounds, row_group_bounds
-from parketto.storage.footers import FileInfo, RowGroupInfo
+from parketto.storage.footers import FileInfo
+from parketto.storage.row_groups import RowGroupInfo
 
 Indices = npt.NDArray[np.int64]
 Rows: TypeAlias = pa.Table | pa.RecordBatch

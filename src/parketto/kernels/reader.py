@@ -19,8 +19,9 @@ from parketto.kernels.carrier import carrier_schema, recast
 from parketto.kernels.sizes import RowSizes
 from parketto.plan.form import Form
 from parketto.plan.limits import check_columns_exist
-from parketto.storage.footers import FileInfo, naming
+from parketto.storage.footers import FileInfo
 from parketto.storage.store import Store
+from parketto.storage.unreadable import naming
 
 _MAX_BATCH_ROWS = 32 * 1024
 _MIN_BATCH_ROWS = 64

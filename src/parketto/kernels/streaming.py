@@ -31,13 +31,15 @@ from parketto.rowgroups import RowGroupAppender
 from parketto.rowgroups.compatible import ASSEMBLED_BY
 from parketto.rowgroups.footer import MAGIC
 from parketto.rowgroups.pages import has_checksums
-from parketto.storage.footers import FileInfo, naming
+from parketto.storage.footers import FileInfo
 from parketto.storage.store import Store
+from parketto.storage.unreadable import naming
+from parketto.storage.writing_out import sent_while_written
 
 # Versions whose files are compared with Arrow's, value by value and bound by bound: from the first to the second.
 _TRUSTED = ((2, 1), (3, 0))
-# To load Polars takes as long as to encode about so much.
-_WORTH_LOADING = 8 * 1024 * 1024
+# To load Polars takes as long as to encode files of about so much.
+_WORTH_LOADING = 6 * 1024 * 1024
 _MOST_ROWS = 128 * 1024
 # So many rows are worth a row group, however wide they are (see `plan.copying`).
 _LEAST_ROWS = 32 * 1024
@@ -99,7 +101,8 @@ def _streamed(group: FileGroup, output: Output, worker: Worker, staged: StagedFi
         target = store.local_path(staged.path) or staged.path
         with _ONE_AT_A_TIME if group.num_rows > row_group_rows else nullcontext():
             worker.check_cancelled()
-            _stream(sources, target, output.format.codec, row_group_rows)
+            with sent_while_written(target):
+                _stream(sources, target, output.format.codec, row_group_rows)
         worker.check_cancelled()
         with store.open_written(staged.path) as file:
             _take_over(file, output.format, group.num_rows)
@@ -142,7 +145,6 @@ def _take_over(file: IO[bytes], file_format: FileFormat, num_rows: int) -> None:
 
 def _is_for_polars(group: FileGroup, output: Output, worker: Worker) -> bool:
     """Whether Polars writes the same as Arrow, within the memory of the task, and it is worth it."""
-    sizes = [part.total_byte_size for file in group.files for part in file.row_groups]
     return (
         worker.any_thread
         and worker.store.local_path(group.directory) is not None
@@ -155,7 +157,7 @@ def _is_for_polars(group: FileGroup, output: Output, worker: Worker) -> bool:
         and not group.traits.int96_timestamps
         and _are_plain(group.schema)
         and _has_polars()
-        and _is_worth_loading(sum(sizes), worker)
+        and _is_worth_loading(group.size_bytes, worker)
     )
 
 
@@ -206,9 +208,11 @@ def _may_have_checksums(store: Store, file: FileInfo) -> bool:
 def _row_group_rows(group: FileGroup, output: Output, worker: Worker) -> int | None:
     """How many rows row groups should have: equally many, and as many as fit. None if too few would fit."""
     row_bytes = _row_bytes(group, worker)
-    rows = [part.num_rows for file in group.files for part in file.row_groups]
     fitting = int(worker.row_group_bytes / row_bytes)
-    if max(rows) > fitting or 2 * fitting < _LEAST_ROWS:
+    longest = max(
+        max(part.num_rows for part in file.row_groups) if file.num_rows > fitting else 0 for file in group.files
+    )
+    if longest > fitting or 2 * fitting < _LEAST_ROWS:
         return None
     most = min(output.row_group_rows or _MOST_ROWS, max(_LEAST_ROWS, min(fitting, _MOST_ROWS)))
     return math.ceil(group.num_rows / math.ceil(group.num_rows / most))

@@ -16,7 +16,8 @@ import numpy.typing as npt
 
 from parketto.layout.curves import KEY_BITS, hilbert
 from parketto.plan.skipping import Floats, Spans, spans
-from parketto.storage.footers import FileInfo, RowGroupInfo
+from parketto.storage.footers import FileInfo
+from parketto.storage.row_groups import RowGroupInfo
 
 # So many cells has the grid at most, shared by its dimensions. Columns beyond these have no part in it: a box has
 # twice as many corners with each.

@@ -23,7 +23,8 @@ from parketto.plan.rewrite import FileGroup, RewritePlan, cells, rewrite_plan
 from parketto.plan.skipping import RANGE, ColumnReads, Floats, column_reads
 from parketto.storage.bounds import typed_bounds
 from parketto.storage.clustering import LINEAR, RECORD, Clustering
-from parketto.storage.footers import FileInfo, RowGroupInfo
+from parketto.storage.footers import FileInfo
+from parketto.storage.row_groups import RowGroupInfo
 
 Curve = Literal["hilbert", "zorder", "linear"]
 CURVE_NAMES = (*CURVES, LINEAR)

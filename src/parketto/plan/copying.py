@@ -12,7 +12,8 @@ from itertools import groupby
 from typing import Literal, TypeAlias, get_args
 
 from parketto.errors import InvalidArgument, quoted
-from parketto.storage.footers import FileInfo, RowGroupInfo
+from parketto.storage.footers import FileInfo
+from parketto.storage.row_groups import RowGroupInfo
 
 #: How rows come into new files: copied where that is good, wherever it is possible, or nowhere.
 Rewrite = Literal["auto", "copy", "encode"]
@@ -28,6 +29,12 @@ Copies: TypeAlias = tuple[tuple[bool, ...], ...]
 _WORTH_ROWS = 32 * 1024
 # Long values make a chunk large with fewer rows. One that fills a page of the usual size is no small one.
 _WORTH_CHUNK_BYTES = 1024 * 1024
+# Values that are compressed to less than that of their size are taken for fewer: who has few rows of such values
+# in a small file has nothing to lose.
+_MOST_COMPRESSED = 16
+
+# The number of a file, and of a row group in it.
+_Place: TypeAlias = tuple[int, int]
 
 
 def check_rewrite(rewrite: object) -> Rewrite:
@@ -47,6 +54,16 @@ def is_worth_copying(group: RowGroupInfo, columns: int) -> bool:
     return group.num_rows >= _WORTH_ROWS or group.total_byte_size >= _WORTH_CHUNK_BYTES * max(1, columns)
 
 
+def is_small(file: FileInfo) -> bool:
+    """Whether no row group of a file is worth copying, unless it lies alone: they need not be looked at.
+
+    >>> is_small(FileInfo("a.parquet", 40_000, 500)), is_small(FileInfo("a.parquet", 40_000, 50_000))
+    (True, False)
+    """
+    columns = max(1, len(file.traits.leaves))
+    return file.num_rows < _WORTH_ROWS and file.size_bytes * _MOST_COMPRESSED < _WORTH_CHUNK_BYTES * columns
+
+
 def copies(
     files: Sequence[FileInfo], rewrite: Rewrite, codec: str | None = None, *, keeps_row_groups: bool = False
 ) -> Copies:
@@ -59,21 +76,29 @@ def copies(
         keeps_row_groups: Whether row groups are what they should be, however small.
     """
     places = [(at, number) for at, file in enumerate(files) for number in range(len(file.row_groups))]
+
+    def is_possible(place: _Place) -> bool:
+        return codec is None or files[place[0]].row_groups[place[1]].codec == codec
+
     if rewrite == "encode":
-        chosen = set[tuple[int, int]]()
+        chosen = set[_Place]()
+    elif rewrite == "auto" and not keeps_row_groups:
+        large = [not is_small(file) for file in files]
+        filled = [
+            (at, number)
+            for at, number in places
+            if (files[at].row_groups[number].num_rows if large[at] else files[at].num_rows)
+        ]
+        good = {
+            (at, number)
+            for at, number in filled
+            if large[at]
+            and is_possible((at, number))
+            and is_worth_copying(files[at].row_groups[number], len(files[at].traits.leaves))
+        }
+        chosen = good | {place for place in _lonely(filled, good) if is_possible(place)}
     else:
-        groups = {place: files[place[0]].row_groups[place[1]] for place in places}
-        possible = {place for place, group in groups.items() if codec is None or group.codec == codec}
-        chosen = possible
-        if rewrite == "auto" and not keeps_row_groups:
-            filled = [place for place in places if groups[place].num_rows]
-            columns = [len(file.traits.leaves) for file in files]
-            good = {
-                place
-                for place in filled
-                if place in possible and is_worth_copying(groups[place], columns[place[0]])
-            }
-            chosen = good | _lonely(filled, good) & possible
+        chosen = {place for place in places if is_possible(place)}
     return tuple(
         tuple(
             (at, number) in chosen and file.row_groups[number].num_rows > 0
@@ -83,7 +108,7 @@ def copies(
     )
 
 
-def _lonely(places: Sequence[tuple[int, int]], good: set[tuple[int, int]]) -> set[tuple[int, int]]:
+def _lonely(places: Sequence[_Place], good: set[_Place]) -> set[_Place]:
     """Those between good ones, or at an end, with none beside them to be put together with."""
     runs = [list(run) for _, run in groupby(places, key=good.__contains__)]
     return {run[0] for run in runs if len(run) == 1}

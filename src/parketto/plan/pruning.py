@@ -20,7 +20,8 @@ import pyarrow.types as pat
 from parketto.errors import InvalidArgument
 from parketto.plan.expressions import Predicate
 from parketto.plan.values import ARROW_ERRORS, family, from_count, parse_text, plain_type
-from parketto.storage.footers import ColumnStats, FileInfo, RowGroupInfo
+from parketto.storage.footers import FileInfo
+from parketto.storage.row_groups import ColumnStats, RowGroupInfo
 
 _WHOLE = re.compile(r"0|-?[1-9][0-9]{0,18}")
 _DATE = re.compile(r"[0-9]{4}-[0-9]{2}-[0-9]{2}")

@@ -22,7 +22,8 @@ from parketto.plan.skipping import ColumnReads
 from parketto.rowgroups import OWN_NOTES, reading_rules
 from parketto.rowgroups.area import AREA, united_area
 from parketto.storage.clustering import RECORD, Clustering, without_record
-from parketto.storage.footers import HADOOP_LZ4, FileInfo, PhysicalTraits
+from parketto.storage.footers import FileInfo, PhysicalTraits
+from parketto.storage.row_groups import HADOOP_LZ4
 
 Operation = Literal["compact", "optimize"]
 
@@ -129,8 +130,9 @@ class FileGroup:
     def kept_order(self) -> tuple[str, ...]:
         """The columns by which the rows of each row group are sorted, if row groups stay and all of them are."""
         clustering = self.files[0].clustering if self.keeps_row_groups else None
-        columns = () if clustering is None else clustering.columns
-        width = len(columns)
+        if clustering is None:
+            return ()
+        columns, width = clustering.columns, len(clustering.columns)
         every = all(part.sorted_by[:width] == columns for file in self.files for part in file.row_groups)
         return columns if every else ()
 

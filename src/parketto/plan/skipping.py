@@ -15,7 +15,7 @@ from typing import Any, TypedDict
 import numpy as np
 import numpy.typing as npt
 
-from parketto.storage.footers import RowGroupInfo
+from parketto.storage.row_groups import RowGroupInfo
 
 RANGE = 0.01
 _LEAST_WIDTH = 1e-6
@@ -56,7 +56,7 @@ class Spans:
 def spans(groups: Sequence[RowGroupInfo], column: str) -> Spans:
     """The intervals of a column's quantiles that row groups cover.
 
-    >>> from parketto.storage.footers import ColumnStats
+    >>> from parketto.storage.row_groups import ColumnStats
     >>> halves = [RowGroupInfo(10, 80, columns={"n": ColumnStats(n, n + 9, 0)}) for n in (0, 10)]
     >>> spans(halves, "n").point.tolist()
     [0.5, 0.5]

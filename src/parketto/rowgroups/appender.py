@@ -78,6 +78,7 @@ class RowGroupAppender:
         self._num_rows = 0
         self._orders: bytes | None = None
         self._position = 0
+        self._taken_over = 0
         self._open = True
 
     def __enter__(self) -> RowGroupAppender:
@@ -232,8 +233,8 @@ class RowGroupAppender:
     def take_over(self, whole: Footer) -> None:
         """Take over the file that another writer has written into the sink.
 
-        Its row groups stay where they are, and what follows them, its footer among it, is cut off. If it has no
-        page indexes, they are made of the headers of its pages.
+        Its row groups stay where they are, and what follows them, its footer among it, is written over. If it has
+        no page indexes, they are made of the headers of its pages.
 
         Args:
             whole: The footer of a file with the same columns, whose schema and notes this one gets.
@@ -256,8 +257,7 @@ class RowGroupAppender:
                 mark_cut_bounds(column.meta)
         placement = place(self._sink, found, range(len(found.row_groups)), None, index_all=True)
         self._sink.seek(placement.end)
-        self._sink.truncate()
-        self._position = placement.end
+        self._position, self._taken_over = placement.end, found.file_size
         self._took(whole, placement.groups)
         self._added(found)
 
@@ -312,8 +312,11 @@ class RowGroupAppender:
         footer = encode(self._footer(self._first, self._write_indexes(groups), key_value_metadata))
         if len(footer) > _MAX_FOOTER_BYTES:
             raise FooterError("the footer would be too long")
-        write_fully(self._sink, footer + struct.pack("<I", len(footer)) + MAGIC)
-        return self._position + len(footer) + 8
+        # A file that was taken over does not get shorter: to cut off its end, filesystems first write out all that
+        # waits to be written. Nobody reads what stands before a footer without being sent there.
+        unused = bytes(max(0, self._taken_over - self._position - len(footer) - 8))
+        write_fully(self._sink, unused + footer + struct.pack("<I", len(footer)) + MAGIC)
+        return self._position + len(unused) + len(footer) + 8
 
     def _write(self, placements: Sequence[tuple[IO[bytes], Placement]]) -> None:
         rows = max(sum(group.num_rows for group in placement.groups) for _, placement in placements)

@@ -58,18 +58,38 @@ def decode_list(data: bytes, kind: int) -> list[bytes]:
     """The elements of a raw LIST of structs, each raw; or of strings, their content."""
     found = []
     try:
-        found_kind, size, at = _list_head(data, 0)
+        found_kind, size, at = list_head(data, 0)
         if size and found_kind != kind:
             raise FooterError("a list holds something else than it should")
         for _ in range(size):
             end = _skip(data, at, kind, 0)
             if kind == BINARY:
-                at = _varint(data, at)[1]
+                at = varint(data, at)[1]
             found.append(data[at:end])
             at = end
     except IndexError:
         raise FooterError("it ends in the middle of a list") from None
     return found
+
+
+def find_field(data: bytes, at: int, place: int) -> int:
+    """Where the value of a field stands, by its key, in the struct that begins there. Others are skipped.
+
+    >>> find_field(encode({key(1, I32): 1, key(6, BINARY): b"me"}), 0, key(6, BINARY))
+    3
+    """
+    field_id = 0
+    while head := data[at]:
+        at += 1
+        if head > 15:
+            field_id += head >> 4
+        else:
+            value, at = varint(data, at)
+            field_id = value >> 1 ^ -(value & 1)
+        if field_id << 4 | head & 15 == place:
+            return at
+        at = _skip(data, at, head & 15, 0)
+    raise FooterError(f"field {place >> 4} is missing")
 
 
 def encode(fields: Fields) -> bytes:
@@ -127,7 +147,7 @@ def _read_struct(data: bytes, at: int, shape: Shape, depth: int, seen: dict[int,
         if head > 15:
             field_id += head >> 4
         else:
-            value, at = _varint(data, at)
+            value, at = varint(data, at)
             field_id = value >> 1 ^ -(value & 1)
         if not 0 < field_id < 32768:
             raise FooterError(f"there is no field {field_id}")
@@ -136,7 +156,7 @@ def _read_struct(data: bytes, at: int, shape: Shape, depth: int, seen: dict[int,
             value = data[at]
             at += 1
             if value > 127:
-                value, at = _varint(data, at - 1)
+                value, at = varint(data, at - 1)
                 if value >> _BITS[kind]:
                     raise FooterError(f"field {field_id} is a number of more than {_BITS[kind]} bits")
             fields[place] = value >> 1 ^ -(value & 1)
@@ -144,7 +164,7 @@ def _read_struct(data: bytes, at: int, shape: Shape, depth: int, seen: dict[int,
             size = data[at]
             at += 1
             if size > 127:
-                size, at = _varint(data, at - 1)
+                size, at = varint(data, at - 1)
             if size > end - at:
                 raise IndexError
             fields[place] = data[at : at + size]
@@ -167,7 +187,7 @@ def _read_shaped(
         raise FooterError("it is nested too deeply")
     if kind == STRUCT:
         return _read_struct(data, at, shape, depth, seen)
-    element, size, at = _list_head(data, at)
+    element, size, at = list_head(data, at)
     if size and element != STRUCT:
         raise FooterError("a list of structs holds something else")
     # A struct that we look into has a field at least; a list of nothings would be a list of many dictionaries.
@@ -191,17 +211,17 @@ def _skip(data: bytes, at: int, kind: int, depth: int) -> int:
             if not head:
                 return at
             if head < 16:
-                at = _varint(data, at)[1]
+                at = varint(data, at)[1]
             kind = head & 15
             if 4 <= kind <= 6:
                 at += 1
                 if data[at - 1] > 127:
-                    at = _varint(data, at - 1)[1]
+                    at = varint(data, at - 1)[1]
             elif kind == 8:
                 size = data[at]
                 at += 1
                 if size > 127:
-                    size, at = _varint(data, at - 1)
+                    size, at = varint(data, at - 1)
                 at += size
                 if at > len(data):
                     raise IndexError
@@ -210,7 +230,7 @@ def _skip(data: bytes, at: int, kind: int, depth: int) -> int:
     if kind == 9 or kind == 10:
         if depth > _MAX_DEPTH:
             raise FooterError("it is nested too deeply")
-        kind, size, at = _list_head(data, at)
+        kind, size, at = list_head(data, at)
         for _ in range(size):
             at = _skip_element(data, at, kind, depth + 1)
         return at
@@ -224,9 +244,9 @@ def _skip(data: bytes, at: int, kind: int, depth: int) -> int:
 def _skip_element(data: bytes, at: int, kind: int, depth: int) -> int:
     """Where an element of a list or a map ends; there a truth value takes a byte."""
     if 4 <= kind <= 6:
-        return at + 1 if data[at] < 128 else _varint(data, at)[1]
+        return at + 1 if data[at] < 128 else varint(data, at)[1]
     if kind == 8:
-        size, at = _varint(data, at)
+        size, at = varint(data, at)
         at += size
     elif 1 <= kind <= 3:
         at += 1
@@ -244,7 +264,7 @@ def _skip_element(data: bytes, at: int, kind: int, depth: int) -> int:
 def _skip_map(data: bytes, at: int, depth: int) -> int:
     if depth > _MAX_DEPTH:
         raise FooterError("it is nested too deeply")
-    size, at = _varint(data, at)
+    size, at = varint(data, at)
     if not size:
         return at
     if size > len(data) - at:
@@ -257,19 +277,21 @@ def _skip_map(data: bytes, at: int, depth: int) -> int:
     return at
 
 
-def _list_head(data: bytes, at: int) -> tuple[int, int, int]:
+def list_head(data: bytes, at: int) -> tuple[int, int, int]:
+    """What a list holds, how many of it, and where the first one stands."""
     head = data[at]
     at += 1
     size = head >> 4
     if size == 15:
-        size, at = _varint(data, at)
+        size, at = varint(data, at)
     # Every element takes a byte at least.
     if size > len(data) - at:
         raise IndexError
     return head & 15, size, at
 
 
-def _varint(data: bytes, at: int) -> tuple[int, int]:
+def varint(data: bytes, at: int) -> tuple[int, int]:
+    """A number without a sign, and where it ends."""
     value = shift = 0
     while True:
         byte = data[at]

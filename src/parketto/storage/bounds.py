@@ -8,7 +8,8 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.types as pat
 
-from parketto.storage.footers import ColumnStats, FileInfo, RowGroupInfo
+from parketto.storage.footers import FileInfo
+from parketto.storage.row_groups import ColumnStats, RowGroupInfo
 
 _UNITS = {"milliseconds": "ms", "microseconds": "us", "nanoseconds": "ns"}
 

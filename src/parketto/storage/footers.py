@@ -2,57 +2,33 @@
 
 from __future__ import annotations
 
-import contextlib
 import functools
-import io
 import json
 import posixpath
-import struct
-from collections.abc import Container, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
-from typing import Any, NamedTuple, TypeAlias
+from collections.abc import Container, Mapping, Sequence
+from dataclasses import dataclass
+from typing import NamedTuple, TypeAlias
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 
 from parketto.errors import UnreadableFile
+from parketto.rowgroups.footer import MAGIC
+from parketto.storage.alike import Frame, UnreadRowGroups
 from parketto.storage.clustering import Clustering, recorded
 from parketto.storage.hive import PartitionValues
-from parketto.storage.local import LocalStore
+from parketto.storage.row_groups import UNKNOWN_STATS, ColumnStats, RowGroupInfo, read_row_groups
 from parketto.storage.store import FileEntry, Store
+from parketto.storage.unreadable import naming
 
-# Most footers fit into this many bytes: then one ranged read is all that a remote file costs.
+# Most footers fit into this many bytes: then one ranged read is all that a file costs. Where another one costs
+# little, less will do.
 _TAIL_BYTES = 64 * 1024
+_TAIL_BYTES_AT_HAND = 16 * 1024
 _LAYOUTS_COMPARED = 16
-_TEMPORAL = frozenset({"DATE", "TIME", "TIMESTAMP"})
-_TEXT = frozenset({"STRING", "ENUM", "JSON"})
-#: The older form of LZ4, which Spark writes when asked for "lz4". Arrow reads it, but never writes it.
-HADOOP_LZ4 = "lz4_hadoop"
-# Of the codecs that Arrow reads, that one alone has no name in PyArrow.
-_CODEC_NAMES = {"uncompressed": "none", "unknown": HADOOP_LZ4}
-
-
-class ColumnStats(NamedTuple):
-    """Bounds of a column in a row group or a file. None means that the writer did not say.
-
-    Dates and times are the integers that the file holds (days, or units of the column's type): Python's own
-    types can hold neither nanoseconds nor every year.
-    """
-
-    min: Any
-    max: Any
-    null_count: int | None
-
-
-@dataclass(frozen=True, slots=True)
-class RowGroupInfo:
-    """A row group: its rows, its bytes before compression, the order it declares, its column bounds, its codec."""
-
-    num_rows: int
-    total_byte_size: int
-    sorted_by: tuple[str, ...] = ()
-    columns: Mapping[str, ColumnStats] = field(default_factory=dict)
-    codec: str | None = None
+_FRAMES_COMPARED = 4
+# Of row groups that stay bytes so much is kept; what comes after is read at once, and takes less memory then.
+_MOST_UNREAD = 32 * 1024 * 1024
 
 
 class PhysicalTraits(NamedTuple):
@@ -95,7 +71,7 @@ class FileInfo:
     metadata: Mapping[bytes, bytes] | None = None
     codec: str | None = None
     traits: PhysicalTraits = STANDARD_LAYOUT
-    row_groups: tuple[RowGroupInfo, ...] = ()
+    row_groups: Sequence[RowGroupInfo] = ()
     created_by: str = ""
 
     def __post_init__(self) -> None:
@@ -127,7 +103,7 @@ class FileInfo:
         found, bounded = [], []
         for group in self.row_groups:
             if group.num_rows:
-                found.append(group.columns.get(column, _UNKNOWN))
+                found.append(group.columns.get(column, UNKNOWN_STATS))
                 # A row group of NULLs has no bounds, and does not widen those of its file.
                 if found[-1].null_count != group.num_rows:
                     bounded.append(found[-1])
@@ -138,20 +114,6 @@ class FileInfo:
             max(stats.max for stats in bounded) if known else None,
             None if None in counts else sum(count or 0 for count in counts),
         )
-
-
-_UNKNOWN = ColumnStats(None, None, None)
-
-
-@contextlib.contextmanager
-def naming(path: str) -> Iterator[None]:
-    """Turn what Arrow says about unreadable bytes into an error that names the file."""
-    try:
-        yield
-    except (FileNotFoundError, PermissionError):
-        raise
-    except (pa.ArrowInvalid, pa.ArrowNotImplementedError, OSError, UnicodeEncodeError) as error:
-        raise UnreadableFile(path, error) from error
 
 
 @dataclass(frozen=True)
@@ -197,22 +159,29 @@ class FooterReader:
     def __init__(self, store: Store | None, stats_columns: StatsColumns = ()) -> None:
         self._store, self._stats_columns = store, stats_columns
         self._layouts: list[_Layout] = []
+        self._frames: list[tuple[Frame, FileInfo]] = []
+        self._unread_bytes = 0
         self._schemas: dict[tuple[int, tuple[tuple[bytes, bytes], ...]], tuple[pa.Schema, dict[bytes, bytes]]] = {}
 
     def read(self, entry: FileEntry, partition: PartitionValues = ()) -> FileInfo:
         """Read one footer."""
         assert self._store is not None, "files are opened in a store"
-        with naming(entry.path), _footer_source(self._store, entry) as source:
-            return self.describe(entry, source, partition)
+        with naming(entry.path):
+            tail = _read_tail(self._store, entry)
+            return self._alike(entry, tail, partition) or self.describe(entry, pa.py_buffer(tail), partition)
 
-    def describe(self, entry: FileEntry, source: Any, partition: PartitionValues = ()) -> FileInfo:
-        """What the footer of an open file says."""
+    def describe(self, entry: FileEntry, tail: pa.Buffer, partition: PartitionValues = ()) -> FileInfo:
+        """What a footer says; it stands at the end of the bytes."""
+        source = pa.BufferReader(tail)
         footer = pq.read_metadata(source)
-        _refuse_encrypted(entry, footer, source)
+        # A readable footer may lie over encrypted columns, and asking Arrow about one of those ends the process.
+        # Such a footer is signed: it is longer than what it says.
+        if _footer_bytes(tail) != footer.serialized_size:
+            raise UnreadableFile(entry.path, "its columns are encrypted")
         layout = self._layout(footer)
         schema, metadata = self._schema(layout, footer, source)
-        row_groups = _row_groups(footer, layout)
-        return FileInfo(
+        row_groups = read_row_groups(footer, layout.names, layout.wanted)
+        file = FileInfo(
             path=entry.path,
             size_bytes=entry.size_bytes,
             num_rows=footer.num_rows,
@@ -225,6 +194,11 @@ class FooterReader:
             row_groups=row_groups,
             created_by=footer.created_by or "",
         )
+        # To find out in what others may be like it takes longer than to read it: a few will do.
+        if not layout.wanted and len(self._frames) < _FRAMES_COMPARED:
+            frame = Frame.of(_footer(tail.to_pybytes()), layout.names)
+            self._frames += [] if frame is None else [(frame, file)]
+        return file
 
     def _layout(self, footer: pq.FileMetaData) -> _Layout:
         schema, wanted = footer.schema, self._stats_columns
@@ -239,8 +213,31 @@ class FooterReader:
         self._layouts.append(layout)
         return layout
 
+    def _alike(self, entry: FileEntry, tail: bytes, partition: PartitionValues) -> FileInfo | None:
+        """What a footer says that differs from a known one in its row groups only; None for others."""
+        if not self._frames or self._unread_bytes > _MOST_UNREAD:
+            return None
+        footer = _footer(tail)
+        for frame, known in self._frames:
+            if (parts := frame.parts(footer)) is not None and parts.codec == frame.codec:
+                self._unread_bytes += len(parts.middle)
+                return FileInfo(
+                    path=entry.path,
+                    size_bytes=entry.size_bytes,
+                    num_rows=parts.num_rows,
+                    partition=partition,
+                    fingerprint=entry.fingerprint,
+                    schema=known.schema,
+                    metadata=known.metadata,
+                    codec=known.codec,
+                    traits=known.traits,
+                    row_groups=UnreadRowGroups(entry.path, frame, parts),
+                    created_by=known.created_by,
+                )
+        return None
+
     def _schema(
-        self, layout: _Layout, footer: pq.FileMetaData, source: Any
+        self, layout: _Layout, footer: pq.FileMetaData, source: pa.BufferReader
     ) -> tuple[pa.Schema, dict[bytes, bytes]]:
         metadata = footer.metadata or {}
         key = (id(layout), tuple(metadata.items()))
@@ -253,7 +250,7 @@ class FooterReader:
 
 def describe(file: pa.Buffer) -> FileInfo:
     """What the footer of a file in memory says, the bounds of all columns included."""
-    return FooterReader(None, stats_columns=None).describe(FileEntry("", file.size, ""), pa.BufferReader(file))
+    return FooterReader(None, stats_columns=None).describe(FileEntry("", file.size, ""), file)
 
 
 @dataclass(frozen=True, slots=True)
@@ -275,30 +272,24 @@ class _Layout:
         return cls(schema, _traits(columns), names, wanted, stats_columns)
 
 
-def _footer_source(store: Store, entry: FileEntry) -> Any:
-    return store.open_input(entry.path) if isinstance(store, LocalStore) else _TailFile(store, entry)
+def _read_tail(store: Store, entry: FileEntry) -> bytes:
+    """The end of a file, with the whole footer if there is one."""
+    size = entry.size_bytes
+    tail = store.read_range(
+        entry.path, max(0, size - (_TAIL_BYTES_AT_HAND if store.often_cached else _TAIL_BYTES)), size
+    )
+    needed = _footer_bytes(tail) + 8
+    return store.read_range(entry.path, size - needed, size) if len(tail) < needed <= size else tail
 
 
-def _refuse_encrypted(entry: FileEntry, footer: pq.FileMetaData, source: Any) -> None:
-    """A readable footer may lie over encrypted columns, and asking Arrow about one of those ends the process.
-
-    Such a footer is signed: it is longer than what it says.
-    """
-    source.seek(entry.size_bytes - 8)
-    if struct.unpack("<I", source.read(4))[0] != footer.serialized_size:
-        raise UnreadableFile(entry.path, "its columns are encrypted")
+def _footer_bytes(tail: bytes | pa.Buffer) -> int:
+    """How long the footer is, by what stands at the end of a file."""
+    return int.from_bytes(tail[-8:-4], "little")
 
 
-def _codec(group: pq.RowGroupMetaData) -> str | None:
-    if group.num_columns == 0:
-        return None
-    # Almost always all columns have the same: a few of them tell.
-    last = group.num_columns - 1
-    codecs = [group.column(index).compression for index in {0, last}]
-    if len(set(codecs)) > 1:
-        codecs.append(group.column(last // 2).compression)
-    codec = str(max(codecs, key=codecs.count)).lower()
-    return _CODEC_NAMES.get(codec, codec)
+def _footer(tail: bytes) -> bytes:
+    """The footer out of the end of a file; nothing if there is none."""
+    return tail[-_footer_bytes(tail) - 8 : -8] if tail.endswith(MAGIC) else b""
 
 
 def _traits(columns: Sequence[pq.ColumnSchema]) -> PhysicalTraits:
@@ -332,83 +323,3 @@ def _logical_type(text: str) -> str:
     if parts.get("Type") == "Int" and parts.get("isSigned") and parts.get("bitWidth") in (32, 64):
         return "None"  # as good as none: the physical type says the same
     return " ".join(str(value) for value in parts.values())
-
-
-def _row_groups(footer: pq.FileMetaData, layout: _Layout) -> tuple[RowGroupInfo, ...]:
-    groups = []
-    for number in range(footer.num_row_groups):
-        group = footer.row_group(number)
-        groups.append(
-            RowGroupInfo(
-                num_rows=group.num_rows,
-                total_byte_size=group.total_byte_size,
-                sorted_by=_declared_order(group, layout.names),
-                columns={name: _column_stats(group.column(index)) for name, index in layout.wanted.items()},
-                codec=_codec(group),
-            )
-        )
-    return tuple(groups)
-
-
-def _declared_order(group: pq.RowGroupMetaData, names: Mapping[int, str]) -> tuple[str, ...]:
-    declared = []
-    for column in group.sorting_columns:
-        if column.descending or column.nulls_first or column.column_index not in names:
-            break
-        declared.append(names[column.column_index])
-    return tuple(declared)
-
-
-def _column_stats(column: pq.ColumnChunkMetaData) -> ColumnStats:
-    stats = column.statistics
-    if stats is None:
-        return _UNKNOWN
-    low, high = _bounds(stats) if stats.has_min_max else (None, None)
-    if low != low or high != high:  # some writers take NaN for a bound
-        low = high = None
-    return ColumnStats(low, high, stats.null_count if stats.has_null_count else None)
-
-
-def _bounds(stats: pq.Statistics) -> tuple[Any, Any]:
-    kind = stats.logical_type.type
-    if kind in _TEMPORAL:
-        return stats.min_raw, stats.max_raw
-    if kind in _TEXT:
-        try:
-            return bytes(stats.min_raw).decode(), bytes(stats.max_raw).decode()
-        except UnicodeDecodeError:  # a writer may have cut a bound in the middle of a character
-            return None, None
-    if kind == "FLOAT16":
-        return struct.unpack("<e", stats.min_raw)[0], struct.unpack("<e", stats.max_raw)[0]
-    return stats.min, stats.max
-
-
-class _TailFile(io.RawIOBase):
-    """A remote file of which only the end is fetched, once; anything before it is read when asked for."""
-
-    def __init__(self, store: Store, entry: FileEntry) -> None:
-        self._store, self._path, self._size = store, entry.path, entry.size_bytes
-        self._start = max(0, self._size - _TAIL_BYTES)
-        self._tail = store.read_range(self._path, self._start, self._size)
-        self._position = 0
-
-    def readable(self) -> bool:
-        return True
-
-    def seekable(self) -> bool:
-        return True
-
-    def seek(self, offset: int, whence: int = io.SEEK_SET) -> int:
-        base = {io.SEEK_SET: 0, io.SEEK_CUR: self._position, io.SEEK_END: self._size}[whence]
-        self._position = base + offset
-        return self._position
-
-    def tell(self) -> int:
-        return self._position
-
-    def read(self, size: int = -1) -> bytes:
-        end = self._size if size < 0 else min(self._size, self._position + size)
-        start, self._position = self._position, end
-        if start >= self._start:
-            return self._tail[start - self._start : end - self._start]
-        return self._store.read_range(self._path, start, end)

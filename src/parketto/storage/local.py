@@ -8,7 +8,7 @@ import functools
 import operator
 import os
 import shutil
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Container, Iterable, Iterator, Sequence
 from stat import S_ISDIR
 from typing import IO, Any
 
@@ -85,6 +85,11 @@ class LocalStore(Store):
         with open(path, "rb") as file:
             return file.read()
 
+    def read_range(self, path: str, start: int, end: int) -> bytes:
+        with open(path, "rb", buffering=0) as file:
+            file.seek(start)
+            return file.read(end - start)
+
     def open_input(self, path: str) -> Any:
         return pa.OSFile(path, "rb")
 
@@ -129,13 +134,14 @@ class LocalStore(Store):
     def swap(self, directory: str, twin: str) -> None:
         exchange(directory, twin)
 
-    def identities(self, directory: str) -> dict[str, str]:
+    def identities(self, directory: str, but: Container[str] = ()) -> dict[str, str]:
         while True:
             with contextlib.suppress(FileNotFoundError), os.scandir(directory) as entries:
                 # With size and time, because an inode's number is soon given to the next file.
                 return {
                     entry.name: _local_entry(entry.path, entry.stat(follow_symlinks=False)).fingerprint
                     for entry in entries
+                    if entry.name not in but
                 }
             # A file that was renamed meanwhile may be listed under neither name: look again.
             os.stat(directory)

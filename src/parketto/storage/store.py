@@ -10,7 +10,7 @@ import contextlib
 import datetime as dt
 import glob
 import posixpath
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import IO, Any
 
@@ -180,8 +180,8 @@ class Store:
         """Exchange two folders in one step."""
         raise NotImplementedError
 
-    def identities(self, directory: str) -> dict[str, str]:
-        """What is directly inside a folder, by name, each with what tells it from any other file."""
+    def identities(self, directory: str, but: Container[str] = ()) -> dict[str, str]:
+        """What is directly inside a folder but for some names, each with what tells it from any other file."""
         raise NotImplementedError
 
     def identity(self, directory: str) -> str:

@@ -6,15 +6,19 @@ asked to have it done; so it is told to begin while the rest is still being writ
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import functools
 import io
+import os
 import sys
-from collections.abc import Callable
+import threading
+from collections.abc import Callable, Iterator
 from typing import Any
 
 _SYNC_FILE_RANGE_WRITE = 2
 _WORTH_TELLING = 16 * 1024 * 1024
+_LOOK_EVERY_SECONDS = 0.05
 
 
 class EagerFile(io.BufferedWriter):
@@ -54,6 +58,32 @@ class EagerFile(io.BufferedWriter):
             # Whatever it answers: whoever needs the bytes on the disk waits for them, and hears of errors then.
             send(self.fileno(), self._sent, end - self._sent, _SYNC_FILE_RANGE_WRITE)
         self._sent, self._unsent = end, 0
+
+
+@contextlib.contextmanager
+def sent_while_written(path: str) -> Iterator[None]:
+    """While somebody else writes a local file, send what is there of it to the disk from time to time."""
+    written = threading.Event()
+    sender = threading.Thread(target=_send_until, args=(path, written), name="parketto-send", daemon=True)
+    if _sync_file_range() is None:
+        yield
+        return
+    sender.start()
+    try:
+        yield
+    finally:
+        written.set()
+        sender.join()
+
+
+def _send_until(path: str, written: threading.Event) -> None:
+    send, sent = _sync_file_range(), 0
+    while not written.wait(_LOOK_EVERY_SECONDS):
+        with contextlib.suppress(OSError), open(path, "rb", buffering=0) as file:
+            size = os.fstat(file.fileno()).st_size
+            if send is not None and size - sent >= _WORTH_TELLING:
+                send(file.fileno(), sent, size - sent, _SYNC_FILE_RANGE_WRITE)
+                sent = size
 
 
 @functools.cache
