@@ -278,6 +278,18 @@ class TestListing:
         assert place.state() == before
         assert place.left_behind() == []
 
+    @pytest.mark.parametrize("publish", ["auto", "rename"])
+    def test_a_file_that_is_linked_in_gives_its_rows(self, local: Place, tmp_path: Any, publish: Any) -> None:
+        small_files(local, 3)
+        pq.write_table(pa.table({"x": [99]}), tmp_path / "elsewhere.parquet")
+        os.symlink(tmp_path / "elsewhere.parquet", f"{local.root}/linked.parquet")
+        expected = sorted(local.dataset().read()["x"].to_pylist())
+        Dataset(local.root, engine="pyarrow", publish=publish).compact()
+        assert len(local.files()) == 1
+        assert sorted(local.dataset().read()["x"].to_pylist()) == expected
+        assert (tmp_path / "elsewhere.parquet").exists()
+        assert local.left_behind() == []
+
     def test_dangling_links_and_pipes_are_named(self, local: Place) -> None:
         small_files(local)
         os.symlink(f"{local.root}/nowhere", f"{local.root}/gone.parquet")

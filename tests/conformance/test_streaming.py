@@ -22,10 +22,11 @@ import pytest
 from conftest import Place
 from helpers import oracle
 from helpers.parquet_files import check_chunks, check_pages, read_by_duckdb, read_by_polars
-from parketto import UnreadableFile
+from parketto import Dataset, UnreadableFile
 from parketto.engines.base import Engine
 from parketto.kernels import streaming
 from parketto.rowgroups import read_footer
+from parketto.storage.alike import Frame
 
 ROWS = 5000
 NAN = struct.unpack("<d", struct.pack("<Q", 0x7FF8000000001234))[0]
@@ -388,3 +389,44 @@ def test_only_one_long_stream_at_a_time(
     local.dataset().compact(rewrite="encode")
     assert streamed == [2, 2, 2, 2]
     assert most == (1 if rows_of_a_group == 10 else min(2, streaming_cores()))
+
+
+def small_files(place: Place, count: int = 8) -> list[pa.Table]:
+    tables = [pa.table({"n": range(at, at + 50), "text": [f"{at} {n}" for n in range(50)]}) for at in range(count)]
+    place.write_files({f"{at}.parquet": table for at, table in enumerate(tables)}, row_group_size=10)
+    return tables
+
+
+@pytest.mark.parametrize("on", ["pyarrow", "duckdb"])
+def test_row_groups_of_small_files_are_not_looked_at(
+    local: Place, on: str, streamed: list[int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Files that are alike, and go into one: what their footers say of each column is of no interest."""
+    tables = small_files(local)
+    monkeypatch.setattr(Frame, "footer", lambda *_: pytest.fail("a footer was read to its end"))
+    planned = Dataset(local.root, engine=on).compact(dry_run=True)["planned_rewrites"]
+    assert planned == [{"copied_row_groups": 0, "encoded_row_groups": 40}]
+    Dataset(local.root, engine=on).compact()
+    assert streamed == [8]
+    assert pq.read_table(local.root).sort_by("text") == pa.concat_tables(tables).sort_by("text")
+
+
+def test_a_small_file_whose_row_groups_are_damaged_is_named(local: Place, streamed: list[int]) -> None:
+    """Nobody has looked at them before they are read."""
+    small_files(local)
+    path = f"{local.root}/5.parquet"
+    with open(path, "rb") as file:
+        sound = file.read()
+        row_groups = len(read_footer(file).row_groups)
+    assert row_groups == 5
+    footer = pq.read_metadata(path).serialized_size + 8
+    # A list of column chunks that says it has one more than there are.
+    at = sound.index(bytes([0x19, 2 << 4 | 12, 0x26]), len(sound) - footer)
+    with open(path, "wb") as file:
+        file.write(sound[: at + 1] + bytes([3 << 4 | 12]) + sound[at + 2 :])
+    before = local.state()
+    with pytest.raises(UnreadableFile, match=r"5\.parquet"):
+        Dataset(local.root, engine="pyarrow").compact()
+    assert local.state() == before
+    assert local.left_behind() == []
+    assert streamed == []

@@ -41,7 +41,9 @@ print(json.dumps({"before": before, "peak": peak(), "files": len(dataset.files()
 
 def measure(root: str, operation: str, memory_mb: int, engine: str = "pyarrow") -> dict[str, int]:
     command = [sys.executable, "-c", MEASURE, root, operation, str(memory_mb), engine]
-    result: dict[str, int] = json.loads(subprocess.run(command, check=True, capture_output=True).stdout)
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    result: dict[str, int] = json.loads(done.stdout)
     return result
 
 

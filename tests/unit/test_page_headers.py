@@ -101,6 +101,21 @@ def taken_over(source: io.BytesIO, like: pa.Table) -> bytes:
     return source.getvalue()
 
 
+def test_a_footer_that_was_longer_leaves_a_gap() -> None:
+    """Nothing is cut off of a file that is taken over: what is between its pages and its footer is nobody's."""
+    given = table(200)
+    source = by_polars(given, metadata={"story": "once upon a time " * 2000})
+    before = len(source.getvalue())
+    taken = taken_over(source, given)
+    assert len(taken) == before
+    assert b"once upon a time" not in taken
+    found = pq.ParquetFile(pa.BufferReader(taken))
+    assert found.metadata.metadata is None or b"story" not in found.metadata.metadata
+    assert found.read() == given
+    assert pl.read_parquet(taken).to_arrow().cast(given.schema) == given
+    assert check_pages(taken) > 0
+
+
 @pytest.mark.parametrize("rows", [1, 14, 15, 200, ROWS])
 @pytest.mark.parametrize("writer", ["polars", "arrow"])
 def test_every_page_has_its_rows_and_bounds(rows: int, writer: str) -> None:

@@ -62,7 +62,7 @@ def decode_list(data: bytes, kind: int) -> list[bytes]:
         if size and found_kind != kind:
             raise FooterError("a list holds something else than it should")
         for _ in range(size):
-            end = _skip(data, at, kind, 0)
+            end = skip(data, at, kind, 0)
             if kind == BINARY:
                 at = varint(data, at)[1]
             found.append(data[at:end])
@@ -88,7 +88,7 @@ def find_field(data: bytes, at: int, place: int) -> int:
             field_id = value >> 1 ^ -(value & 1)
         if field_id << 4 | head & 15 == place:
             return at
-        at = _skip(data, at, head & 15, 0)
+        at = skip(data, at, head & 15, 0)
     raise FooterError(f"field {place >> 4} is missing")
 
 
@@ -176,7 +176,7 @@ def _read_struct(data: bytes, at: int, shape: Shape, depth: int, seen: dict[int,
             at += len(seen[place])
         else:
             start = at
-            at = _skip(data, at, kind, depth)
+            at = skip(data, at, kind, depth)
             fields[place] = seen[place] = data[start:at]
 
 
@@ -200,7 +200,7 @@ def _read_shaped(
     return structs, at
 
 
-def _skip(data: bytes, at: int, kind: int, depth: int) -> int:
+def skip(data: bytes, at: int, kind: int, depth: int = 0) -> int:
     """Where a value ends."""
     if kind == 12:
         if depth > _MAX_DEPTH:
@@ -226,7 +226,7 @@ def _skip(data: bytes, at: int, kind: int, depth: int) -> int:
                 if at > len(data):
                     raise IndexError
             elif not 1 <= kind <= 2:
-                at = _skip(data, at, kind, depth + 1)
+                at = skip(data, at, kind, depth + 1)
     if kind == 9 or kind == 10:
         if depth > _MAX_DEPTH:
             raise FooterError("it is nested too deeply")
@@ -253,7 +253,7 @@ def _skip_element(data: bytes, at: int, kind: int, depth: int) -> int:
     elif kind == 7:
         at += 8
     elif 9 <= kind <= 12:
-        return _skip(data, at, kind, depth)
+        return skip(data, at, kind, depth)
     else:
         raise FooterError(f"there is no type {kind}")
     if at > len(data):

@@ -16,13 +16,24 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from parketto.errors import FooterError
-from parketto.rowgroups.compact import I64, LIST, STRUCT, decode, encode, find_field, list_head, varint
+from parketto.rowgroups.compact import I64, LIST, STRUCT, find_field, list_head, skip, varint
 from parketto.rowgroups.footer import MAGIC, ChunkKeys, FileKeys, GroupKeys, MetaKeys
 from parketto.storage.row_groups import RowGroupInfo, read_row_groups
 from parketto.storage.unreadable import naming
 
 _FIELD_AFTER = 1 << 4
 _NUM_ROWS, _ROW_GROUPS = bytes([_FIELD_AFTER | I64]), _FIELD_AFTER | LIST
+
+
+def head_of(footer: bytes) -> bytes:
+    """A footer from its beginning to the end of its schema.
+
+    No schema is the beginning of another one: what begins with the same bytes has the same one.
+    """
+    try:
+        return footer[: skip(footer, find_field(footer, 0, FileKeys.SCHEMA), LIST)]
+    except (FooterError, IndexError):  # whatever it is, nothing else is like it
+        return footer
 
 
 class Frame(NamedTuple):
@@ -34,23 +45,22 @@ class Frame(NamedTuple):
     codec: int
     #: Top-level columns by their positions among the leaves.
     names: Mapping[int, str]
+    #: What the tail says.
+    metadata: Mapping[bytes, bytes] | None
+    created_by: str
 
     @classmethod
-    def of(cls, footer: bytes, names: Mapping[int, str]) -> Frame | None:
+    def of(cls, footer: bytes, names: Mapping[int, str], found: pq.FileMetaData) -> Frame | None:
         """That of a footer, if it is one that others can be like."""
+        head = head_of(footer) + _NUM_ROWS
         try:
-            fields = decode(footer)
-            before = {place: fields[place] for place in (FileKeys.VERSION, FileKeys.SCHEMA)}
-            head = encode(before)[:-1] + _NUM_ROWS
-            if not footer.startswith(head) or FileKeys.ENCRYPTION in fields:
-                return None  # fields in another order, or one that hides others
-            at = varint(footer, len(head))[1] + 1
-            tail = footer[at + len(fields[FileKeys.ROW_GROUPS]) :]
-            frame = cls(head, tail, -1, names)
-            found = frame.parts(footer)
-            return None if found is None else frame._replace(codec=found.codec)
-        except (FooterError, KeyError, IndexError):
+            at = varint(footer, len(head))[1]
+            tail = footer[skip(footer, at + 1, LIST) :]
+            frame = cls(head, tail, -1, names, found.metadata, found.created_by)
+            parts = frame.parts(footer)
+        except (FooterError, IndexError):
             return None
+        return None if parts is None else frame._replace(codec=parts.codec)
 
     def parts(self, footer: bytes) -> Parts | None:
         """What differs in a footer that is like this one; None for others, and where anything is strange."""
@@ -79,8 +89,10 @@ class Frame(NamedTuple):
         """The whole footer again."""
         whole = self.head + middle + self.tail
         found = pq.read_metadata(pa.BufferReader(b"".join((MAGIC, whole, struct.pack("<I", len(whole)), MAGIC))))
-        if found.serialized_size != len(whole):
-            raise pa.ArrowInvalid("the footer is longer than what it says")
+        # If bytes of a row group are damaged, what comes after them may be taken for something else.
+        told = (found.serialized_size, found.metadata, found.created_by)
+        if told != (len(whole), self.metadata, self.created_by):
+            raise pa.ArrowInvalid("its footer is damaged")
         return found
 
 

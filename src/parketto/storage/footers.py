@@ -14,7 +14,7 @@ import pyarrow.parquet as pq
 
 from parketto.errors import UnreadableFile
 from parketto.rowgroups.footer import MAGIC
-from parketto.storage.alike import Frame, UnreadRowGroups
+from parketto.storage.alike import Frame, UnreadRowGroups, head_of
 from parketto.storage.clustering import Clustering, recorded
 from parketto.storage.hive import PartitionValues
 from parketto.storage.row_groups import UNKNOWN_STATS, ColumnStats, RowGroupInfo, read_row_groups
@@ -178,7 +178,8 @@ class FooterReader:
         # Such a footer is signed: it is longer than what it says.
         if _footer_bytes(tail) != footer.serialized_size:
             raise UnreadableFile(entry.path, "its columns are encrypted")
-        layout = self._layout(footer)
+        raw = _footer(tail)
+        layout = self._layout(footer, raw)
         schema, metadata = self._schema(layout, footer, source)
         row_groups = read_row_groups(footer, layout.names, layout.wanted)
         file = FileInfo(
@@ -196,20 +197,20 @@ class FooterReader:
         )
         # To find out in what others may be like it takes longer than to read it: a few will do.
         if not layout.wanted and len(self._frames) < _FRAMES_COMPARED:
-            frame = Frame.of(_footer(tail.to_pybytes()), layout.names)
+            frame = Frame.of(raw, layout.names, footer)
             self._frames += [] if frame is None else [(frame, file)]
         return file
 
-    def _layout(self, footer: pq.FileMetaData) -> _Layout:
-        schema, wanted = footer.schema, self._stats_columns
+    def _layout(self, footer: pq.FileMetaData, raw: bytes) -> _Layout:
+        wanted = self._stats_columns
         # How rows are laid out is of interest together with where it got them: by the bounds of these columns.
         if wanted is not None and (clustering := recorded(footer.metadata)) is not None:
             wanted = _EitherColumns(wanted, clustering.columns)
         # The newest first, and not too many: looking for one must stay cheaper than working it out.
         for known in self._layouts[: -_LAYOUTS_COMPARED - 1 : -1]:
-            if known.schema.equals(schema) and known.stats_columns == wanted:
+            if raw.startswith(known.head) and known.stats_columns == wanted:
                 return known
-        layout = _Layout.of(schema, wanted)
+        layout = _Layout.of(head_of(raw), footer.schema, wanted)
         self._layouts.append(layout)
         return layout
 
@@ -257,7 +258,8 @@ def describe(file: pa.Buffer) -> FileInfo:
 class _Layout:
     """What follows from a file's Parquet schema alone."""
 
-    schema: pq.ParquetSchema
+    #: Footers with that schema begin so. To Arrow schemas are equal even if nested columns have other names.
+    head: bytes
     traits: PhysicalTraits
     #: Positions of top-level columns among the leaves; and those whose bounds are wanted.
     names: Mapping[int, str]
@@ -265,11 +267,11 @@ class _Layout:
     stats_columns: StatsColumns
 
     @classmethod
-    def of(cls, schema: pq.ParquetSchema, stats_columns: StatsColumns) -> _Layout:
+    def of(cls, head: bytes, schema: pq.ParquetSchema, stats_columns: StatsColumns) -> _Layout:
         columns = [schema.column(index) for index in range(len(schema))]
         names = {index: column.name for index, column in enumerate(columns) if column.path == column.name}
         wanted = {name: at for at, name in names.items() if stats_columns is None or name in stats_columns}
-        return cls(schema, _traits(columns), names, wanted, stats_columns)
+        return cls(head, _traits(columns), names, wanted, stats_columns)
 
 
 def _read_tail(store: Store, entry: FileEntry) -> bytes:
@@ -287,9 +289,9 @@ def _footer_bytes(tail: bytes | pa.Buffer) -> int:
     return int.from_bytes(tail[-8:-4], "little")
 
 
-def _footer(tail: bytes) -> bytes:
+def _footer(tail: bytes | pa.Buffer) -> bytes:
     """The footer out of the end of a file; nothing if there is none."""
-    return tail[-_footer_bytes(tail) - 8 : -8] if tail.endswith(MAGIC) else b""
+    return bytes(tail[-_footer_bytes(tail) - 8 : -8]) if bytes(tail[-4:]) == MAGIC else b""
 
 
 def _traits(columns: Sequence[pq.ColumnSchema]) -> PhysicalTraits:

@@ -17,5 +17,5 @@ def naming(path: str) -> Iterator[None]:
         yield
     except (FileNotFoundError, PermissionError):
         raise
-    except (pa.ArrowInvalid, pa.ArrowNotImplementedError, OSError, UnicodeEncodeError) as error:
+    except (pa.ArrowInvalid, pa.ArrowNotImplementedError, OSError, UnicodeError) as error:
         raise UnreadableFile(path, error) from error
