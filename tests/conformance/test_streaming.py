@@ -391,7 +391,7 @@ def test_only_one_long_stream_at_a_time(
     assert most == (1 if rows_of_a_group == 10 else min(2, streaming_cores()))
 
 
-def small_files(place: Place, count: int = 8) -> list[pa.Table]:
+def small_files(place: Place, count: int = 12) -> list[pa.Table]:
     tables = [pa.table({"n": range(at, at + 50), "text": [f"{at} {n}" for n in range(50)]}) for at in range(count)]
     place.write_files({f"{at}.parquet": table for at, table in enumerate(tables)}, row_group_size=10)
     return tables
@@ -405,16 +405,16 @@ def test_row_groups_of_small_files_are_not_looked_at(
     tables = small_files(local)
     monkeypatch.setattr(Frame, "footer", lambda *_: pytest.fail("a footer was read to its end"))
     planned = Dataset(local.root, engine=on).compact(dry_run=True)["planned_rewrites"]
-    assert planned == [{"copied_row_groups": 0, "encoded_row_groups": 40}]
+    assert planned == [{"copied_row_groups": 0, "encoded_row_groups": 60}]
     Dataset(local.root, engine=on).compact()
-    assert streamed == [8]
+    assert streamed == [12]
     assert pq.read_table(local.root).sort_by("text") == pa.concat_tables(tables).sort_by("text")
 
 
 def test_a_small_file_whose_row_groups_are_damaged_is_named(local: Place, streamed: list[int]) -> None:
     """Nobody has looked at them before they are read."""
     small_files(local)
-    path = f"{local.root}/5.parquet"
+    path = f"{local.root}/9.parquet"
     with open(path, "rb") as file:
         sound = file.read()
         row_groups = len(read_footer(file).row_groups)
@@ -425,7 +425,7 @@ def test_a_small_file_whose_row_groups_are_damaged_is_named(local: Place, stream
     with open(path, "wb") as file:
         file.write(sound[: at + 1] + bytes([3 << 4 | 12]) + sound[at + 2 :])
     before = local.state()
-    with pytest.raises(UnreadableFile, match=r"5\.parquet"):
+    with pytest.raises(UnreadableFile, match=r"9\.parquet"):
         Dataset(local.root, engine="pyarrow").compact()
     assert local.state() == before
     assert local.left_behind() == []

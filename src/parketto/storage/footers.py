@@ -26,7 +26,9 @@ from parketto.storage.unreadable import naming
 _TAIL_BYTES = 64 * 1024
 _TAIL_BYTES_AT_HAND = 16 * 1024
 _LAYOUTS_COMPARED = 16
-_FRAMES_COMPARED = 4
+# To find out in what others may be like a footer takes several times as long as to read it. So it is done with a
+# few of them, once there are many: after so many that had to be read as a whole.
+_FRAMED_READS = frozenset({8, 32, 128, 512})
 # Of row groups that stay bytes so much is kept; what comes after is read at once, and takes less memory then.
 _MOST_UNREAD = 32 * 1024 * 1024
 
@@ -160,7 +162,7 @@ class FooterReader:
         self._store, self._stats_columns = store, stats_columns
         self._layouts: list[_Layout] = []
         self._frames: list[tuple[Frame, FileInfo]] = []
-        self._unread_bytes = 0
+        self._whole_reads = self._unread_bytes = 0
         self._schemas: dict[tuple[int, tuple[tuple[bytes, bytes], ...]], tuple[pa.Schema, dict[bytes, bytes]]] = {}
 
     def read(self, entry: FileEntry, partition: PartitionValues = ()) -> FileInfo:
@@ -195,8 +197,8 @@ class FooterReader:
             row_groups=row_groups,
             created_by=footer.created_by or "",
         )
-        # To find out in what others may be like it takes longer than to read it: a few will do.
-        if not layout.wanted and len(self._frames) < _FRAMES_COMPARED:
+        self._whole_reads += 1
+        if self._whole_reads in _FRAMED_READS and not layout.wanted:
             frame = Frame.of(raw, layout.names, footer)
             self._frames += [] if frame is None else [(frame, file)]
         return file
