@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from typing import Literal, TypedDict
 
 from parketto.plan.clustering import file_reads
+from parketto.plan.copying import filled
 from parketto.plan.rewrite import FileGroup, RewritePlan, prevailing_codec
 from parketto.plan.skipping import ColumnReads
 from parketto.storage.footers import FileInfo
@@ -13,7 +14,10 @@ from parketto.storage.row_groups import HADOOP_LZ4
 
 
 class PlannedRewrite(TypedDict):
-    """How the row groups of a group of files come into the new files. Those without rows do not count."""
+    """How the row groups of a group of files come into the new files.
+
+    Those without rows do not count, unless they are in a small file that has some: nobody looks at each of those.
+    """
 
     copied_row_groups: int
     encoded_row_groups: int
@@ -126,8 +130,8 @@ def maintenance_stats(
 
 def _planned_rewrite(group: FileGroup) -> PlannedRewrite:
     copied = sum(map(sum, group.copies))
-    filled = sum(len(file.row_groups) for file in group if file.num_rows)
-    return PlannedRewrite(copied_row_groups=copied, encoded_row_groups=filled - copied)
+    found = sum(len(filled(file)) for file in group)
+    return PlannedRewrite(copied_row_groups=copied, encoded_row_groups=found - copied)
 
 
 def _expected_reads(

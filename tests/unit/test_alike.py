@@ -6,6 +6,7 @@ import faulthandler
 import os
 import pickle
 import random
+import struct
 from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
@@ -20,6 +21,9 @@ import pytest
 from fsspec.implementations.local import LocalFileSystem
 
 from parketto.errors import UnreadableFile
+from parketto.rowgroups import read_footer
+from parketto.rowgroups.compact import encode
+from parketto.rowgroups.footer import FileKeys
 from parketto.storage import footers
 from parketto.storage.alike import Frame, UnreadRowGroups
 from parketto.storage.footers import FileInfo, FooterReader
@@ -112,14 +116,13 @@ def test_row_groups_travel_unread(tmp_path: Path, store: LocalStore, monkeypatch
     assert travelled[2].row_groups[:1] == files[2].row_groups[:1]
 
 
-def test_files_that_differ_in_more_are_read_as_a_whole(tmp_path: Path, store: LocalStore) -> None:
+def test_files_that_differ_are_told_apart(tmp_path: Path, store: LocalStore) -> None:
     first, other = tmp_path / "first.parquet", tmp_path / "other.parquet"
     by_arrow(rows(150), first)
     base = rows(150, seed=1)
     variants: dict[str, tuple[pa.Table, dict[str, Any]]] = {
         "notes": (base.replace_schema_metadata({"by": "me"}), {}),
         "codec": (base, {"compression": "zstd"}),
-        "codec of some columns": (base, {"compression": {"id": "zstd", "word": "snappy"}}),
         "types": (base.set_column(0, "id", base["id"].cast("float64")), {}),
         "names": (base.rename_columns(["id", "term", "list"]), {}),
         "NULLs": (base.cast(pa.schema([base.schema.field(0).with_nullable(False), *list(base.schema)[1:]])), {}),
@@ -131,6 +134,44 @@ def test_files_that_differ_in_more_are_read_as_a_whole(tmp_path: Path, store: Lo
         reader = knowing(store, first)
         assert reader.read(entry(other)) == alone(store, other), name
         assert isinstance(reader.read(entry(first)).row_groups, UnreadRowGroups), name
+
+
+def test_a_footer_without_an_end_of_its_own_is_like_no_other(tmp_path: Path, store: LocalStore) -> None:
+    """Writers need not say who they are. Then nothing follows the row groups, and every footer ends like that."""
+    first, other = tmp_path / "first.parquet", tmp_path / "other.parquet"
+    by_arrow(rows(150), first)
+    by_arrow(rows(150, seed=1).replace_schema_metadata({"owner": "me"}), other)
+    with first.open("r+b") as file:
+        found = read_footer(file)
+        said = (FileKeys.KEY_VALUES, FileKeys.CREATED_BY, FileKeys.COLUMN_ORDERS)
+        bare = encode({place: value for place, value in found.fields.items() if place not in said})
+        file.truncate(found.data_end)
+        file.seek(found.data_end)
+        file.write(bare + struct.pack("<I", len(bare)) + b"PAR1")
+    reader = knowing(store, first)
+    told = reader.read(entry(other))
+
+    assert told == alone(store, other)
+    assert told.metadata is not None
+    assert told.metadata[b"owner"] == b"me"
+
+
+def test_the_codec_is_that_of_the_file(tmp_path: Path, store: LocalStore) -> None:
+    """Not that of the file that it is like; and where columns have several, the one that most have."""
+    first, mixed, other = (tmp_path / f"{name}.parquet" for name in ("first", "mixed", "other"))
+    by_arrow(rows(150), first)
+    by_arrow(rows(150, seed=1), mixed, compression={"id": "zstd", "word": "gzip", "list.list.element": "gzip"})
+    by_arrow(rows(150, seed=2), other, compression="zstd")
+    assert knowing(store, first).read(entry(other)).codec == "zstd"
+    reader = knowing(store, mixed)
+    assert [reader.read(entry(path)).codec for path in (mixed, other, first)] == ["gzip", "zstd", "snappy"]
+
+
+def test_a_footer_longer_than_its_file_is_named(tmp_path: Path, store: LocalStore) -> None:
+    path = tmp_path / "cut.parquet"
+    path.write_bytes(b"PAR1" + bytes(70_000) + struct.pack("<I", 99_999) + b"PAR1")
+    with pytest.raises(UnreadableFile, match=r"cut\.parquet.*100007 bytes.*70012"):
+        FooterReader(store).read(entry(path))
 
 
 def test_nothing_is_taken_from_others_where_bounds_are_wanted(tmp_path: Path, store: LocalStore) -> None:

@@ -112,8 +112,9 @@ class Applier:
             # Somebody made a folder in it, or the filesystem cannot do it: the single steps are as good.
             logger.debug("%s is not swapped: %s", live, error)
             return set()
-        # Unless somebody has made a file of the same name just now: then it is looked at singly.
-        return self._carry_over(directory) - set(self._store.list_names(live))
+        retired = self._carry_over(directory)
+        # Where somebody has made a file of the same name just now, it is looked at singly.
+        return retired.difference(self._store.list_names(live))
 
     def _is_swapped(self, directory: str) -> bool:
         """Whether the old directory stands where its twin was."""
@@ -124,7 +125,7 @@ class Applier:
         return self._store.is_dir(twin) and self._store.identity(twin) == swap.identity
 
     def _carry_over(self, directory: str) -> set[str]:
-        """Do so after a swap; the names of the files that lie parked as they should."""
+        """Carry over what strangers did just before a swap; the names of the files that lie parked as planned."""
         swap, live = self._swaps[directory], self._live(directory)
         if not self._store.is_dir(live):
             return set()

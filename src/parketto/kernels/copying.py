@@ -21,11 +21,10 @@ from parketto.plan.rewrite import FileGroup
 from parketto.rowgroups import Footer, RowGroup, read_footer
 from parketto.rowgroups.footer import MetaKeys
 from parketto.storage.footers import FileInfo
+from parketto.storage.row_groups import CODECS
 
 # Larger row groups serve no reader better, and of several one is encoded while rows for the next are read.
 _ENCODED_ROWS = 256 * 1024
-# The numbers of codecs. The older form of lz4 has another one, and is not what "lz4" asks for.
-_CODECS = {"none": 0, "snappy": 1, "gzip": 2, "brotli": 4, "zstd": 6, "lz4": 7}
 
 
 def copier(
@@ -55,7 +54,7 @@ def copier(
 
 def has_codec(group: RowGroup, codec: str) -> bool:
     """Whether all columns of a row group have a codec."""
-    return all(column.codec == _CODECS.get(codec) for column in group.columns)
+    return all(column.codec == CODECS.get(codec) for column in group.columns)
 
 
 def small_categories(schema: pa.Schema) -> frozenset[str]:
@@ -79,7 +78,7 @@ def can_be_read_back(group: RowGroup, footer: Footer, small: Collection[str]) ->
 def codec_of(group: RowGroup, positions: Collection[int]) -> str | None:
     """The codec that some columns of a row group have, if it is one for all of them, and can be written."""
     found = {column.codec for position, column in enumerate(group.columns) if position in positions}
-    return next((name for name, number in _CODECS.items() if found == {number}), None)
+    return next((name for name, number in CODECS.items() if found == {number}), None)
 
 
 def copy_files(group: FileGroup, output: Output, worker: Worker) -> tuple[StagedFile, ...]:

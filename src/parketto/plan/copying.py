@@ -29,8 +29,8 @@ Copies: TypeAlias = tuple[tuple[bool, ...], ...]
 _WORTH_ROWS = 32 * 1024
 # Long values make a chunk large with fewer rows. One that fills a page of the usual size is no small one.
 _WORTH_CHUNK_BYTES = 1024 * 1024
-# Values that are compressed to less than that of their size are taken for fewer: who has few rows of such values
-# in a small file has nothing to lose.
+# So many times larger at most are values taken to be than their bytes in a small file. If they are larger still,
+# row groups may be encoded that were worth copying; small files have nothing to lose by that.
 _MOST_COMPRESSED = 16
 
 # The number of a file, and of a row group in it.
@@ -64,6 +64,13 @@ def is_small(file: FileInfo) -> bool:
     return file.num_rows < _WORTH_ROWS and file.size_bytes * _MOST_COMPRESSED < _WORTH_CHUNK_BYTES * columns
 
 
+def filled(file: FileInfo) -> list[int]:
+    """The numbers of the row groups that have rows; in a small file that has rows they all count."""
+    if is_small(file):
+        return list(range(len(file.row_groups) if file.num_rows else 0))
+    return [number for number, group in enumerate(file.row_groups) if group.num_rows]
+
+
 def copies(
     files: Sequence[FileInfo], rewrite: Rewrite, codec: str | None = None, *, keeps_row_groups: bool = False
 ) -> Copies:
@@ -75,36 +82,30 @@ def copies(
         codec: The codec that row groups must have; None leaves each its own.
         keeps_row_groups: Whether row groups are what they should be, however small.
     """
-    places = [(at, number) for at, file in enumerate(files) for number in range(len(file.row_groups))]
+    if rewrite == "encode":
+        return tuple((False,) * len(file.row_groups) for file in files)
+
+    def group_at(place: _Place) -> RowGroupInfo:
+        return files[place[0]].row_groups[place[1]]
 
     def is_possible(place: _Place) -> bool:
-        return codec is None or files[place[0]].row_groups[place[1]].codec == codec
+        return group_at(place).num_rows > 0 and (codec is None or group_at(place).codec == codec)
 
-    if rewrite == "encode":
-        chosen = set[_Place]()
-    elif rewrite == "auto" and not keeps_row_groups:
-        large = [not is_small(file) for file in files]
-        filled = [
-            (at, number)
-            for at, number in places
-            if (files[at].row_groups[number].num_rows if large[at] else files[at].num_rows)
-        ]
+    if rewrite == "auto" and not keeps_row_groups:
+        places = [(at, number) for at, file in enumerate(files) for number in filled(file)]
         good = {
             (at, number)
-            for at, number in filled
-            if large[at]
+            for at, number in places
+            if not is_small(files[at])
             and is_possible((at, number))
-            and is_worth_copying(files[at].row_groups[number], len(files[at].traits.leaves))
+            and is_worth_copying(group_at((at, number)), len(files[at].traits.leaves))
         }
-        chosen = good | {place for place in _lonely(filled, good) if is_possible(place)}
+        chosen = good | {place for place in _lonely(places, good) if is_possible(place)}
     else:
+        places = [(at, number) for at, file in enumerate(files) for number in range(len(file.row_groups))]
         chosen = {place for place in places if is_possible(place)}
     return tuple(
-        tuple(
-            (at, number) in chosen and file.row_groups[number].num_rows > 0
-            for number in range(len(file.row_groups))
-        )
-        for at, file in enumerate(files)
+        tuple((at, number) in chosen for number in range(len(file.row_groups))) for at, file in enumerate(files)
     )
 
 

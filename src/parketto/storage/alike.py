@@ -18,7 +18,7 @@ import pyarrow.parquet as pq
 from parketto.errors import FooterError
 from parketto.rowgroups.compact import I64, LIST, STRUCT, find_field, list_head, skip, varint
 from parketto.rowgroups.footer import MAGIC, ChunkKeys, FileKeys, GroupKeys, MetaKeys
-from parketto.storage.row_groups import RowGroupInfo, read_row_groups
+from parketto.storage.row_groups import CODECS_BY_NUMBER, RowGroupInfo, read_row_groups
 from parketto.storage.unreadable import naming
 
 _FIELD_AFTER = 1 << 4
@@ -37,12 +37,14 @@ def head_of(footer: bytes) -> bytes:
 
 
 class Frame(NamedTuple):
-    """What footers have in common: all before the number of rows, and all after the row groups."""
+    """What footers have in common: all before the number of rows, and all after the row groups.
+
+    What ends with the same tail has nothing between its row groups and that: a tail begins with the number of its
+    first field, which is counted from that of the row groups.
+    """
 
     head: bytes
     tail: bytes
-    #: The codec of the first column chunk, as footers say it.
-    codec: int
     #: Top-level columns by their positions among the leaves.
     names: Mapping[int, str]
     #: What the tail says.
@@ -50,17 +52,19 @@ class Frame(NamedTuple):
     created_by: str
 
     @classmethod
-    def of(cls, footer: bytes, names: Mapping[int, str], found: pq.FileMetaData) -> Frame | None:
-        """That of a footer, if it is one that others can be like."""
+    def of(
+        cls, footer: bytes, found: pq.FileMetaData, names: Mapping[int, str], codec: str | None
+    ) -> Frame | None:
+        """That of a footer, if it is one that others can be like: its first column has the codec of the others."""
         head = head_of(footer) + _NUM_ROWS
         try:
-            at = varint(footer, len(head))[1]
-            tail = footer[skip(footer, at + 1, LIST) :]
-            frame = cls(head, tail, -1, names, found.metadata, found.created_by)
-            parts = frame.parts(footer)
+            tail = footer[skip(footer, varint(footer, len(head))[1] + 1, LIST) :]
         except (FooterError, IndexError):
             return None
-        return None if parts is None else frame._replace(codec=parts.codec)
+        frame = cls(head, tail, names, found.metadata, found.created_by)
+        parts = frame.parts(footer)
+        # A tail without any field is the end of every footer.
+        return frame if len(tail) > 1 and parts is not None and parts.codec == codec else None
 
     def parts(self, footer: bytes) -> Parts | None:
         """What differs in a footer that is like this one; None for others, and where anything is strange."""
@@ -81,9 +85,9 @@ class Frame(NamedTuple):
                 return None
             described = find_field(footer, at, ChunkKeys.META_DATA)
             codec = varint(footer, find_field(footer, described, MetaKeys.CODEC))[0]
-        except (FooterError, IndexError):
+            return Parts(num_rows >> 1, count, CODECS_BY_NUMBER[codec >> 1], footer[start:end])
+        except (FooterError, IndexError, KeyError):
             return None
-        return Parts(num_rows >> 1, count, codec, footer[start:end])
 
     def footer(self, middle: bytes) -> pq.FileMetaData:
         """The whole footer again."""
@@ -101,7 +105,8 @@ class Parts(NamedTuple):
 
     num_rows: int
     num_row_groups: int
-    codec: int
+    #: The codec of the first column chunk.
+    codec: str
     #: From the number of rows to the end of the row groups.
     middle: bytes
 

@@ -29,6 +29,7 @@ _LAYOUTS_COMPARED = 16
 # To find out in what others may be like a footer takes several times as long as to read it. So it is done with a
 # few of them, once there are many: after so many that had to be read as a whole.
 _FRAMED_READS = frozenset({8, 32, 128, 512})
+_LONGEST_FRAMED = 32 * 1024
 # Of row groups that stay bytes so much is kept; what comes after is read at once, and takes less memory then.
 _MOST_UNREAD = 32 * 1024 * 1024
 
@@ -198,8 +199,8 @@ class FooterReader:
             created_by=footer.created_by or "",
         )
         self._whole_reads += 1
-        if self._whole_reads in _FRAMED_READS and not layout.wanted:
-            frame = Frame.of(raw, layout.names, footer)
+        if self._whole_reads in _FRAMED_READS and not layout.wanted and len(raw) <= _LONGEST_FRAMED:
+            frame = Frame.of(raw, footer, layout.names, file.codec)
             self._frames += [] if frame is None else [(frame, file)]
         return file
 
@@ -222,7 +223,7 @@ class FooterReader:
             return None
         footer = _footer(tail)
         for frame, known in self._frames:
-            if (parts := frame.parts(footer)) is not None and parts.codec == frame.codec:
+            if (parts := frame.parts(footer)) is not None:
                 self._unread_bytes += len(parts.middle)
                 return FileInfo(
                     path=entry.path,
@@ -232,7 +233,7 @@ class FooterReader:
                     fingerprint=entry.fingerprint,
                     schema=known.schema,
                     metadata=known.metadata,
-                    codec=known.codec,
+                    codec=parts.codec,
                     traits=known.traits,
                     row_groups=UnreadRowGroups(entry.path, frame, parts),
                     created_by=known.created_by,
@@ -283,6 +284,8 @@ def _read_tail(store: Store, entry: FileEntry) -> bytes:
         entry.path, max(0, size - (_TAIL_BYTES_AT_HAND if store.often_cached else _TAIL_BYTES)), size
     )
     needed = _footer_bytes(tail) + 8
+    if needed > size and tail.endswith(MAGIC):
+        raise pa.ArrowInvalid(f"its footer should have {needed} bytes, and the file has {size}")
     return store.read_range(entry.path, size - needed, size) if len(tail) < needed <= size else tail
 
 

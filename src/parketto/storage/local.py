@@ -86,7 +86,7 @@ class LocalStore(Store):
             return file.read()
 
     def read_range(self, path: str, start: int, end: int) -> bytes:
-        with open(path, "rb", buffering=0) as file:
+        with open(path, "rb") as file:
             file.seek(start)
             return file.read(end - start)
 

@@ -13,6 +13,9 @@ _TEMPORAL = frozenset({"DATE", "TIME", "TIMESTAMP"})
 _TEXT = frozenset({"STRING", "ENUM", "JSON"})
 #: The older form of LZ4, which Spark writes when asked for "lz4". Arrow reads it, but never writes it.
 HADOOP_LZ4 = "lz4_hadoop"
+#: The codecs that can be written, by the numbers that footers have for them.
+CODECS = {"none": 0, "snappy": 1, "gzip": 2, "brotli": 4, "zstd": 6, "lz4": 7}
+CODECS_BY_NUMBER = {5: HADOOP_LZ4, **{number: name for name, number in CODECS.items()}}
 # Of the codecs that Arrow reads, that one alone has no name in PyArrow.
 _CODEC_NAMES = {"uncompressed": "none", "unknown": HADOOP_LZ4}
 

@@ -63,25 +63,27 @@ class EagerFile(io.BufferedWriter):
 @contextlib.contextmanager
 def sent_while_written(path: str) -> Iterator[None]:
     """While somebody else writes a local file, send what is there of it to the disk from time to time."""
-    written = threading.Event()
-    sender = threading.Thread(target=_send_until, args=(path, written), name="parketto-send", daemon=True)
-    if _sync_file_range() is None:
+    written, send = threading.Event(), _sync_file_range()
+    if send is None:
         yield
         return
-    sender.start()
+    sender = threading.Thread(target=_send_until, args=(written, send, path), name="parketto-send", daemon=True)
     try:
+        with contextlib.suppress(RuntimeError):  # no more threads: then it is sent in the end
+            sender.start()
         yield
     finally:
         written.set()
-        sender.join()
+        if sender.ident is not None:
+            sender.join()
 
 
-def _send_until(path: str, written: threading.Event) -> None:
-    send, sent = _sync_file_range(), 0
+def _send_until(written: threading.Event, send: Callable[..., int], path: str) -> None:
+    sent = 0
     while not written.wait(_LOOK_EVERY_SECONDS):
         with contextlib.suppress(OSError), open(path, "rb", buffering=0) as file:
             size = os.fstat(file.fileno()).st_size
-            if send is not None and size - sent >= _WORTH_TELLING:
+            if size - sent >= _WORTH_TELLING:
                 send(file.fileno(), sent, size - sent, _SYNC_FILE_RANGE_WRITE)
                 sent = size
 
