@@ -604,3 +604,13 @@ def test_files_without_rows_are_cleared_away_at_once(memory: Place) -> None:
     dataset.optimize(["a", "b"], target_rows_per_file=1)
     assert sorted(file.num_rows for file in dataset.files()) == [0, 1, 1, 1]
     assert dataset.optimize(["a", "b"], target_rows_per_file=1)["compacted_file_count"] == 0
+
+
+def test_files_without_rows_go_along_with_small_ones(place: Place, engine: Engine) -> None:
+    """Rows that are all equal cannot be laid out better, and are only put together. Done twice is done once."""
+    rows = pa.table({"a": [b""], "b": [b""]})
+    place.write_files({f"{n}.parquet": rows.slice(0, n // 2) for n in range(4)})
+    dataset = place.dataset(engine=engine)
+    assert dataset.optimize(["a", "b"])["after_file_count"] == 1
+    assert dataset.optimize(["a", "b"])["compacted_file_count"] == 0
+    assert dataset.read().num_rows == 2

@@ -220,7 +220,7 @@ def _off_the_curve(
     # Small ones that are not worth more than that are at least put together, among themselves.
     left = [file for file in cell if file.path in again - chosen and _is_small(file, thresholds)]
     if len(left) > 1:
-        groups.append(left)
+        groups.append(left if chosen else [*left, *rowless])
     return groups, None if groups else reason
 
 

@@ -225,7 +225,8 @@ class FooterReader:
             return None
         footer = _footer(tail)
         for frame, known in self._frames:
-            if (parts := frame.parts(footer)) is not None:
+            # With another codec it may be one of several; then a look at other columns tells what it counts for.
+            if (parts := frame.parts(footer)) is not None and parts.codec == known.codec:
                 self._unread_bytes += len(parts.middle)
                 return FileInfo(
                     path=entry.path,
