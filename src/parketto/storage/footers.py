@@ -30,8 +30,6 @@ _LAYOUTS_COMPARED = 16
 # few of them, once there are many: after so many that had to be read as a whole.
 _FRAMED_READS = frozenset({8, 32, 128, 512})
 _LONGEST_FRAMED = 32 * 1024
-# Row groups of larger files are likely to be asked for.
-_SMALL_FILE = 1024 * 1024
 # Of row groups that stay bytes so much is kept; what comes after is read at once, and takes less memory then.
 _MOST_UNREAD = 32 * 1024 * 1024
 
@@ -221,7 +219,7 @@ class FooterReader:
 
     def _alike(self, entry: FileEntry, tail: bytes, partition: PartitionValues) -> FileInfo | None:
         """What a footer says that differs from a known one in its row groups only; None for others."""
-        if not self._frames or entry.size_bytes > _SMALL_FILE or self._unread_bytes > _MOST_UNREAD:
+        if not self._frames or self._unread_bytes > _MOST_UNREAD:
             return None
         footer = _footer(tail)
         for frame, known in self._frames:
