@@ -206,6 +206,9 @@ class FileCounts:
     replaced: int
     homes: int
 
+    def __add__(self, other: FileCounts) -> FileCounts:
+        return FileCounts(self.matched + other.matched, self.replaced + other.replaced, self.homes + other.homes)
+
     def stay(self, target: MergeTarget, file: FileInfo) -> int:
         """How many rows of the file stay."""
         return self.homes + (0 if target.rules.removes_missing else file.num_rows - self.matched)

@@ -159,8 +159,11 @@ def check_nulls(
             )
 
 
-def distinct(rows: pa.Table, rules: MergeRules) -> pa.Table:
-    """The rows with every key once: it must be so, or the last one is taken, or the highest one."""
+def distinct(rows: pa.Table, rules: MergeRules, *, complete: bool = True) -> pa.Table:
+    """The rows with every key once: it must be so, or the last one is taken, or the highest one.
+
+    Without `complete` these are not all rows of the source, and so not all of its duplicates.
+    """
     if have_different_values(rows, rules.keys[0]):
         return rows
     codes = KeyIndex(rows, rules.keys).codes
@@ -170,7 +173,7 @@ def distinct(rows: pa.Table, rules: MergeRules) -> pa.Table:
     if not rules.deduplicates:
         example = int(np.flatnonzero(codes == np.argmax(counts > 1))[0])
         key = {name: rows.column(name)[example].as_py() for name in rules.keys}
-        raise duplicate_keys(rules.strategy, rules.keys, key, int((counts > 1).sum()))
+        raise duplicate_keys(rules.strategy, rules.keys, key, int((counts > 1).sum()), complete=complete)
     # Stable: rows that are equal in every respect stay in the order of the source, and the last one wins.
     order = _ascending(rows, rules.order_by) if rules.order_by else np.arange(rows.num_rows)
     by_key = order[np.argsort(codes[order], kind="stable")]

@@ -17,11 +17,14 @@ from parketto.kernels.rows import common_schema
 from parketto.kernels.write import Output, Written
 from parketto.kernels.writer import FileFormat
 from parketto.plan.form import Form, form_of
+from parketto.plan.limits import DEFAULT_TARGET_MB, MEGABYTE
 from parketto.plan.merge import Change, MergeRules, null_keys, unfilled
 from parketto.rowgroups.area import without_area
 from parketto.storage.clustering import without_record
 from parketto.storage.footers import FileInfo
 
+# Files of rows that are new are as large as a compaction would make them.
+_TARGET_BYTES = DEFAULT_TARGET_MB * MEGABYTE
 #: A folder that no row belongs to.
 NOWHERE = "\0"
 
@@ -114,7 +117,7 @@ class MergeTarget:
         rows = prepared_schema(self.schema, self.form)
         if not self.files:
             file_format = FileFormat(self.schema, self.compression)
-            return Output(self.root, file_format, rows, self.form.partition_by)
+            return Output(self.root, file_format, rows, self.form.partition_by, roll_bytes=_TARGET_BYTES)
         first = self.files[0]
         assert first.schema is not None, "files of a target come from a snapshot"
         file_format = FileFormat(
@@ -125,7 +128,15 @@ class MergeTarget:
             readable_as=first.schema,
         )
         folders = folder_names(self.files, self.form, self.root) if self.form.partition_by else {}
-        return Output(self.root, file_format, rows, self.form.partition_by, prefix="merge", folders=folders)
+        return Output(
+            self.root,
+            file_format,
+            rows,
+            self.form.partition_by,
+            roll_bytes=_TARGET_BYTES,
+            prefix="merge",
+            folders=folders,
+        )
 
     def refuse_null_keys(self) -> None:
         """NULLs among the keys, as far as footers and paths tell; the rest is seen when keys are read."""

@@ -244,13 +244,14 @@ def null_keys(column: str, where: str) -> InvalidArgument:
 
 
 def duplicate_keys(
-    strategy: str, keys: Sequence[str], example: Mapping[str, object], count: int
+    strategy: str, keys: Sequence[str], example: Mapping[str, object], count: int, *, complete: bool = True
 ) -> InvalidArgument:
-    """The error about keys that the source has more than once."""
+    """The error about keys that the source has more than once; without `complete` there may be further ones."""
+    least = "" if complete else "at least "
     return InvalidArgument(
-        f"the source has {count} key(s) of {quoted(keys)} more than once, such as {dict(example)}: {strategy!r} "
-        "cannot tell which row counts. Use strategy='deduplicate', or make the keys unique first; nothing was "
-        "changed"
+        f"the source has {least}{count} key(s) of {quoted(keys)} more than once, such as {dict(example)}: "
+        f"{strategy!r} cannot tell which row counts. Use strategy='deduplicate', or make the keys unique first; "
+        "nothing was changed"
     )
 
 

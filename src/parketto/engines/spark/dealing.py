@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 
 from parketto.engines.spark.frames import RESULT_SCHEMA, positions_frame
+from parketto.engines.spark.packets import packets, unpacked
 from parketto.engines.spark.shipping import Shipped, ship, unship
 from parketto.engines.spark.tasks import StageProgress, collect, raising_typed, task_attempt
 from parketto.kernels.partitions import pieces_by_folder
@@ -27,7 +28,6 @@ from parketto.storage.store import Store
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-_PACKET_BYTES = 2 * 1024 * 1024
 _PACKET_SCHEMA = "folder string, place long, packet binary"
 
 
@@ -71,20 +71,9 @@ class _Deal:
                 place = position << 40
                 for run in runs(file.read(worker), worker.run_bytes):
                     for folder, piece in pieces_by_folder(run, self.partition_by):
-                        for packet in _packets(piece):
+                        for packet in packets(piece):
                             yield pa.record_batch({"folder": [folder], "place": [place], "packet": [packet]})
                             place += 1
-
-
-def _packets(piece: pa.Table) -> Iterator[bytes]:
-    count = max(1, -(-piece.nbytes // _PACKET_BYTES))
-    step = max(1, -(-piece.num_rows // count))
-    options = pa.ipc.IpcWriteOptions(compression="lz4")
-    for start in range(0, piece.num_rows, step):
-        sink = pa.BufferOutputStream()
-        with pa.ipc.new_stream(sink, piece.schema, options=options) as writer:
-            writer.write_table(piece.slice(start, step).combine_chunks())
-        yield sink.getvalue().to_pybytes()
 
 
 @dataclass(frozen=True)
@@ -105,6 +94,6 @@ class _WriteDealt:
         )
         with raising_typed(), Worker(self.store, staging, self.memory) as worker:
             for folder, found in groupby(packets, key=lambda item: item[0]):
-                rows = chain.from_iterable(pa.ipc.open_stream(packet.as_buffer()) for _, packet in found)
+                rows = unpacked(packet for _, packet in found)
                 written = write_folder(rows, self.output, folder, worker)
                 yield pa.record_batch({"result": [ship(written)]})

@@ -6,6 +6,7 @@ import re
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 import pyarrow as pa
@@ -20,6 +21,7 @@ from parketto.engines.spark.frames import (
     SpoolRows,
     WriteRows,
     count_frame,
+    described,
     spool,
     write_frame,
 )
@@ -30,6 +32,7 @@ from parketto.engines.spark.shipping import Shipped
 from parketto.engines.spark.tasks import collect, parallelism, run_tasks, stage_progress
 from parketto.errors import InvalidArgument, TransformFailed, quoted
 from parketto.kernels.clustering import buckets_of
+from parketto.kernels.key_join import WriteAdditions
 from parketto.kernels.merge_target import MergeOutcome, MergeTarget
 from parketto.kernels.rewrite import RewriteGroup, group_output
 from parketto.kernels.rows import ArrowRows, FileRows, FrameRows, RowSource, checked_columns
@@ -40,7 +43,6 @@ from parketto.kernels.write import CopyRows, Output, Written
 from parketto.plan.limits import MEGABYTE, check_positive_whole
 from parketto.plan.rewrite import FileGroup, RewritePlan
 from parketto.storage.footers import FileInfo
-from parketto.storage.snapshot import read_snapshot
 from parketto.storage.store import Store
 
 if TYPE_CHECKING:
@@ -303,7 +305,17 @@ class SparkEngine(TaskEngine):
         rows = self._spooled(source, context)
         if isinstance(rows, ArrowRows) or _decoded_size(rows) <= self._broadcast_bytes:
             return merge_small(self, rows, target, context)
-        return LargeMerge(self.session, rows, target, context, self._memory).run()
+        # What tasks keep must have a folder, whoever made the source.
+        context.store.make_dirs(context.staging.spool_path("").rstrip("/"))
+        merge = LargeMerge(self.session, rows, target, context, self._memory, partial(self._write_added, context))
+        return merge.run()
+
+    def _write_added(self, context: Context, rows: FileRows, output: Output) -> Written:
+        """Write rows that a merge adds: in the order of the source, unless they are shuffled by partition."""
+        if output.partition_by and self._deals_by_shuffle(rows):
+            return self.write(rows.selected(output.row_schema.names), output, context)
+        parts = [rows] if output.partition_by else _portions(rows)
+        return sum(self.run([WriteAdditions(part, output) for part in parts], context), Written())
 
     def _spooled(self, source: RowSource, context: Context) -> ArrowRows | FileRows:
         """A source that can be read again: as it is at this moment, whatever its frame would say the next time."""
@@ -325,7 +337,7 @@ class SparkEngine(TaskEngine):
             paths = [context.staging.spool_path("rows")]
             with self.worker(context) as worker:
                 spool(rest, source.schema, paths[0], worker)
-        return FileRows(source.schema, context.store, _described(context.store, paths))
+        return FileRows(source.schema, context.store, described(context.store, paths))
 
 
 def _check_parameters(parameters: Sequence[Any] | Mapping[str, Any] | None, version: str) -> None:
@@ -367,11 +379,6 @@ def _head(source: ArrowRows, limit: int) -> tuple[list[pa.RecordBatch], Iterator
 def _chained(head: list[pa.RecordBatch], rest: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
     yield from head
     yield from rest
-
-
-def _described(store: Store, paths: Sequence[str]) -> tuple[FileInfo, ...]:
-    entries = store.stat_many(paths)
-    return read_snapshot(store, "", [entries[path] for path in paths], None).files
 
 
 def _decoded_size(rows: FileRows) -> int:

@@ -23,6 +23,8 @@ from parketto.kernels.travel import Added, packed_with, travel_name, travel_sche
 from parketto.kernels.work import StagedFile, Staging, Worker
 from parketto.kernels.write import Output, Written, write_rows
 from parketto.kernels.writer import FileFormat, RollingWriter
+from parketto.storage.footers import FileInfo
+from parketto.storage.snapshot import read_snapshot
 from parketto.storage.store import Store
 
 if TYPE_CHECKING:
@@ -226,3 +228,9 @@ def spool(batches: Iterable[pa.RecordBatch], schema: pa.Schema, path: str, worke
     if rows:
         writer.finish()
     return rows
+
+
+def described(store: Store, paths: Sequence[str]) -> tuple[FileInfo, ...]:
+    """What the footers of files of the spool say."""
+    entries = store.stat_many(paths)
+    return read_snapshot(store, "", [entries[path] for path in paths], None).files
