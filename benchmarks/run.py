@@ -23,7 +23,7 @@ from harness.checks import Reader
 from harness.contestants import PEERS, Contestant, contestants
 from harness.measure import Setting
 from harness.request import Request
-from harness.work import JOBS, Job, request_for
+from harness.work import ALL_JOBS, JOBS, Job, request_for
 
 DOCUMENT = os.path.join(peers.PROJECT, "docs", "benchmarks.md")
 BASE_ROWS = 10_000_000
@@ -105,7 +105,7 @@ def together(paths: Sequence[str], known: dict[str, Contestant]) -> dict[str, An
             results.append(json.load(file))
     if len({result["base_rows"] for result in results}) > 1:
         raise SystemExit("these runs had different numbers of rows at 1x")
-    order = list(JOBS)
+    order = list(ALL_JOBS)
     runs = sorted((run for result in results for run in result["runs"]), key=lambda run: order.index(run["job"]))
     summary = report.summarise(runs, known)
     return {**results[0], "runs": runs, "summary": summary, "rounds": max(row["rounds"] for row in summary)}
@@ -141,7 +141,7 @@ def run_job(
     name: str, scale: int, chosen: list[Contestant], setting: Setting, arguments: argparse.Namespace
 ) -> list[dict[str, Any]]:
     """All rounds of a job, contestants in turns, every other round backwards."""
-    job = JOBS[name]
+    job = ALL_JOBS[name]
     made = data.make(job.kind, setting.work, arguments.base_rows, scale)
     request, warm = request_for(job, made, setting.work), warm_request(job, setting.work)
     files = data.parquet_files(made.root)

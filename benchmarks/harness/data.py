@@ -64,6 +64,13 @@ def trades(first: int, rows: int, rng: np.random.Generator) -> pa.Table:
     )
 
 
+def skewed(first: int, rows: int, rng: np.random.Generator) -> pa.Table:
+    """Trades of which nine tenths are in one partition."""
+    table = trades(first, rows, rng)
+    bucket = np.where(rng.random(rows) < 0.9, 0, rng.integers(1, 10, rows)).astype(np.int32)
+    return table.set_column(table.schema.get_field_index(PARTITION_COLUMN), PARTITION_COLUMN, pa.array(bucket))
+
+
 def narrow(first: int, rows: int, rng: np.random.Generator) -> pa.Table:
     """A few numbers."""
     return pa.table(
@@ -115,6 +122,7 @@ KINDS: dict[str, Kind] = {
     "tiny": Kind(trades, 1000, divisor=20, row_group_rows=100),
     "healthy": Kind(trades, 200),
     "partitioned": Kind(trades, 400, partitioned=True),
+    "skewed": Kind(skewed, 2000, partitioned=True),
 }
 
 
@@ -172,9 +180,9 @@ def write(kind: Kind, root: str, rows: int, files: int) -> Made:
     return Made(name, root, rows, len(sizes), sum(sizes))
 
 
-def merge_source(ids: np.ndarray, path: str) -> str:
-    """New trades for these ids, as a file."""
-    rows = trades(0, len(ids), np.random.default_rng(11))
+def merge_source(ids: np.ndarray, path: str, make: Maker = trades) -> str:
+    """New rows for these ids, as a file."""
+    rows = make(0, len(ids), np.random.default_rng(11))
     pq.write_table(rows.set_column(0, "id", pa.array(ids)), path)
     return path
 

@@ -27,6 +27,8 @@ class Measurement:
         written: Bytes of the files that are new.
         size: Bytes of the whole result.
         scan_seconds: How long a fixed reader needs for all values of the result.
+        jobs: How many Spark jobs it took.
+        cpu_seconds: Processor time of all of its processes.
     """
 
     outcome: str
@@ -40,6 +42,8 @@ class Measurement:
     size: int = 0
     files: int = 0
     scan_seconds: float = 0.0
+    jobs: int = 0
+    cpu_seconds: float = 0.0
 
     def plain(self) -> dict[str, Any]:
         """As JSON has it."""

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from harness.contestants import Contestant
-from harness.work import JOBS
+from harness.work import ALL_JOBS
 
 MEASURED = (
     "seconds",
@@ -19,6 +19,8 @@ MEASURED = (
     "size",
     "files",
     "scan_seconds",
+    "jobs",
+    "cpu_seconds",
 )
 BAD = ("WRONG", "FAILED")
 
@@ -83,7 +85,9 @@ def lines(rows: Iterable[Mapping[str, Any]]) -> list[list[str]]:
     seen: tuple[str, int] | None = None
     for row in rows:
         job = (row["job"], row["scale"])
-        title = "" if job == seen else JOBS[row["job"]].title + (f", {row['scale']}x" if row["scale"] > 1 else "")
+        title = (
+            "" if job == seen else ALL_JOBS[row["job"]].title + (f", {row['scale']}x" if row["scale"] > 1 else "")
+        )
         seen = job
         if row["outcome"] in BAD and row["seconds"] is None:
             found.append([title, row["contestant"], row["outcome"], *[""] * 8])
@@ -109,7 +113,7 @@ def lines(rows: Iterable[Mapping[str, Any]]) -> list[list[str]]:
 def problems(rows: Iterable[Mapping[str, Any]]) -> list[str]:
     """What went wrong, a line each."""
     return [
-        f"{row['outcome']}: {row['contestant']}, {JOBS[row['job']].title}: {row['error']}"
+        f"{row['outcome']}: {row['contestant']}, {ALL_JOBS[row['job']].title}: {row['error']}"
         for row in rows
         if row["outcome"] in BAD
     ]
@@ -129,7 +133,7 @@ def growth(rows: Sequence[Mapping[str, Any]]) -> tuple[list[str], list[list[str]
     for (job, name), by_scale in found.items():
         seconds = [f"{by_scale[s]['seconds']:.2f}" if s in by_scale else "" for s in scales]
         memory = [f"{by_scale[s]['peak_mb']:,.0f}" if s in by_scale else "" for s in scales]
-        cells.append([JOBS[job].title, name, *seconds, *memory])
+        cells.append([ALL_JOBS[job].title, name, *seconds, *memory])
     return headings, cells
 
 

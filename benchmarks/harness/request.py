@@ -19,14 +19,14 @@ class Request:
     """One thing to do with one dataset.
 
     Attributes:
-        operation: compact, cluster, upsert, delete, update or repartition.
+        operation: compact, cluster, append, upsert, delete, update or repartition.
         root: The dataset, to be changed in place.
         parts: About how many files the whole dataset makes at the target size, for those who must be told.
         partition_columns: The folders that the dataset has, to be kept.
         columns: What to cluster or to repartition by.
         condition: The rows to delete or to update.
         assign: The new value of a column, as SQL, for an update: (column, factor) multiplies it.
-        source: A Parquet file with the rows to merge by `id`.
+        source: A Parquet file with the rows to append, or to merge by `id`.
         target_rows: A limit of rows for each file, in the place of the target size.
         options: Whatever else a contestant understands.
     """
@@ -61,6 +61,8 @@ class Request:
             new = f"read_parquet('{self.source}')"
             kept = f"SELECT * FROM {rows} AS t WHERE NOT EXISTS (SELECT 1 FROM {new} AS s WHERE s.id = t.id)"
             return f"{kept} UNION ALL BY NAME SELECT * FROM {new}"
+        if self.operation == "append":
+            return f"SELECT * FROM {rows} UNION ALL BY NAME SELECT * FROM read_parquet('{self.source}')"
         return f"SELECT * FROM {rows}"
 
     def on(self, root: str) -> Request:

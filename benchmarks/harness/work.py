@@ -30,6 +30,8 @@ class Job:
         kind: The data.
         ask: The request, given the data and a folder for sources.
         in_quick: Who takes part in a quick run beside Parketto with DuckDB.
+        only: Who takes part at all; empty: everybody who can.
+        target: The ratio to reach on Spark, as `spark.py` prints it.
     """
 
     title: str
@@ -37,6 +39,8 @@ class Job:
     kind: str
     ask: Callable[[Made, str], Request]
     in_quick: tuple[str, ...] = ()
+    only: tuple[str, ...] = ()
+    target: float | None = None
 
 
 def request_for(job: Job, made: Made, sources: str) -> Request:
@@ -60,12 +64,14 @@ def _cluster(_made: Made, _sources: str) -> Request:
     return Request("cluster", "", columns=("product", "price"))
 
 
-def _upsert(name: str, pick: Callable[[Made], np.ndarray]) -> Callable[[Made, str], Request]:
+def _upsert(
+    name: str, pick: Callable[[Made], np.ndarray], operation: str = "upsert", *, frame: bool = False
+) -> Callable[[Made, str], Request]:
     def ask(made: Made, sources: str) -> Request:
         path = os.path.join(sources, f"{os.path.basename(made.root)}-{name}.parquet")
         if not os.path.exists(path):
-            data.merge_source(pick(made), path)
-        return Request("upsert", "", source=path)
+            data.merge_source(pick(made), path, KINDS[made.kind].make)
+        return Request(operation, "", source=path, options={"frame": True} if frame else {})
 
     return ask
 
@@ -83,6 +89,18 @@ def _a_fifth(made: Made) -> np.ndarray:
     return np.random.default_rng(5).permutation(made.rows + made.rows // 20)[: made.rows // 5]
 
 
+def _as_many(made: Made) -> np.ndarray:
+    return np.random.default_rng(5).permutation(made.rows + made.rows // 20)[: made.rows]
+
+
+def _half(made: Made) -> np.ndarray:
+    return _as_many(made)[: made.rows // 2]
+
+
+def _after(made: Made) -> np.ndarray:
+    return np.arange(made.rows, 2 * made.rows)
+
+
 def _near(made: Made) -> tuple[Condition, ...]:
     first = made.rows // 3
     return (("id", ">=", first), ("id", "<", first + made.rows // 100))
@@ -90,6 +108,10 @@ def _near(made: Made) -> tuple[Condition, ...]:
 
 def _far(_made: Made) -> tuple[Condition, ...]:
     return (("bucket", "=", 7),)
+
+
+def _two_percent(_made: Made) -> tuple[Condition, ...]:
+    return (("bucket", ">=", 7), ("bucket", "<", 9))
 
 
 def _in_partition(_made: Made) -> tuple[Condition, ...]:
@@ -148,3 +170,43 @@ JOBS: dict[str, Job] = {
         f"repartition by {data.PRODUCTS} values", "repartition", "healthy", _repartition, ("polars",)
     ),
 }
+
+ON_SPARK = ("parketto/spark", "spark")
+
+
+def _on_spark(
+    title: str, operation: str, kind: str, ask: Callable[[Made, str], Request], target: float | None = None
+) -> Job:
+    return Job(title, operation, kind, ask, (), ON_SPARK, target)
+
+
+#: What `spark.py` measures: in one warm session, by hand and with Parketto, sources as DataFrames.
+SPARK_JOBS: dict[str, Job] = {
+    "spark-append": _on_spark(
+        "append a DataFrame", "append", "healthy", _upsert("append", _after, "append", frame=True), 0.9
+    ),
+    "spark-upsert-all": _on_spark(
+        "upsert, as many rows as there are", "upsert", "healthy", _upsert("all", _as_many, frame=True), 1.2
+    ),
+    "spark-upsert-skewed": _on_spark(
+        "upsert, 90 % in one partition", "upsert", "skewed", _upsert("skewed", _half, frame=True), 1.0
+    ),
+    "spark-upsert-scattered": _on_spark(
+        "upsert, keys all over", "upsert", "healthy", _upsert("scattered", _all_over, frame=True), 2.0
+    ),
+    "spark-upsert-narrow": _on_spark(
+        "upsert, keys of one file", "upsert", "healthy", _upsert("narrow", _one_file, frame=True), 3.7
+    ),
+    "spark-upsert-many-narrow": _on_spark(
+        "upsert, as many narrow rows", "upsert", "narrow", _upsert("all", _as_many, frame=True)
+    ),
+    "spark-compact": _on_spark("compact", "compact", "healthy", _compact, 9.3),
+    "spark-delete-narrow": _on_spark("delete 1 % in a range", "delete", "healthy", _delete(_near), 7.4),
+    "spark-delete": _on_spark("delete 2 % all over", "delete", "healthy", _delete(_two_percent), 1.9),
+    "spark-update": _on_spark("update one column", "update", "healthy", _update(_far), 6.3),
+    "spark-cluster": _on_spark("cluster by 2 columns", "cluster", "healthy", _cluster, 2.0),
+    "spark-repartition": _on_spark(
+        f"repartition by {data.PRODUCTS} values", "repartition", "healthy", _repartition, 2.1
+    ),
+}
+ALL_JOBS = {**JOBS, **SPARK_JOBS}

@@ -52,7 +52,13 @@ class Contestant:
 def contestants() -> dict[str, Contestant]:
     """All that can take part with the Parketto that is installed."""
     found = [
-        Contestant(f"parketto/{engine}", "parketto", EVERYTHING, f"parketto/{engine}", options={"engine": engine})
+        Contestant(
+            f"parketto/{engine}",
+            "parketto",
+            EVERYTHING | ({"append"} if engine == "spark" else set()),
+            f"parketto/{engine}",
+            options={"engine": engine},
+        )
         for engine in ENGINES
     ]
     if has_argument("compact", "rewrite"):
@@ -68,7 +74,7 @@ def contestants() -> dict[str, Contestant]:
             for rewrite in REWRITES
         ]
     found += [
-        Contestant("spark", "spark", EVERYTHING, "parketto/spark"),
+        Contestant("spark", "spark", EVERYTHING | {"append"}, "parketto/spark"),
         Contestant("duckdb", "duckdb", EVERYTHING, "parketto/duckdb"),
         Contestant("polars", "polars", EVERYTHING, "parketto/duckdb"),
         Contestant("pyarrow", "pyarrow", EVERYTHING, "parketto/pyarrow"),

@@ -65,9 +65,18 @@ def cluster(request: Request, keywords: dict[str, object]) -> None:
     Dataset(request.root, **keywords).optimize(list(request.columns), **target, **chosen)
 
 
+def append(request: Request, keywords: dict[str, object]) -> None:
+    """A DataFrame."""
+    Dataset(request.root, **keywords).write(_rows(request, keywords), mode="append")
+
+
 def upsert(request: Request, keywords: dict[str, object]) -> None:
     """By `id`."""
-    Dataset(request.root, **keywords).merge(request.source, "id")
+    Dataset(request.root, **keywords).merge(_rows(request, keywords), "id")
+
+
+def _rows(request: Request, keywords: dict[str, object]) -> object:
+    return keywords["spark"].read.parquet(request.source) if request.options.get("frame") else request.source
 
 
 def delete(request: Request, keywords: dict[str, object]) -> None:
@@ -86,7 +95,15 @@ def repartition(request: Request, keywords: dict[str, object]) -> None:
     Dataset(request.root, **keywords).repartition(list(request.columns))
 
 
+def spark_jobs(keywords: dict[str, object]) -> int:
+    """How many Spark jobs there were so far."""
+    from harness.contestants import spark
+
+    return spark.spark_jobs(keywords["spark"]) if "spark" in keywords else 0
+
+
 OPERATIONS = {
+    "append": append,
     "compact": compact,
     "cluster": cluster,
     "upsert": upsert,

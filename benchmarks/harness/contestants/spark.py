@@ -5,12 +5,16 @@ It runs in the same session that Parketto would start, so that settings make no 
 
 from __future__ import annotations
 
+import os
+
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812 - the customary name
 
 from harness.contestants.swapping import new_folder
 from harness.request import Request
 from parketto import Dataset
+
+_BROADCAST_BYTES = 64 * 2**20
 
 
 def prepare(request: Request) -> SparkSession:
@@ -38,10 +42,18 @@ def cluster(request: Request, spark: SparkSession) -> None:
         _write(request, spark.read.parquet(request.root).orderBy(*request.columns))
 
 
+def append(request: Request, spark: SparkSession) -> None:
+    """Beside the others."""
+    frame = spark.read.parquet(request.source)
+    frame.write.mode("append").partitionBy(*request.partition_columns).parquet(request.root)
+
+
 def upsert(request: Request, spark: SparkSession) -> None:
-    """All rows but those with a new key, and the new ones."""
+    """All rows but those with a new key, and the new ones; Spark chooses the join if keys are many."""
     new = spark.read.parquet(request.source)
-    kept = spark.read.parquet(request.root).join(F.broadcast(new.select("id")), "id", "left_anti")
+    keys = new.select("id")
+    small = os.path.getsize(request.source) < _BROADCAST_BYTES
+    kept = spark.read.parquet(request.root).join(F.broadcast(keys) if small else keys, "id", "left_anti")
     _write(request, kept.unionByName(new))
 
 
@@ -69,7 +81,13 @@ def _write(request: Request, frame: DataFrame) -> None:
         frame.write.partitionBy(*request.partition_columns).parquet(out)
 
 
+def spark_jobs(spark: SparkSession) -> int:
+    """How many Spark jobs there were so far."""
+    return int(spark.sparkContext._jsc.sc().statusStore().jobsList(None).size())
+
+
 OPERATIONS = {
+    "append": append,
     "compact": compact,
     "cluster": cluster,
     "upsert": upsert,

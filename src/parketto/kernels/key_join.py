@@ -17,7 +17,7 @@ from parketto.kernels.external_sort import sort_batches
 from parketto.kernels.hashing import key_hashes
 from parketto.kernels.joined import FileCounts
 from parketto.kernels.keys import Flags, Indices, KeyIndex, key_columns
-from parketto.kernels.merge_source import FOLDER, distinct
+from parketto.kernels.merge_source import FOLDER, distinct_rows
 from parketto.kernels.merge_target import MergeTarget
 from parketto.kernels.rows import FileRows
 from parketto.kernels.travel import travel_name
@@ -26,6 +26,7 @@ from parketto.kernels.write import Output, Written, write_rows
 from parketto.layout.order import by_number
 
 SEQUENCE = "parketto:sequence"  # the place of a row in the source
+_ROW_BITS = 40  # of a number that puts rows of all files in order: enough for the rows of a file
 FILE, ROW = "parketto:file", "parketto:row"  # the position of a target file, and the number of a row in it
 
 
@@ -71,37 +72,34 @@ def join_bucket(source: pa.Table, keys: pa.Table, target: MergeTarget, schema: p
         schema: The columns of a source row that is on its way into the target.
     """
     rules, change = target.rules, target.change
-    source = source.take(pc.sort_indices(source.column(SEQUENCE)))
-    source = distinct(source, rules, complete=False)
-    found = KeyIndex(source, rules.keys).find(keys)
-    hits = np.flatnonzero(found >= 0)
-    sources = found[hits]
-    is_matched = np.zeros(source.num_rows, np.bool_)
-    is_matched[sources] = True
-    new = np.flatnonzero(~is_matched) if rules.inserts else np.empty(0, np.int64)
+    # Only keys and what decides between duplicates are put in order; whole rows are taken when they are sent on.
+    order = np.argsort(source.column(SEQUENCE).to_numpy())
+    deciding = source.select([*dict.fromkeys((*rules.keys, *rules.order_by))]).take(pa.array(order))
+    index = KeyIndex(deciding, rules.keys)
+    kept = distinct_rows(deciding, rules, index, complete=False)
+    if kept is not None:
+        order, index = order[kept], KeyIndex(deciding.take(pa.array(kept)), rules.keys)
+    found = index.find(keys)
+    hits = np.flatnonzero(found >= 0) if rules.updates else np.empty(0, np.int64)
+    is_matched = np.zeros(len(order), np.bool_)
+    is_matched[found[found >= 0]] = True
+    new = order[~is_matched] if rules.inserts else order[:0]
     target.refuse_unfilled(len(new))
-    values = edit_schema(schema, change.updated)
-    if not rules.updates:
-        hits = sources = hits[:0]
+    sources, values = order[found[hits]], edit_schema(schema, change.updated)
     files, rows = (keys.column(name).to_numpy()[hits] for name in (FILE, ROW))
     at_home = _at_home(source, sources, files, target)
     is_first = _first_of_each(sources, at_home, files, rows)
     homes, away = is_first & at_home, is_first & ~at_home
     if target.dry_run:
-        added = source.take(pa.array(np.concatenate([new, sources[away]])))
-        return JoinedBucket(
-            _edits(source, values),
-            added.slice(0, 0),
-            len(new),
-            counts=_counts(files, is_first, homes),
-            folders=_folders(added),
-        )
+        added = np.concatenate([new, sources[away]])
+        nothing = source.slice(0, 0)
+        counts = _counts(files, is_first, homes)
+        return JoinedBucket(nothing, nothing, len(new), counts=counts, folders=_folders(source, added))
     # Where columns stay as they are, a row that moves leaves from its file; else the source has all of it.
     leaving = away & (change.updated is not None)
     moved = sources[away & ~leaving]
-    additions = source.take(pa.array(np.sort(np.concatenate([new, moved]))))
-    order = np.lexsort((rows, files))
-    edits = _edits(source, values, sources[order], files[order], rows[order], homes[order], leaving[order])
+    additions = source.take(pa.array(np.concatenate([new, moved])))
+    edits = _edits(source, values, sources, files, rows, homes, leaving)
     return JoinedBucket(edits, additions, len(new), len(moved))
 
 
@@ -118,35 +116,44 @@ def _at_home(source: pa.Table, sources: Indices, files: Indices, target: MergeTa
 
 def _first_of_each(sources: Indices, at_home: Flags, files: Indices, rows: Indices) -> Flags:
     """For each source row one of its matches: the first in path order, those at home before others."""
+    first = np.zeros(len(sources), np.bool_)
+    if np.bincount(sources).max(initial=0) <= 1:
+        return ~first
     order = np.lexsort((rows, files, ~at_home, sources))
     ordered = sources[order]
-    first = np.zeros(len(sources), np.bool_)
-    first[order[np.append(True, ordered[1:] != ordered[:-1])[: len(ordered)]]] = True
+    first[order[np.append(True, ordered[1:] != ordered[:-1])]] = True
     return first
-
-
-_NO_ROWS, _NO_FLAGS = np.empty(0, np.int64), np.empty(0, np.bool_)
 
 
 def _edits(
     source: pa.Table,
     values: pa.Schema,
-    sources: Indices = _NO_ROWS,
-    files: Indices = _NO_ROWS,
-    rows: Indices = _NO_ROWS,
-    homes: Flags = _NO_FLAGS,
-    leaving: Flags = _NO_FLAGS,
+    sources: Indices,
+    files: Indices,
+    rows: Indices,
+    homes: Flags,
+    leaving: Flags,
 ) -> pa.Table:
+    order = np.argsort((files.astype(np.int64) << _ROW_BITS) + rows)
+    has_values = (homes | leaving)[order]
     # Rows that go have no new values.
-    taken = source.select(values.names).take(pa.array(sources, pa.int64(), mask=~(homes | leaving)))
-    new_values = {travel_name(at): column for at, column in enumerate(taken.columns)}
-    return pa.table({"file": files, "row": rows, "home": homes, "leaving": leaving, **new_values})
+    positions = pa.array(sources[order], mask=None if has_values.all() else ~has_values)
+    taken = source.select(values.names).take(positions)
+    return pa.table(
+        {
+            "file": files[order],
+            "row": rows[order],
+            "home": homes[order],
+            "leaving": leaving[order],
+            **{travel_name(at): column for at, column in enumerate(taken.columns)},
+        }
+    )
 
 
-def _folders(rows: pa.Table) -> frozenset[str]:
-    if FOLDER not in rows.column_names:
-        return frozenset([""] if rows.num_rows else [])
-    return frozenset(pc.unique(rows.column(FOLDER)).to_pylist())
+def _folders(source: pa.Table, rows: Indices) -> frozenset[str]:
+    if FOLDER not in source.column_names:
+        return frozenset([""] if len(rows) else [])
+    return frozenset(pc.unique(source.column(FOLDER).take(pa.array(rows))).to_pylist())
 
 
 def _counts(files: Indices, is_first: Flags, homes: Flags) -> dict[int, FileCounts]:

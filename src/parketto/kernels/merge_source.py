@@ -159,17 +159,23 @@ def check_nulls(
             )
 
 
-def distinct(rows: pa.Table, rules: MergeRules, *, complete: bool = True) -> pa.Table:
-    """The rows with every key once: it must be so, or the last one is taken, or the highest one.
+def distinct(rows: pa.Table, rules: MergeRules) -> pa.Table:
+    """The rows with every key once: it must be so, or the last one is taken, or the highest one."""
+    if have_different_values(rows, rules.keys[0]):
+        return rows
+    kept = distinct_rows(rows, rules, KeyIndex(rows, rules.keys))
+    return rows if kept is None else rows.take(pa.array(kept))
+
+
+def distinct_rows(rows: pa.Table, rules: MergeRules, index: KeyIndex, *, complete: bool = True) -> Indices | None:
+    """The positions of these rows; None if they are all. `index` is one of their keys.
 
     Without `complete` these are not all rows of the source, and so not all of its duplicates.
     """
-    if have_different_values(rows, rules.keys[0]):
-        return rows
-    codes = KeyIndex(rows, rules.keys).codes
+    codes = index.codes
     counts = np.bincount(codes)
     if counts.max(initial=0) <= 1:
-        return rows
+        return None
     if not rules.deduplicates:
         example = int(np.flatnonzero(codes == np.argmax(counts > 1))[0])
         key = {name: rows.column(name)[example].as_py() for name in rules.keys}
@@ -178,7 +184,7 @@ def distinct(rows: pa.Table, rules: MergeRules, *, complete: bool = True) -> pa.
     order = _ascending(rows, rules.order_by) if rules.order_by else np.arange(rows.num_rows)
     by_key = order[np.argsort(codes[order], kind="stable")]
     last = np.append(codes[by_key][1:] != codes[by_key][:-1], True)
-    return rows.take(pa.array(np.sort(by_key[last])))
+    return np.sort(by_key[last])
 
 
 def _ascending(rows: pa.Table, columns: Sequence[str]) -> Indices:

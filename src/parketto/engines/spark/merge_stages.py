@@ -9,7 +9,6 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from parketto.engines.spark.frames import spool
 from parketto.engines.spark.packets import packets, unpacked
@@ -227,4 +226,5 @@ def _in_order(rows: Iterator[tuple[int, int, Any]]) -> Iterator[pa.RecordBatch]:
     """The edits of a file, chunk by chunk; those of a chunk come from all buckets."""
     for _, found in groupby(rows, key=lambda row: row[1]):
         edits = pa.Table.from_batches(unpacked(packet for *_, packet in found))
-        yield from edits.take(pc.sort_indices(edits.column("row"))).combine_chunks().to_batches()
+        order = np.argsort(edits.column("row").to_numpy())
+        yield from edits.take(pa.array(order)).combine_chunks().to_batches()
