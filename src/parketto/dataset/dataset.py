@@ -57,6 +57,10 @@ class Dataset(EditableDataset):
         memory_mb: About how much memory may be used for data: on Spark by each task, else in all. DuckDB spills
             what does not fit.
         threads: With DuckDB and PyArrow, how many threads there are: files or groups of files worked on at once.
+        timezone: The time zone in which SQL conditions and new values read times that do not say theirs, and
+            `CURRENT_DATE`: an IANA name such as `"America/New_York"`, or an offset such as `"+05:30"`. By default
+            the Spark session's (`spark.sql.session.timeZone`) on Spark, so that conditions mean what they mean to
+            Spark; UTC on the other engines. What is given here goes before the session's.
 
     Example:
         >>> import pyarrow as pa
