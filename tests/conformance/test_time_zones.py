@@ -12,7 +12,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from conftest import Place
-from parketto import Dataset, InvalidArgument, ParquetCRUD, sql
+from parketto import Dataset, DuckDBParquetHandler, InvalidArgument, ParquetCRUD, sql
 from parketto.engines.base import Engine
 from parketto.languages import predicate
 from parketto.plan.expressions import sql_formula
@@ -255,3 +255,14 @@ def test_spark_text_and_column_delete_the_same_rows(spark: Any, local: Place) ->
         assert dataset.delete(same, dry_run=True)["rows_matched"] == counted
         assert dataset.delete(text)["rows_matched"] == counted
     assert spark.conf.get("spark.sql.session.timeZone") == "UTC"
+
+
+@pytest.mark.parametrize(("zone", "hour"), [(None, 0), (NEW_YORK, 4), ("+05:30", 18.5 - 24)])
+def test_queries_of_the_duckdb_handler_follow_its_zone(zone: str | None, hour: float) -> None:
+    """Whatever the zone of the machine is."""
+    options = {} if zone is None else {"timezone": zone}
+    with DuckDBParquetHandler(**options) as handler:
+        found = handler.execute_sql("SELECT epoch(TIMESTAMPTZ '2026-07-01 00:00:00') AS at").to_pylist()
+    assert found == [{"at": (dt.datetime(2026, 7, 1, tzinfo=UTC) + dt.timedelta(hours=hour)).timestamp()}]
+    with pytest.raises(InvalidArgument, match="unknown time zone 'Mars/Phobos'"):
+        DuckDBParquetHandler(timezone="Mars/Phobos")

@@ -72,6 +72,12 @@ class Dataset(EditableDataset):
         (3, 1)
         >>> sorted(events.read(columns=["hits"]).column("hits").to_pylist())
         [0, 10, 20]
+        >>> import datetime as dt
+        >>> noon = dt.datetime(2026, 7, 1, 12, tzinfo=dt.UTC)
+        >>> calls = Dataset("memory://calls-example", engine="pyarrow", timezone="America/New_York")
+        >>> _ = calls.write(pa.table({"at": [noon]}))
+        >>> calls.delete("at = '2026-07-01 08:00:00'", dry_run=True)["rows_matched"]
+        1
     """
 
     def write(

@@ -52,6 +52,8 @@ class SQL(str):
 def sql(text: str) -> SQL:
     """Mark a text as an SQL expression, so that an update does not take it for a value.
 
+    Times in it that do not say their zone are read in the Spark session's time zone, or the dataset's `timezone`.
+
     >>> sql("price * 1.1")
     sql('price * 1.1')
     """
