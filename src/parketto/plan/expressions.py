@@ -21,10 +21,9 @@ import pyarrow.types as pat
 
 from parketto.errors import ColumnNotFound, InvalidArgument
 from parketto.plan.assigning import fitted, fitted_literal, own_type, refuse_nulls
-from parketto.plan.nodes import Step
 from parketto.plan.sql import SQL, find_column, sql, translate
 from parketto.plan.values import ARROW_ERRORS, evaluate, plain, plain_table, plain_type
-from parketto.plan.zones import UTC, Clock, Zone, is_instant
+from parketto.plan.zones import UTC, Clock, Step, Zone, is_instant
 
 __all__ = [
     "SQL",

@@ -24,12 +24,14 @@ from parketto.plan.values import (
     as_decimal_type,
     common_type,
     counted,
+    counts_alike,
+    decimal_digits,
     decimal_type,
     evaluate,
     family,
     from_count,
 )
-from parketto.plan.zones import Clock, Conversion, is_clock, is_instant, parse_time
+from parketto.plan.zones import Clock, Conversion, Step, is_clock, is_instant, parse_time
 
 _COMPARISONS: dict[str, Callable[[Any, Any], pc.Expression]] = {
     "=": pc.equal,
@@ -63,25 +65,6 @@ class Node:
     def is_null(self) -> bool:
         """Whether it is a literal NULL."""
         return self.literal is not None and not self.literal.is_valid
-
-
-@dataclass(frozen=True)
-class Step:
-    """A column that is made before an expression is calculated: Arrow itself knows too little of time zones.
-
-    Attributes:
-        target: The name and the type of the column.
-        source: What it is made from; it may use the columns of earlier steps.
-        conversion: How.
-    """
-
-    target: pa.Field
-    source: pc.Expression
-    conversion: Conversion
-
-    def added(self, table: pa.Table) -> pa.Table:
-        """The table with the column."""
-        return table.append_column(self.target, self.conversion.run(evaluate(self.source, table)))
 
 
 class Scope:
@@ -208,7 +191,7 @@ class Scope:
     def _compare_counted(self, operator: str, left: Node, right: Node) -> Node | None:
         """Compare with a literal in the units of the other side, even if it lies between two of them."""
         assert right.literal is not None
-        if left.family not in COUNTED or not _counts_alike(left.type, right.type):
+        if left.family not in COUNTED or not counts_alike(left.type, right.type):
             return None
         if right.family == "float":
             number = right.literal.as_py()
@@ -245,7 +228,7 @@ class Scope:
         if is_instant(node.type) and is_clock(value.type):
             value = self.instant(value)
         assert value.literal is not None
-        if node.family in COUNTED and _counts_alike(node.type, value.type):
+        if node.family in COUNTED and counts_alike(node.type, value.type):
             if value.family == "float" and not math.isfinite(value.literal.as_py()):
                 return None
             count = counted(value.literal, node.type)
@@ -353,7 +336,7 @@ class Scope:
             if kind is not None:
                 return self.cast(left, kind), self.cast(right, kind)
         sides = [_narrowest_decimal(side) for side in (left, right)]
-        digits = _digits(operator, *sides)
+        digits = decimal_digits(operator, *sides)
         if digits > 38:
             sides = [pa.decimal256(kind.precision, kind.scale) for kind in sides]
         decimal_type(digits, 0)  # or an error
@@ -399,14 +382,6 @@ def read_literal(node: Node, kind: pa.DataType) -> pa.Scalar:
     return parse_time(node.literal.as_py(), kind)
 
 
-def _counts_alike(left: pa.DataType, right: pa.DataType) -> bool:
-    families = {family(left), family(right)}
-    if families <= NUMBERS:
-        return True
-    # A date is a coarser thing than a time: it is compared in the unit of the time.
-    return families in ({"date"}, {"time"}, {"duration"}, {"timestamp"}, {"date", "timestamp"})
-
-
 def _beyond(operator: str, *, above: bool) -> bool:
     """What a comparison with something above, or below, every value of the left side says."""
     return operator == "<>" or operator in (("<", "<=") if above else (">", ">="))
@@ -425,13 +400,3 @@ def _narrowest_decimal(node: Node) -> pa.DataType:
     if node.literal is not None and node.literal.is_valid and node.family == "int":
         return pa.decimal128(max(1, len(str(abs(node.literal.as_py())))), 0)
     return as_decimal_type(node.type)
-
-
-def _digits(operator: str, left: pa.DataType, right: pa.DataType) -> int:
-    """How many digits Arrow gives the result."""
-    if operator == "*":
-        return int(left.precision + right.precision + 1)
-    if operator in ("/", "%"):
-        return int(left.precision - left.scale + right.scale + max(4, left.scale + right.precision + 1))
-    scale = max(left.scale, right.scale)
-    return int(max(left.precision - left.scale, right.precision - right.scale) + scale + 1)

@@ -31,9 +31,9 @@ import pyarrow.types as pat
 from parketto.errors import ColumnNotFound, InvalidArgument, quoted
 from parketto.plan.casts import cast
 from parketto.plan.functions import FUNCTIONS, NAMES, now
-from parketto.plan.nodes import Node, Scope, Step, balanced, literal, null_truth, truth
+from parketto.plan.nodes import Node, Scope, balanced, literal, null_truth, truth
 from parketto.plan.parsing import like_pattern, number, parsed, read_hex
-from parketto.plan.zones import Clock
+from parketto.plan.zones import Clock, Step
 
 _COMPARISONS = {"eq": "=", "neq": "<>", "lt": "<", "lte": "<=", "gt": ">", "gte": ">="}
 _ARITHMETIC = {"add": "+", "sub": "-", "mul": "*", "div": "/", "mod": "%"}

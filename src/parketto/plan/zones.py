@@ -22,7 +22,7 @@ import pyarrow.compute as pc
 import pyarrow.types as pat
 
 from parketto.errors import InvalidArgument
-from parketto.plan.values import NANOSECONDS, parse_text
+from parketto.plan.values import NANOSECONDS, evaluate, parse_text
 
 _DAY = 86_400
 # The calendar repeats after 400 years, weekdays included. Python knows the years 1 to 9999.
@@ -251,6 +251,25 @@ class Conversion:
         near = pc.subtract_checked(values.cast(pa.timestamp(values.type.unit, "UTC")), pc.subtract(clocks, cut))
         start = cut.cast(pa.date32()) if self.how in _CALENDAR else cut
         return pc.if_else(pc.equal(self._wall(near), cut), near, self._instants(start).cast(near.type))
+
+
+@dataclass(frozen=True)
+class Step:
+    """A column that is made before an expression is calculated: Arrow itself knows too little of time zones.
+
+    Attributes:
+        target: The name and the type of the column.
+        source: What it is made from; it may use the columns of earlier steps.
+        conversion: How.
+    """
+
+    target: pa.Field
+    source: pc.Expression
+    conversion: Conversion
+
+    def added(self, table: pa.Table) -> pa.Table:
+        """The table with the column."""
+        return table.append_column(self.target, self.conversion.run(evaluate(self.source, table)))
 
 
 def _moved(values: pa.Array, zone: str | None, distance: Callable[[Integers], Integers]) -> pa.Array:
