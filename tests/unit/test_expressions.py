@@ -220,7 +220,7 @@ def test_exact_case_wins_and_ambiguity_is_refused():
         ("s = 1", "cannot compare string and int64; use CAST"),
         ("s + 1 = 2", "cannot calculate with string"),
         ("list = 1", "cannot compare"),
-        ("sec = TIMESTAMP '2024-01-01 00:00:00+01:00'", "time zone"),
+        ("sec = TIMESTAMP_NTZ '2024-01-01 00:00:00+01:00'", "names a time zone, and TIMESTAMP_NTZ has none"),
         ("id = ?", "not available"),
         ("(id, s) = (1, 'a')", "not available"),
         ("CAST(id AS foo) = 1", "unknown type"),

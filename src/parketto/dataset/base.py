@@ -17,6 +17,7 @@ from parketto.errors import InvalidArgument, quoted
 from parketto.kernels.rows import RowSource
 from parketto.operations.place import Backups, Place
 from parketto.operations.sources import given_rows
+from parketto.plan.zones import zone_info
 from parketto.storage.footers import FileInfo
 from parketto.storage.hive import PartitionFilter
 from parketto.storage.opening import open_store
@@ -44,7 +45,10 @@ class BaseDataset:
         spark: SparkSession | None = None,
         memory_mb: int | None = None,
         threads: int | None = None,
+        timezone: str | None = None,
     ) -> None:
+        if timezone is not None:
+            zone_info(timezone)  # or an error that names it
         self._store, self.path = open_store(path, filesystem, storage_options)
         if publish not in PUBLISH_MODES:
             raise InvalidArgument(f"unknown publish {publish!r}; valid choices: {quoted(PUBLISH_MODES)}")
@@ -52,7 +56,7 @@ class BaseDataset:
         options = {"spark": spark, "memory_mb": memory_mb, "threads": threads}
         self.engine = get_engine(engine, **{name: value for name, value in options.items() if value is not None})
         workspace = Workspace(self._store, self.path, None if journal is None else os.fspath(journal))
-        self._place = Place(self._store, self.path, workspace, self.engine, swap=publish == "auto")
+        self._place = Place(self._store, self.path, workspace, self.engine, publish == "auto", timezone)
 
     def __repr__(self) -> str:
         return f"Dataset({self.path!r}, engine={self.engine.name!r})"

@@ -57,6 +57,10 @@ class Dataset(EditableDataset):
         memory_mb: About how much memory may be used for data: on Spark by each task, else in all. DuckDB spills
             what does not fit.
         threads: With DuckDB and PyArrow, how many threads there are: files or groups of files worked on at once.
+        timezone: The time zone in which SQL conditions and new values read times that do not say theirs, and
+            `CURRENT_DATE`: an IANA name such as `"America/New_York"`, or an offset such as `"+05:30"`. By default
+            the Spark session's (`spark.sql.session.timeZone`) on Spark, so that conditions mean what they mean to
+            Spark; UTC on the other engines. What is given here goes before the session's.
 
     Example:
         >>> import pyarrow as pa
@@ -68,6 +72,12 @@ class Dataset(EditableDataset):
         (3, 1)
         >>> sorted(events.read(columns=["hits"]).column("hits").to_pylist())
         [0, 10, 20]
+        >>> import datetime as dt
+        >>> noon = dt.datetime(2026, 7, 1, 12, tzinfo=dt.UTC)
+        >>> calls = Dataset("memory://calls-example", engine="pyarrow", timezone="America/New_York")
+        >>> _ = calls.write(pa.table({"at": [noon]}))
+        >>> calls.delete("at = '2026-07-01 08:00:00'", dry_run=True)["rows_matched"]
+        1
     """
 
     def write(

@@ -124,7 +124,7 @@ class EditableDataset(BaseDataset):
         Args:
             where: A condition: SQL (`"price > 100 AND side = 'ask'"`), a PyArrow expression, a Polars expression
                 (`pl.col("price") > 100`) or a Spark Column (`F.col("price") > 100`). A row for which it is NULL
-                stays.
+                stays. Times in SQL are read in the Spark session's time zone, or the dataset's `timezone`.
             partition_filter: Which partitions to work on; the others are not looked at.
             compression: The codec of rewritten files; by default each keeps its own.
             dry_run: Only count: nothing is written or removed.
@@ -168,7 +168,8 @@ class EditableDataset(BaseDataset):
 
         Args:
             where: A condition: SQL, a PyArrow expression, a Polars expression or a Spark Column. A row for which
-                it is NULL is not changed.
+                it is NULL is not changed. Times in SQL are read in the Spark session's time zone, or the dataset's
+                `timezone`; so are new values that do not say their zone.
             values: New values by column: plain values, `parketto.sql("price * 2")`, or expressions of PyArrow,
                 Polars or Spark, mixed as you like. All of them see the row as it was. A row whose partition column
                 changes moves to its new partition.

@@ -104,6 +104,9 @@ class Engine(Protocol):
     def check_store(self, store: Store) -> None:
         """Refuse a store that the engine cannot reach."""
 
+    def timezone(self) -> str | None:
+        """The time zone in which the engine reads times that do not say theirs; None if it has none of its own."""
+
     def adopt(self, rows: Any) -> RowSource | None:
         """The engine's own kind of frame as a source of rows; None for anything else."""
 
@@ -137,6 +140,10 @@ class TaskEngine:
 
     def check_store(self, store: Store) -> None:
         """Threads of this process reach whatever the process reaches."""
+
+    def timezone(self) -> str | None:
+        """No time zone of its own."""
+        return None
 
     def adopt(self, rows: Any) -> RowSource | None:  # noqa: ARG002
         """No frames of its own."""

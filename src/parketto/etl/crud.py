@@ -53,6 +53,8 @@ class ParquetCRUD:
         filesystem: An fsspec filesystem, if the path alone does not say which.
         storage_options: Where the files are, or options for the filesystem that the path names.
         progress: Called with a `Progress` as work gets done; by default a bar, on a terminal with `rich`.
+        timezone: The time zone in which SQL filters and new values read times; by default the Spark session's, or
+            UTC on the other engines. See `Dataset`.
 
     Example:
         >>> import pyarrow as pa
@@ -77,9 +79,10 @@ class ParquetCRUD:
         filesystem: AbstractFileSystem | None = None,
         storage_options: GivenOptions = None,
         progress: ProgressCallback | None = None,
+        timezone: str | None = None,
     ) -> None:
         self._codec = check_codec(compression) or "none"
-        self._dataset = Dataset(dataset_dir, engine, filesystem, storage_options)
+        self._dataset = Dataset(dataset_dir, engine, filesystem, storage_options, timezone=timezone)
         self._backup_dir, self._progress = backup_dir, progress
         self._dataset._backups(backup_dir)  # a folder that makes no sense is refused now
 

@@ -28,6 +28,8 @@ class DuckDBParquetHandler(ParquetHandler):
         filesystem: An fsspec filesystem, instead.
         memory_mb: About how much memory operations may use for data, and queries as much again; DuckDB spills to
             disk what does not fit.
+        timezone: The time zone in which queries read times that do not say theirs; UTC by default, whatever the
+            machine's is.
 
     Example:
         >>> import pyarrow as pa
@@ -47,6 +49,8 @@ class DuckDBParquetHandler(ParquetHandler):
         storage_options: GivenOptions = None,
         filesystem: AbstractFileSystem | None = None,
         memory_mb: int | None = None,
+        *,
+        timezone: str = "UTC",
     ) -> None:
         from parketto.engines.duckdb.engine import DEFAULT_MEMORY_MB, DuckDBEngine
         from parketto.engines.duckdb.queries import Queries
@@ -54,7 +58,7 @@ class DuckDBParquetHandler(ParquetHandler):
         self._engine = DuckDBEngine(memory_mb or DEFAULT_MEMORY_MB)
         if filesystem is None and isinstance(storage_options, AnyStorageOptions):
             filesystem = storage_options.filesystem()
-        self._queries = Queries(filesystem or LocalFileSystem(), memory_mb or DEFAULT_MEMORY_MB)
+        self._queries = Queries(filesystem or LocalFileSystem(), memory_mb or DEFAULT_MEMORY_MB, timezone)
         super().__init__(self._engine, storage_options, filesystem)
 
     @property

@@ -10,14 +10,18 @@ import datetime as dt
 import re
 import sys
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any, TypeGuard
 
 import pyarrow as pa
+import pyarrow.types as pat
 
 from parketto.errors import InvalidArgument
-from parketto.languages.spark_sql import clock_zone, written
+from parketto.languages.spark_sql import written
 from parketto.languages.spark_tree import Call, Case, Convert, Name, Node, Text, Value
+from parketto.plan.expressions import Formula, sql_formula
 from parketto.plan.sql import SQL, sql
+from parketto.plan.zones import Clock, is_instant
 
 if TYPE_CHECKING:
     from pyspark.sql import Column
@@ -41,37 +45,53 @@ def is_spark(given: object) -> TypeGuard[Column]:
     return loaded is not None and isinstance(given, loaded.Column)
 
 
-def spark_sql(column: Column, schema: pa.Schema, target: pa.DataType | None = None) -> SQL:
-    """A Spark Column as the SQL that `parketto.sql` understands.
+def spark_formula(
+    column: Column, schema: pa.Schema, clock: Clock | None = None, target: pa.DataType | None = None
+) -> Formula:
+    """A Spark Column, checked against the columns of a dataset.
 
     Args:
         column: A Column of classic Spark or of Spark Connect.
         schema: The columns that it is about.
+        clock: The time zone of the operation; if nobody has asked for one, it is that of the active session.
         target: The type of the column that it is a new value of.
 
     Raises:
-        InvalidArgument: If it uses something that this SQL does not have; names it.
+        InvalidArgument: If it uses something that Parketto's SQL does not have; names it.
     """
+    text = spark_sql(column)
+    clock = Clock() if clock is None else clock
+    if clock.stated is None:
+        clock = Clock(lambda: _session_zone("_expr" in vars(column)), clock.now)
+    formula = sql_formula(text, schema, clock)
+    if target is None or is_instant(target) == is_instant(formula.type):
+        return formula
+    if pat.is_timestamp(target) and is_instant(formula.type):
+        # As Spark does when it stores an instant in a column without a zone.
+        return sql_formula(f"CAST({text} AS TIMESTAMP_NTZ)", schema, clock)
+    return replace(formula, zone=clock.zone)
+
+
+def spark_sql(column: Column) -> SQL:
+    """A Spark Column as the SQL that `parketto.sql` understands."""
     # Columns answer to every name, so they are asked for what they really hold.
     held: dict[str, Any] = vars(column)
-    connect = "_expr" in held
     try:
-        tree = _of_connect(held["_expr"]) if connect else _of_classic(held["_jc"].node())
-        return sql(written(tree, schema, lambda: _session_zone(connect), target))
+        return sql(written(_of_connect(held["_expr"]) if "_expr" in held else _of_classic(held["_jc"].node())))
     except RecursionError as error:
         raise InvalidArgument("the Spark Column is nested too deeply") from error
 
 
-def _session_zone(connect: bool) -> dt.tzinfo:
+def _session_zone(connect: bool) -> str:
     module = sys.modules["pyspark.sql.connect.session" if connect else "pyspark.sql.session"]
     kept = "_default_session" if connect else "_instantiatedSession"
     session = module.SparkSession.getActiveSession() or getattr(module.SparkSession, kept, None)
     if session is None:
         raise InvalidArgument(
-            "a time in a Spark Column is meant in the time zone of a session, and none is active; use sql() with "
-            "a time that says its zone"
+            "a time in a Spark Column is meant in the time zone of a session, and none is active; name one: "
+            "Dataset(..., timezone='UTC')"
         )
-    return clock_zone(str(session.conf.get("spark.sql.session.timeZone")))
+    return str(session.conf.get("spark.sql.session.timeZone"))
 
 
 def _refusal(kind: str, said: str) -> InvalidArgument:

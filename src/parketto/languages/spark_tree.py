@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
-
-from parketto.plan.parsing import parsed
 
 
 @dataclass(frozen=True)
@@ -56,30 +53,6 @@ class Text:
 
 
 Node = Name | Value | Call | Case | Convert | Text
-
-
-def names(node: Node) -> Iterator[Name]:
-    """The columns that a tree names."""
-    match node:
-        case Name():
-            yield node
-        case Call(_, parts):
-            for part in parts:
-                yield from names(part)
-        case Case(branches, otherwise):
-            for part in (*(part for pair in branches for part in pair), otherwise):
-                yield from names(part)
-        case Convert(child):
-            yield from names(child)
-        case Text(text):
-            yield from (Name((name,)) for name in names_in(text))
-
-
-def names_in(text: str) -> set[str]:
-    """The columns that an SQL text names."""
-    from sqlglot import exp
-
-    return {column.parts[0].name for column in parsed(text).find_all(exp.Column)}
 
 
 def flattened(node: Call, name: str) -> list[Node]:

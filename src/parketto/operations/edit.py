@@ -26,6 +26,7 @@ from parketto.plan.expressions import Assignment, Predicate
 from parketto.plan.form import Form, form_of
 from parketto.plan.pruning import may_match
 from parketto.plan.rewrite import FileGroup
+from parketto.plan.zones import Clock
 from parketto.rowgroups.area import without_area
 from parketto.stats import EditStats
 from parketto.storage.footers import FileInfo, MentionedColumns
@@ -52,18 +53,19 @@ def edit(
     backups: Backups | None = None,
 ) -> EditStats:
     """Discover → plan → execute → verify → commit → report."""
+    clock = place.clock()
     place.check_exists(partition_filter)
     place.engine.check_store(place.store)
     # An update may move rows to other partitions, and then asks for the bounds of these as well.
     known = MentionedColumns(str(request.where)) if request.changes is None else None
     if dry_run:
         files = place.snapshot(partition_filter, known).files
-        plan = _plan(place.root, files, request, dry_run=True)
+        plan = _plan(place.root, files, request, clock, dry_run=True)
         results = place.engine.run(plan, Context(place.store, Staging(""), request.operation, progress))
         return _stats(request, files, plan, _touching(plan, results), dry_run=True)
     with place.transaction(request.operation, backups) as transaction:
         files = place.snapshot_in(transaction, partition_filter, known).files
-        plan = _plan(place.root, files, request, dry_run=False)
+        plan = _plan(place.root, files, request, clock, dry_run=False)
         with transaction.conflicts_over(entries([task.file for task in plan])):
             results = place.engine.run(plan, place.context(transaction, progress))
         edits = _touching(plan, results)
@@ -76,7 +78,9 @@ def _touching(plan: Sequence[EditFile], results: Sequence[Edited]) -> list[tuple
     return [(task, result) for task, result in zip(plan, results, strict=True) if result.matched]
 
 
-def _plan(root: str, files: Sequence[FileInfo], request: EditRequest, *, dry_run: bool) -> list[EditFile]:
+def _plan(
+    root: str, files: Sequence[FileInfo], request: EditRequest, clock: Clock, *, dry_run: bool
+) -> list[EditFile]:
     """A task for each file that can have matching rows, as far as its footer and its path tell."""
     form = form_of(files)
     by_schema: dict[int, list[FileInfo]] = {}
@@ -86,18 +90,18 @@ def _plan(root: str, files: Sequence[FileInfo], request: EditRequest, *, dry_run
     for same in by_schema.values():
         assert same[0].schema is not None, "files to edit come from a snapshot"
         schema = form.row_schema(same[0].schema)
-        condition = predicate(request.where, schema)
-        changes = None if request.changes is None else _changes(request.changes, schema)
+        condition = predicate(request.where, schema, clock)
+        changes = None if request.changes is None else _changes(request.changes, schema, clock)
         for file, possible in zip(same, may_match(condition, same, form.path_only), strict=True):
             if possible and file.num_rows:
                 tasks.append(_task(root, files, file, form, request, condition, changes, dry_run=dry_run))
     return tasks
 
 
-def _changes(values: Mapping[str, Any], schema: pa.Schema) -> tuple[Assignment, ...]:
+def _changes(values: Mapping[str, Any], schema: pa.Schema, clock: Clock) -> tuple[Assignment, ...]:
     if not values:
         raise InvalidArgument("nothing to set: name at least one column and its new value")
-    return assignments(values, schema)
+    return assignments(values, schema, clock)
 
 
 def _task(

@@ -13,6 +13,7 @@ from parketto.engines.base import Context, Engine, ProgressCallback
 from parketto.errors import DatasetNotFound, InvalidArgument
 from parketto.kernels.footers import footer_tasks
 from parketto.kernels.work import Staging
+from parketto.plan.zones import Clock
 from parketto.storage.footers import FileInfo, StatsColumns
 from parketto.storage.hive import PartitionFilter, directory_matcher
 from parketto.storage.snapshot import Snapshot, is_inside, read_snapshot, refuse_missing, while_files_vanish
@@ -43,6 +44,12 @@ class Place:
     workspace: Workspace
     engine: Engine
     swap: bool = True
+    #: The time zone of expressions; None leaves it to the engine.
+    timezone: str | None = None
+
+    def clock(self) -> Clock:
+        """The time zone and the present instant for the expressions of one operation."""
+        return Clock(self.engine.timezone if self.timezone is None else self.timezone)
 
     def snapshot(self, partition_filter: PartitionFilter = None, stats_columns: StatsColumns = ()) -> Snapshot:
         """The files as they are now, for reading."""

@@ -25,6 +25,7 @@ from parketto.plan.form import Form, form_of
 from parketto.plan.limits import Thresholds
 from parketto.plan.pruning import row_groups_may_match
 from parketto.plan.skipping import column_reads
+from parketto.plan.zones import Clock
 from parketto.storage.clustering import LINEAR
 from parketto.storage.footers import FileInfo, describe
 from parketto.storage.hive import PartitionFilter
@@ -87,9 +88,10 @@ def suggest(
     progress: ProgressCallback | None,
 ) -> Advice:
     """Discover → sample → try layouts → report. Nothing is written."""
+    clock = place.clock()
     files = place.snapshot(partition_filter, stats_columns=None).files
     form = form_of(files)
-    asked = _queries(queries, files, form)
+    asked = _queries(queries, files, form, clock)
     candidates = _candidates(asked, files)
     if not candidates:
         raise InvalidArgument(
@@ -113,24 +115,24 @@ def suggest(
     )
 
 
-def _queries(queries: Any, files: Sequence[FileInfo], form: Form) -> list[Query]:
+def _queries(queries: Any, files: Sequence[FileInfo], form: Form, clock: Clock) -> list[Query]:
     if isinstance(queries, str) or not isinstance(queries, Sequence | Mapping) or not queries:
         raise InvalidArgument(
             "queries must be a list of conditions or column names, or a mapping of them to weights"
         )
     schema = form.row_schema(files[0].schema)
     weights = dict(queries) if isinstance(queries, Mapping) else dict.fromkeys(queries, 1.0)
-    return [_query(said, weight, schema) for said, weight in weights.items()]
+    return [_query(said, weight, schema, clock) for said, weight in weights.items()]
 
 
-def _query(said: Any, weight: Any, schema: pa.Schema) -> Query:
+def _query(said: Any, weight: Any, schema: pa.Schema, clock: Clock) -> Query:
     if not (isinstance(weight, int | float) and math.isfinite(weight) and weight > 0):
         raise InvalidArgument(f"the weight of {said!r} must be a number greater than 0, got {weight!r}")
     if isinstance(said, str) and said in schema.names:
         return Query(said, weight, None, (said,))
     if isinstance(said, str) and said.isidentifier():
         raise ColumnNotFound([said], schema.names, "columns")
-    condition = predicate(said, schema)
+    condition = predicate(said, schema, clock)
     return Query(condition.formula.text, weight, condition, condition.columns)
 
 

@@ -11,7 +11,8 @@ import pyarrow.compute as pc
 import pyarrow.types as pat
 
 from parketto.errors import InvalidArgument
-from parketto.plan.values import ARROW_ERRORS, decimal_type, family, parse_text, plain, plain_type
+from parketto.plan.values import ARROW_ERRORS, decimal_type, family, plain, plain_type
+from parketto.plan.zones import UTC, Conversion, Zone, is_clock, is_instant, parse_time
 
 _TEMPORAL = frozenset({"date", "time", "timestamp"})
 # From what kinds of values a column may be filled without a CAST.
@@ -29,8 +30,8 @@ _TAKES = {
 }
 
 
-def fitted_literal(value: object, target: pa.Field) -> pa.Scalar:
-    """A literal as a value of a column.
+def fitted_literal(value: object, target: pa.Field, zone: Zone = UTC) -> pa.Scalar:
+    """A literal as a value of a column; dates and times that do not say their time zone have the given one.
 
     >>> fitted_literal("2024-05-01", pa.field("day", pa.date32()))
     <pyarrow.Date32Scalar: datetime.date(2024, 5, 1)>
@@ -44,7 +45,7 @@ def fitted_literal(value: object, target: pa.Field) -> pa.Scalar:
     except (*ARROW_ERRORS, OverflowError, ValueError, TypeError) as error:
         raise _misfit(repr(value), target) from error
     array = pa.array([None], target.type) if not scalar.is_valid else pa.repeat(scalar, 1)
-    fits = fitted(array, target, repr(value))
+    fits = fitted(array, target, repr(value), zone)
     refuse_nulls(fits, target, repr(value))
     return fits[0]
 
@@ -56,7 +57,7 @@ def _scalar(value: object, kind: pa.DataType) -> pa.Scalar:
     if value is None:
         return pa.scalar(None, target)
     if isinstance(value, str) and family(target) in _TEMPORAL:
-        return parse_text(value, target)
+        return parse_time(value, target)
     if isinstance(value, bytearray | memoryview):
         value = bytes(value)
     if family(target) == "nested" or (isinstance(value, dt.timedelta) and family(target) == "duration"):
@@ -74,8 +75,14 @@ def refuse_nulls(array: pa.Array, target: pa.Field, said: str) -> None:
         raise InvalidArgument(f"{said} is NULL, and column {target.name!r} of type {target.type} may not be NULL")
 
 
-def fitted(array: pa.Array, target: pa.Field, said: str) -> pa.Array:
+def fitted(array: pa.Array, target: pa.Field, said: str, zone: Zone = UTC) -> pa.Array:
     """Values in exactly the type of a column.
+
+    Args:
+        array: The values.
+        target: The column.
+        said: What the caller gave.
+        zone: The time zone in which dates, clocks and instants meet.
 
     Raises:
         InvalidArgument: If one of them does not fit; it names the column, its type and the value.
@@ -94,13 +101,14 @@ def fitted(array: pa.Array, target: pa.Field, said: str) -> pa.Array:
         )
     if source == "timestamp" and wanted == "timestamp" and values.type.tz and not kind.tz:
         raise InvalidArgument(
-            f"{said} has a time zone, and column {target.name!r} of type {target.type} has none; use CAST"
+            f"{said} has a time zone, and column {target.name!r} of type {target.type} has none; use "
+            "CAST(... AS TIMESTAMP_NTZ)"
         )
-    return own_type(_checked(values, kind, target, said), target, said)
+    return own_type(_checked(values, kind, target, said, zone), target, said)
 
 
-def _checked(values: pa.Array, kind: pa.DataType, target: pa.Field, said: str) -> pa.Array:
-    change = _change(values.type, kind)
+def _checked(values: pa.Array, kind: pa.DataType, target: pa.Field, said: str, zone: Zone) -> pa.Array:
+    change = _change(values.type, kind, zone)
     try:
         return change(values)
     except ARROW_ERRORS as error:
@@ -128,13 +136,18 @@ def _culprit(values: pa.Array, change: Callable[[pa.Array], pa.Array], said: str
     return said if said in (value, python) else f"{value} ({said})"
 
 
-def _change(source: pa.DataType, kind: pa.DataType) -> Callable[[pa.Array], pa.Array]:
+def _change(source: pa.DataType, kind: pa.DataType, zone: Zone) -> Callable[[pa.Array], pa.Array]:
     """How values of one type become those of another: rounding only where SQL does, else an error."""
     wanted = family(kind)
     if wanted == "float":
         return lambda values: _to_float(values, kind)
     if wanted == "decimal":
         return lambda values: _to_decimal(values, kind)
+    if is_instant(kind) and (is_clock(source) or family(source) == "text"):
+        return lambda values: Conversion("instant", zone).run(values).cast(kind)
+    if is_instant(source) and wanted == "date":
+        clocks = Conversion("wall", zone)
+        return lambda values: _same_again(clocks.run(values), clocks.run(values).cast(kind, safe=False))
     if family(source) == "timestamp" and wanted == "date":
         return lambda values: _same_again(values, values.cast(kind, safe=False))
     return lambda values: values.cast(kind)

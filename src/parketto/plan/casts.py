@@ -11,6 +11,7 @@ import pyarrow.types as pat
 from parketto.errors import InvalidArgument, quoted
 from parketto.plan.nodes import Node, Scope, literal, read_literal
 from parketto.plan.values import NUMBERS, as_decimal_type, decimal_type, family, from_count
+from parketto.plan.zones import is_instant
 
 HALF_UP = "half_towards_infinity"
 _TYPES = {
@@ -36,16 +37,37 @@ _TYPES = {
     "TIMESTAMPNTZ": pa.timestamp("us"),
     "DATETIME": pa.timestamp("us"),
     "TIMESTAMPTZ": pa.timestamp("us", "UTC"),
+    "TIMESTAMPLTZ": pa.timestamp("us", "UTC"),
 }
+# Names of times that keep their zone if they have one.
+_ZONE_OR_NOT = frozenset({"TIMESTAMP", "DATETIME"})
 _TEMPORAL = frozenset({"date", "time", "timestamp"})
 # What can go wrong inside of Arrow's own reading of numbers is kept away from it.
 _WHOLE_TEXT = r"^[+-]?[0-9]{1,30}$"
 _FLOAT_TEXT = r"^([+-]?([0-9]+(\.[0-9]*)?|\.[0-9]+)([eE][+-]?[0-9]{1,3})?|[+-]?(nan|NaN|inf|Infinity))$"
 
 
+def cast(scope: Scope, node: Node, tree: Any, *, attempt: bool) -> Node:
+    """CAST, or TRY_CAST, to the type that an SQL tree names."""
+    name = _type_name(tree)
+    if name in _ZONE_OR_NOT and is_instant(node.type):
+        return node  # as in Spark, where that is the name of instants; as a wall clock it could lose an hour
+    changed = (try_type if attempt else to_type)(scope, node, sql_type(tree))
+    if name == "TIMESTAMPNTZ" and is_instant(changed.type):
+        raise InvalidArgument(
+            f"{tree.parent.this.sql()} names a time zone, and TIMESTAMP_NTZ has none; leave the zone out, or CAST "
+            "it to TIMESTAMP first"
+        )
+    return changed
+
+
+def _type_name(tree: Any) -> str:
+    return str(tree.this.value if hasattr(tree.this, "value") else tree.this)
+
+
 def sql_type(tree: Any) -> pa.DataType:
     """The Arrow type that an SQL type names."""
-    name = tree.this.value if hasattr(tree.this, "value") else str(tree.this)
+    name = _type_name(tree)
     if name == "DECIMAL":
         digits = [int(parameter.name) for parameter in tree.expressions]
         if not digits:
@@ -65,7 +87,10 @@ def to_type(scope: Scope, node: Node, kind: pa.DataType) -> Node:
     source, target = node.family, family(kind)
     if source == "text" and target in _TEMPORAL and node.literal is not None and node.literal.is_valid:
         # Not cut to the precision of the type's name: a literal means what it says.
-        return literal(read_literal(node, kind))
+        read = literal(read_literal(node, kind))
+        return scope.instant(read) if is_instant(kind) else read
+    if source == "text" and is_instant(kind):
+        return scope.instant(node)
     if source == "text" and target not in ("text", "binary"):
         node = scope.call(pc.utf8_trim_whitespace, node)
         if target == "decimal":
@@ -77,12 +102,19 @@ def to_type(scope: Scope, node: Node, kind: pa.DataType) -> Node:
     if source == "int" and target == "decimal":
         return scope.cast(scope.cast(node, as_decimal_type(node.type)), kind)
     if source == "timestamp" and target in _TEMPORAL:
-        if node.type.tz:
-            node = scope.cast(node, pa.timestamp(node.type.unit, "UTC"))
+        node = scope.instant(node) if is_instant(kind) else scope.wall(node)
         return scope.call(lambda value: value.cast(kind, safe=False), node)
+    if source == "timestamp" and target == "text":
+        return scope.cast(_without_zeros(scope, scope.cast(node, pa.string())), kind)
     if {source, target} in ({"bool", "date"}, {"int", "date"}, {"int", "timestamp"}, {"int", "time"}):
         raise InvalidArgument(f"cannot CAST {node.type} to {kind}")
     return scope.cast(node, kind)
+
+
+def _without_zeros(scope: Scope, node: Node) -> Node:
+    """Times as texts with no more digits of a second than they need."""
+    node = scope.call(pc.replace_substring_regex, node, pattern=r"(\.[0-9]*[1-9])0+$", replacement=r"\1")
+    return scope.call(pc.replace_substring_regex, node, pattern=r"\.0+$", replacement="")
 
 
 def rounded(scope: Scope, node: Node, digits: int) -> Node:

@@ -23,6 +23,7 @@ from parketto.errors import ColumnNotFound, InvalidArgument
 from parketto.plan.assigning import fitted, fitted_literal, own_type, refuse_nulls
 from parketto.plan.sql import SQL, find_column, sql, translate
 from parketto.plan.values import ARROW_ERRORS, evaluate, plain, plain_table, plain_type
+from parketto.plan.zones import UTC, Clock, Step, Zone, is_instant
 
 __all__ = [
     "SQL",
@@ -35,6 +36,7 @@ __all__ = [
     "known_columns",
     "predicate",
     "sql",
+    "sql_formula",
     "targets",
     "updated",
 ]
@@ -56,13 +58,16 @@ class Calculation(Protocol):
 
 @dataclass(frozen=True)
 class ArrowCalculation:
-    """A calculation that Arrow carries out."""
+    """A calculation that Arrow carries out, after steps that it has no function for."""
 
     expression: pc.Expression
+    steps: tuple[Step, ...] = ()
 
     def run(self, table: pa.Table) -> pa.Array:
         """The values of the expression."""
         try:
+            for step in self.steps:
+                table = step.added(table)
             return evaluate(self.expression, table)
         except ARROW_ERRORS as error:
             raise InvalidArgument(" ".join(str(error).split())) from error
@@ -81,6 +86,8 @@ class Formula:
             which it cannot be true are not looked at.
         nan_aware: Whether `possible` says of every NaN on its own what becomes of it, so that bounds which leave
             NaN out may be used for pruning.
+        derived: Columns of `possible` that no file has: nothing is known of them before rows are read.
+        zone: The time zone in which it was said, if that is not the one of the operation.
     """
 
     calculation: Calculation
@@ -89,6 +96,8 @@ class Formula:
     text: str
     possible: pc.Expression
     nan_aware: bool = True
+    derived: tuple[pa.Field, ...] = ()
+    zone: Zone | None = None
 
     @property
     def columns(self) -> tuple[str, ...]:
@@ -127,8 +136,8 @@ class Predicate:
         return found.fill_null(False) if found.null_count else found
 
 
-def predicate(where: str | pc.Expression | Formula, schema: pa.Schema) -> Predicate:
-    """A condition, checked against the columns of a dataset.
+def predicate(where: str | pc.Expression | Formula, schema: pa.Schema, clock: Clock | None = None) -> Predicate:
+    """A condition, checked against the columns of a dataset. The times in SQL are read in the clock's time zone.
 
     >>> rows = pa.record_batch({"id": [1, 2, None], "name": ["a", "b", "c"]})
     >>> condition = predicate("ID >= 2 OR name = 'c'", rows.schema)
@@ -139,7 +148,7 @@ def predicate(where: str | pc.Expression | Formula, schema: pa.Schema) -> Predic
         InvalidArgument: If it is no condition on single rows.
         ColumnNotFound: If it uses a column that is not in the schema.
     """
-    formula = _formula(where, schema, "where")
+    formula = _formula(where, schema, "where", clock)
     if pat.is_null(formula.type):
         never = pc.scalar(pa.scalar(None, pa.bool_()))
         formula = replace(formula, calculation=ArrowCalculation(never), type=pa.bool_(), possible=never)
@@ -157,12 +166,14 @@ class Assignment:
         value: The literal in the column's type, or None if there is a formula.
         formula: What to calculate.
         text: The value as the caller gave it.
+        zone: The time zone of times that do not say theirs.
     """
 
     target: pa.Field
     value: pa.Scalar | None = None
     formula: Formula | None = None
     text: str = ""
+    zone: Zone = UTC
 
     @property
     def column(self) -> str:
@@ -181,12 +192,14 @@ class Assignment:
             InvalidArgument: If one does not fit into the column.
         """
         if self.formula is None:
-            return fitted(pa.repeat(self.value, batch.num_rows), self.target, self.text)
+            return fitted(pa.repeat(self.value, batch.num_rows), self.target, self.text, self.zone)
         found = self.formula.values(batch, constants, f" for column {self.column!r}")
-        return fitted(found, self.target, self.text)
+        return fitted(found, self.target, self.text, self.zone)
 
 
-def assignments(values: Mapping[str, object], schema: pa.Schema) -> tuple[Assignment, ...]:
+def assignments(
+    values: Mapping[str, object], schema: pa.Schema, clock: Clock | None = None
+) -> tuple[Assignment, ...]:
     """New values for columns: literals, `sql(...)`, PyArrow expressions, or formulas of other languages.
 
     >>> schema = pa.schema({"id": pa.int64(), "price": pa.decimal128(8, 2)})
@@ -199,11 +212,12 @@ def assignments(values: Mapping[str, object], schema: pa.Schema) -> tuple[Assign
     A value that a column cannot hold is an error: text for a number, a fraction for a whole number, NULL where
     there may be none. Literals are checked here, calculated values when they are met. Decimals are rounded to the
     column's scale, half away from zero, and numbers to the nearest float. A text is read as a date or a time for
-    such a column. Times without a zone are UTC.
+    such a column. Times and dates without a zone are read in the clock's; that is UTC if there is none.
     """
+    clock = Clock() if clock is None else clock
     made: dict[str, Assignment] = {}
     for column, value in targets(values, schema).items():
-        made[column] = _assignment(schema.field(column), value, schema)
+        made[column] = _assignment(schema.field(column), value, schema, clock)
     return tuple(made.values())
 
 
@@ -223,16 +237,20 @@ def targets(values: Mapping[str, object], schema: pa.Schema) -> dict[str, object
     return found
 
 
-def _assignment(target: pa.Field, value: object, schema: pa.Schema) -> Assignment:
+def _assignment(target: pa.Field, value: object, schema: pa.Schema, clock: Clock) -> Assignment:
+    # A zone is asked for only where it matters: a Spark session may have to be started for that.
+    kind = plain_type(target.type)
     if not isinstance(value, SQL | pc.Expression | Formula):
-        return Assignment(target, fitted_literal(value, target), text=repr(value))
-    formula = _formula(value, schema, f"the new value of {target.name!r}")
+        zone = clock.zone if is_instant(kind) or pat.is_date(kind) else UTC
+        return Assignment(target, fitted_literal(value, target, zone), text=repr(value), zone=zone)
+    formula = _formula(value, schema, f"the new value of {target.name!r}", clock)
+    zone = (formula.zone or clock.zone) if is_instant(kind) != is_instant(formula.type) else UTC
     # The types alone may already say that it cannot fit, whatever the rows are.
-    fitted(pa.array([], formula.type), target, formula.text)
+    fitted(pa.array([], formula.type), target, formula.text, zone)
     if not formula.columns:
         only = formula.calculation.run(pa.table([pa.nulls(1)], names=["rows"]))
-        refuse_nulls(fitted(only, target, formula.text), target, formula.text)
-    return Assignment(target, None, formula, formula.text)
+        refuse_nulls(fitted(only, target, formula.text, zone), target, formula.text)
+    return Assignment(target, None, formula, formula.text, zone)
 
 
 def updated(
@@ -282,18 +300,30 @@ def _plain_fields(schema: pa.Schema, columns: Sequence[str]) -> pa.Schema:
     return pa.schema([pa.field(name, plain_type(schema.field(name).type)) for name in columns])
 
 
-def _formula(given: object, schema: pa.Schema, what: str) -> Formula:
+def sql_formula(text: str, schema: pa.Schema, clock: Clock | None = None) -> Formula:
+    """An SQL text, checked against the columns of a dataset."""
+    said = translate(text, known_columns(schema), clock)
+    return Formula(
+        ArrowCalculation(said.expression, said.steps),
+        said.type,
+        _plain_fields(schema, said.columns),
+        str(text),
+        said.expression,
+        derived=tuple(step.target for step in said.steps),
+    )
+
+
+def _formula(given: object, schema: pa.Schema, what: str, clock: Clock | None) -> Formula:
     if isinstance(given, Formula):
         return given
-    known = known_columns(schema)
-    expression, kind, columns = _bound(given, known, what)
+    if isinstance(given, str):
+        return sql_formula(given, schema, clock)
+    expression, kind, columns = _bound(given, known_columns(schema), what)
     fields = _plain_fields(schema, columns)
-    return Formula(ArrowCalculation(expression), kind, fields, str(given), expression, isinstance(given, str))
+    return Formula(ArrowCalculation(expression), kind, fields, str(given), expression, nan_aware=False)
 
 
 def _bound(given: object, known: pa.Schema, what: str) -> tuple[pc.Expression, pa.DataType, tuple[str, ...]]:
-    if isinstance(given, str):
-        return translate(given, known)
     if not isinstance(given, pc.Expression):
         raise InvalidArgument(f"{what} must be an SQL text or a PyArrow expression, got {given!r}")
     if "FieldPath(" in re.sub(r'"([^"\\]|\\.)*"', "", str(given)):

@@ -10,18 +10,19 @@ import pyarrow.compute as pc
 import pyarrow.types as pat
 
 from parketto.errors import InvalidArgument
-from parketto.plan.casts import rounded
+from parketto.plan.casts import rounded, to_type
 from parketto.plan.nodes import Node, Scope, literal
 from parketto.plan.values import NUMBERS, decimal_type
+from parketto.plan.zones import Conversion, is_instant
 
 Translate = Callable[[Any], Node]
 Function = Callable[[Scope, Translate, Any], Node]
 
 #: What error messages point to.
 NAMES = (
-    "ABS, CEIL, COALESCE, CONCAT, CONTAINS, DATE_TRUNC, DAY, ENDSWITH, EXP, EXTRACT, FLOOR, GREATEST, HOUR, IF, "
-    "ISNAN, LEAST, LENGTH, LN, LOWER, LTRIM, MINUTE, MONTH, NULLIF, POWER, REGEXP_LIKE, REPLACE, ROUND, RTRIM, "
-    "SECOND, SQRT, STARTSWITH, SUBSTRING, TRIM, UPPER, YEAR"
+    "ABS, CEIL, COALESCE, CONCAT, CONTAINS, CURRENT_DATE, CURRENT_TIMESTAMP, DATE_TRUNC, DAY, ENDSWITH, EXP, "
+    "EXTRACT, FLOOR, GREATEST, HOUR, IF, ISNAN, LEAST, LENGTH, LN, LOCALTIMESTAMP, LOWER, LTRIM, MINUTE, MONTH, "
+    "NULLIF, POWER, REGEXP_LIKE, REPLACE, ROUND, RTRIM, SECOND, SQRT, STARTSWITH, SUBSTRING, TRIM, UPPER, YEAR"
 )
 _PARTS = {
     "year": pc.year,
@@ -36,6 +37,8 @@ _PARTS = {
     "second": pc.second,
 }
 _CLOCK = frozenset({"hour", "minute", "second"})
+# Offsets of clocks are whole seconds, so finer units need no zone.
+_ON_CLOCKS = frozenset({"year", "quarter", "month", "week", "day", "hour", "minute"})
 _UNITS = ("year", "quarter", "month", "week", "day", "hour", "minute", "second", "millisecond", "microsecond")
 
 
@@ -172,13 +175,7 @@ def _part(scope: Scope, node: Node, name: str) -> Node:
         node = scope.cast(node, pa.timestamp("s"))
     if node.family == "time" and name not in _CLOCK:
         raise InvalidArgument(f"a time of day has no {name}")
-    return scope.call(_PARTS[name], _in_utc(scope, _needs(node, name.upper(), "date", "timestamp", "time")))
-
-
-def _in_utc(scope: Scope, node: Node) -> Node:
-    if pat.is_timestamp(node.type) and node.type.tz:
-        return scope.cast(node, pa.timestamp(node.type.unit, "UTC"))
-    return node
+    return scope.call(_PARTS[name], scope.wall(_needs(node, name.upper(), "date", "timestamp", "time")))
 
 
 def _date_trunc(scope: Scope, translate: Translate, tree: Any) -> Node:
@@ -188,7 +185,25 @@ def _date_trunc(scope: Scope, translate: Translate, tree: Any) -> Node:
     node = _needs(translate(tree.this), "DATE_TRUNC", "date", "timestamp")
     if node.family == "date" and _UNITS.index(unit) > _UNITS.index("day"):
         return node
-    return scope.call(pc.floor_temporal, _in_utc(scope, node), unit=unit)
+    if is_instant(node.type):
+        if unit in _ON_CLOCKS and not scope.clock.zone.is_utc:
+            return scope.converted(node, Conversion(unit, scope.clock.zone))
+        node = scope.cast(node, pa.timestamp(node.type.unit, "UTC"))
+    return scope.call(pc.floor_temporal, node, unit=unit)
+
+
+def now(scope: Scope) -> Node:
+    """The instant at which the operation began."""
+    return literal(pa.scalar(scope.clock.now, pa.timestamp("us", "UTC")))
+
+
+def _present(value: Callable[[Scope], Node]) -> Function:
+    def function(scope: Scope, _translate: Translate, tree: Any) -> Node:
+        if tree.args.get("this") is not None:
+            raise InvalidArgument(f"{tree.sql_name()} takes no argument")
+        return value(scope)
+
+    return function
 
 
 def _extreme(operator: str) -> Function:
@@ -250,6 +265,9 @@ FUNCTIONS: dict[str, Function] = {
     "extract": _extract,
     "datetrunc": _date_trunc,
     "timestamptrunc": _date_trunc,
+    "currentdate": _present(lambda scope: to_type(scope, now(scope), pa.date32())),
+    "currenttimestamp": _present(now),
+    "localtimestamp": _present(lambda scope: scope.wall(now(scope))),
     "greatest": _extreme(">="),
     "least": _extreme("<="),
     "coalesce": _coalesce,

@@ -24,12 +24,14 @@ from parketto.plan.values import (
     as_decimal_type,
     common_type,
     counted,
+    counts_alike,
+    decimal_digits,
     decimal_type,
     evaluate,
     family,
     from_count,
-    parse_text,
 )
+from parketto.plan.zones import Clock, Conversion, Step, is_clock, is_instant, parse_time
 
 _COMPARISONS: dict[str, Callable[[Any, Any], pc.Expression]] = {
     "=": pc.equal,
@@ -66,10 +68,12 @@ class Node:
 
 
 class Scope:
-    """The columns that expressions may use, in their plain types."""
+    """The columns that expressions may use, in their plain types, and the time zone that they are read in."""
 
-    def __init__(self, schema: pa.Schema) -> None:
+    def __init__(self, schema: pa.Schema, clock: Clock | None = None) -> None:
         self.schema = schema
+        self.clock = Clock() if clock is None else clock
+        self.steps: list[Step] = []
         # A table cannot be without columns and still be evaluated on.
         self._empty = schema.empty_table() if schema.names else _ONE_ROW.slice(0, 0)
 
@@ -89,8 +93,48 @@ class Scope:
             return node
         if node.literal is not None and node.family == "int" and pat.is_decimal(kind) and node.literal.is_valid:
             return literal(pa.scalar(Decimal(node.literal.as_py()), kind))  # Arrow wants room for any integer
+        if is_instant(node.type) and not is_instant(kind):
+            node = self.wall(node)
+        elif is_instant(kind) and is_clock(node.type):
+            node = self.instant(node)
         safe = not (pat.is_floating(kind) and node.family in NUMBERS)
         return self.call(lambda value: value.cast(kind, safe=safe), node)
+
+    def wall(self, node: Node) -> Node:
+        """What clocks of the zone show at instants: times without a zone. All else is given back as it is."""
+        if not is_instant(node.type):
+            return node
+        if node.literal is None and self.clock.zone.is_utc:
+            unit = node.type.unit
+            return self.call(lambda value: value.cast(pa.timestamp(unit, "UTC")).cast(pa.timestamp(unit)), node)
+        return self.converted(node, Conversion("wall", self.clock.zone))
+
+    def instant(self, node: Node) -> Node:
+        """The instants at which clocks of the zone show dates or times; of texts what they say."""
+        if is_instant(node.type):
+            return node
+        if node.literal is None and node.family == "timestamp" and self.clock.zone.is_utc:
+            return self.call(lambda value: value.cast(pa.timestamp(node.type.unit, "UTC")), node)
+        return self.converted(node, Conversion("instant", self.clock.zone))
+
+    def converted(self, node: Node, conversion: Conversion) -> Node:
+        """The values of a node after a conversion, as a column of a step; of a literal they are one."""
+        try:
+            if node.literal is not None:
+                return literal(conversion.run(pa.array([node.literal], node.type))[0])
+            for step in self.steps:
+                if step.conversion == conversion and step.source.equals(node.expression):
+                    return Node(pc.field(step.target.name), step.target.type)
+            kind = conversion.run(pa.array([], node.type)).type
+        except ARROW_ERRORS as error:
+            raise InvalidArgument(f"{' '.join(str(error).split())}") from error
+        name = f"step {len(self.steps)}"
+        while name in self.schema.names:
+            name += "'"
+        step = Step(pa.field(name, kind), node.expression, conversion)
+        self.steps.append(step)
+        self._empty = self._empty.append_column(step.target, pa.array([], kind))
+        return Node(pc.field(name), kind)
 
     def unified(self, nodes: Sequence[Node], doing: str) -> list[Node]:
         """All nodes in one type that holds them all; text literals are read as the type of the others."""
@@ -117,6 +161,8 @@ class Scope:
                 right = literal(read_literal(right, left.type))
             elif left.family != right.family and left.family == "text" and left.literal is not None:
                 left = literal(read_literal(left, right.type))
+        left, right = self._on_one_clock(left, right)
+        if right.literal is not None:
             if exact := self._compare_counted(operator, left, right):
                 return exact
             if left.family == "float" and right.family in NUMBERS:
@@ -129,10 +175,23 @@ class Scope:
             return self._compare_floats(operator, left, right)
         return self.call(_COMPARISONS[operator], left, right)
 
+    def _on_one_clock(self, left: Node, right: Node) -> tuple[Node, Node]:
+        """Instants are compared with instants."""
+        if is_instant(left.type) and is_clock(right.type):
+            return left, self.instant(right)
+        if not (is_clock(left.type) and is_instant(right.type)):
+            return left, right
+        if right.literal is not None and right.literal.is_valid:
+            seconds = math.floor(counted(right.literal, pa.timestamp("s")))
+            # Nobody changes clocks around that time, so they tell it exactly; and pruning understands that.
+            if self.clock.zone.is_quiet(seconds):
+                return left, self.wall(right)
+        return self.instant(left), right
+
     def _compare_counted(self, operator: str, left: Node, right: Node) -> Node | None:
         """Compare with a literal in the units of the other side, even if it lies between two of them."""
         assert right.literal is not None
-        if left.family not in COUNTED or not _counts_alike(left.type, right.type):
+        if left.family not in COUNTED or not counts_alike(left.type, right.type):
             return None
         if right.family == "float":
             number = right.literal.as_py()
@@ -153,6 +212,7 @@ class Scope:
         """Whether it equals one of some values, none of which is a literal NULL; NULL if the node is."""
         # Bounds in footers leave NaN out, and Arrow prunes such a list by them: not for floats.
         literals = all(value.literal is not None for value in values)
+        literals = literals and not (is_clock(node.type) and any(is_instant(value.type) for value in values))
         if len(values) > _SHORT_LIST and literals and node.family not in ("float", "null"):
             members = [member for value in values if (member := self.member(node, value)) is not None]
             listed = pa.array(members, node.type)
@@ -165,8 +225,10 @@ class Scope:
         """A literal in the type of a node; None if no value of that type equals it."""
         if node.family != value.family and value.family == "text":
             value = literal(read_literal(value, node.type))
+        if is_instant(node.type) and is_clock(value.type):
+            value = self.instant(value)
         assert value.literal is not None
-        if node.family in COUNTED and _counts_alike(node.type, value.type):
+        if node.family in COUNTED and counts_alike(node.type, value.type):
             if value.family == "float" and not math.isfinite(value.literal.as_py()):
                 return None
             count = counted(value.literal, node.type)
@@ -274,7 +336,7 @@ class Scope:
             if kind is not None:
                 return self.cast(left, kind), self.cast(right, kind)
         sides = [_narrowest_decimal(side) for side in (left, right)]
-        digits = _digits(operator, *sides)
+        digits = decimal_digits(operator, *sides)
         if digits > 38:
             sides = [pa.decimal256(kind.precision, kind.scale) for kind in sides]
         decimal_type(digits, 0)  # or an error
@@ -317,18 +379,7 @@ def balanced(join: Callable[[Node, Node], Node], parts: list[Node]) -> Node:
 def read_literal(node: Node, kind: pa.DataType) -> pa.Scalar:
     """A text literal as a value of another type."""
     assert node.literal is not None
-    return parse_text(node.literal.as_py(), kind)
-
-
-def _counts_alike(left: pa.DataType, right: pa.DataType) -> bool:
-    families = {family(left), family(right)}
-    if families <= NUMBERS:
-        return True
-    zones = [bool(kind.tz) if pat.is_timestamp(kind) else False for kind in (left, right)]
-    if families == {"timestamp"} and zones == [False, True]:
-        raise InvalidArgument(f"cannot compare {left}, which has no time zone, with a time that has one")
-    # A date is a coarser thing than a time: it is compared in the unit of the time.
-    return families in ({"date"}, {"time"}, {"duration"}, {"timestamp"}, {"date", "timestamp"})
+    return parse_time(node.literal.as_py(), kind)
 
 
 def _beyond(operator: str, *, above: bool) -> bool:
@@ -349,13 +400,3 @@ def _narrowest_decimal(node: Node) -> pa.DataType:
     if node.literal is not None and node.literal.is_valid and node.family == "int":
         return pa.decimal128(max(1, len(str(abs(node.literal.as_py())))), 0)
     return as_decimal_type(node.type)
-
-
-def _digits(operator: str, left: pa.DataType, right: pa.DataType) -> int:
-    """How many digits Arrow gives the result."""
-    if operator == "*":
-        return int(left.precision + right.precision + 1)
-    if operator in ("/", "%"):
-        return int(left.precision - left.scale + right.scale + max(4, left.scale + right.precision + 1))
-    scale = max(left.scale, right.scale)
-    return int(max(left.precision - left.scale, right.precision - right.scale) + scale + 1)

@@ -237,5 +237,6 @@ def _surviving(predicate: Predicate, guarantees: Sequence[tuple[int, pc.Expressi
         file_format.make_fragment(str(at), nowhere, partition_expression=guarantee) for at, guarantee in guarantees
     ]
     formula = predicate.formula
-    dataset = ds.FileSystemDataset(fragments, formula.fields, file_format, nowhere)
+    fields = pa.schema([*formula.fields, *formula.derived])
+    dataset = ds.FileSystemDataset(fragments, fields, file_format, nowhere)
     return {int(fragment.path) for fragment in dataset.get_fragments(filter=formula.possible)}

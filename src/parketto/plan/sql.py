@@ -9,7 +9,11 @@ The language is what Spark and DuckDB agree on. Where they differ:
 * NaN equals NaN and is greater than every number. A number is compared with floats as the nearest of them.
 * A text literal is read as the type it is compared with. Nothing else becomes text, or is read from it, without
   CAST. Joining with NULL gives NULL.
-* Times without a zone are UTC where they meet times with one.
+* Times without a zone, and dates, are read on the clocks of one time zone where they meet times with one: those
+  of the Spark session, or those that a dataset's `timezone` names, else UTC. So are casts and parts of instants.
+  A clock that is moved skips some times: they move forward with it. Others it shows twice: the first one is meant.
+  TIMESTAMP is a time with or without a zone, TIMESTAMPTZ (TIMESTAMP_LTZ) one with, TIMESTAMP_NTZ one without.
+* CURRENT_TIMESTAMP and CURRENT_DATE are those of the beginning of the operation.
 * CAST from a fraction to a whole number cuts the fraction off; to a decimal it rounds half away from zero.
 * CASE picks among values that are all calculated: a CAST that may fail should be a TRY_CAST.
 """
@@ -17,6 +21,7 @@ The language is what Spark and DuckDB agree on. Where they differ:
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from typing import Any
 
 import pyarrow as pa
@@ -24,10 +29,11 @@ import pyarrow.compute as pc
 import pyarrow.types as pat
 
 from parketto.errors import ColumnNotFound, InvalidArgument, quoted
-from parketto.plan.casts import sql_type, to_type, try_type
-from parketto.plan.functions import FUNCTIONS, NAMES
+from parketto.plan.casts import cast
+from parketto.plan.functions import FUNCTIONS, NAMES, now
 from parketto.plan.nodes import Node, Scope, balanced, literal, null_truth, truth
 from parketto.plan.parsing import like_pattern, number, parsed, read_hex
+from parketto.plan.zones import Clock, Step
 
 _COMPARISONS = {"eq": "=", "neq": "<>", "lt": "<", "lte": "<=", "gt": ">", "gte": ">="}
 _ARITHMETIC = {"add": "+", "sub": "-", "mul": "*", "div": "/", "mod": "%"}
@@ -45,6 +51,8 @@ class SQL(str):
 
 def sql(text: str) -> SQL:
     """Mark a text as an SQL expression, so that an update does not take it for a value.
+
+    Times in it that do not say their zone are read in the Spark session's time zone, or the dataset's `timezone`.
 
     >>> sql("price * 1.1")
     sql('price * 1.1')
@@ -72,13 +80,30 @@ def find_column(name: str, schema: pa.Schema) -> str:
     return str(alike[0])
 
 
-def translate(text: str, schema: pa.Schema) -> tuple[pc.Expression, pa.DataType, tuple[str, ...]]:
-    """An SQL expression over columns of plain types: the Arrow expression, its type, the columns that it uses.
+@dataclass(frozen=True)
+class Translation:
+    """What an SQL expression says.
+
+    Attributes:
+        expression: The same for Arrow.
+        type: The type of its values.
+        columns: The columns that it uses, in the order of the schema.
+        steps: Further columns that it uses, which must be made first.
+    """
+
+    expression: pc.Expression
+    type: pa.DataType
+    columns: tuple[str, ...]
+    steps: tuple[Step, ...] = ()
+
+
+def translate(text: str, schema: pa.Schema, clock: Clock | None = None) -> Translation:
+    """An SQL expression over columns of plain types, its times read in the time zone of a clock.
 
     Raises:
         InvalidArgument: If the text is not one expression on the values of a row, or its types do not fit.
     """
-    translator = _Translator(schema)
+    translator = _Translator(schema, clock)
     try:
         node = translator.translate(parsed(text))
     except ColumnNotFound:
@@ -88,7 +113,7 @@ def translate(text: str, schema: pa.Schema) -> tuple[pc.Expression, pa.DataType,
     except RecursionError as error:
         raise InvalidArgument(f"nested too deeply: {_shortened(text)!r}") from error
     used = tuple(name for name in schema.names if name in translator.used)
-    return node.expression, node.type, used
+    return Translation(node.expression, node.type, used, tuple(translator.scope.steps))
 
 
 def _shortened(text: str) -> str:
@@ -97,8 +122,8 @@ def _shortened(text: str) -> str:
 
 
 class _Translator:
-    def __init__(self, schema: pa.Schema) -> None:
-        self.scope = Scope(schema)
+    def __init__(self, schema: pa.Schema, clock: Clock | None) -> None:
+        self.scope = Scope(schema, clock)
         self.schema = schema
         self.used: set[str] = set()
 
@@ -243,8 +268,12 @@ class _Translator:
         )
 
     def _cast(self, tree: Any) -> Node:
-        change = try_type if tree.key == "trycast" else to_type
-        return change(self.scope, self.translate(tree.this), sql_type(tree.args["to"]))
+        return cast(self.scope, self.translate(tree.this), tree.args["to"], attempt=tree.key == "trycast")
+
+    def _anonymous(self, tree: Any) -> Node:
+        if tree.name.lower() == "now" and not tree.expressions:
+            return now(self.scope)
+        raise InvalidArgument(_refusal(tree))
 
     _HANDLERS: Mapping[str, Callable[[_Translator, Any], Node]] = {
         "paren": lambda self, tree: self.translate(tree.this),
@@ -272,6 +301,7 @@ class _Translator:
         "if": _if,
         "cast": _cast,
         "trycast": _cast,
+        "anonymous": _anonymous,
     }
 
 

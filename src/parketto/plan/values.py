@@ -124,6 +124,15 @@ def counted(value: pa.Scalar, kind: pa.DataType) -> Fraction:
     return Fraction(value.value * nanoseconds(value.type), nanoseconds(kind))
 
 
+def counts_alike(left: pa.DataType, right: pa.DataType) -> bool:
+    """Whether values of two types are compared by their numbers of units."""
+    families = {family(left), family(right)}
+    if families <= NUMBERS:
+        return True
+    # A date is a coarser thing than a time: it is compared in the unit of the time.
+    return families in ({"date"}, {"time"}, {"duration"}, {"timestamp"}, {"date", "timestamp"})
+
+
 def from_count(count: int, kind: pa.DataType) -> pa.Scalar | None:
     """The value of a counted type that is that many units; None if it cannot hold so many.
 
@@ -234,3 +243,13 @@ def decimal_type(precision: int, scale: int) -> pa.DataType:
     if precision > 76:
         raise InvalidArgument(f"the result would have {precision} digits, and 76 is the most; use CAST")
     return pa.decimal128(precision, scale) if precision <= 38 else pa.decimal256(precision, scale)
+
+
+def decimal_digits(operator: str, left: pa.DataType, right: pa.DataType) -> int:
+    """How many digits Arrow gives the result of a calculation with decimals."""
+    if operator == "*":
+        return int(left.precision + right.precision + 1)
+    if operator in ("/", "%"):
+        return int(left.precision - left.scale + right.scale + max(4, left.scale + right.precision + 1))
+    scale = max(left.scale, right.scale)
+    return int(max(left.precision - left.scale, right.precision - right.scale) + scale + 1)

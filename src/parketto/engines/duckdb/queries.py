@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import datetime as dt
 import shutil
 import tempfile
 import threading
 import weakref
+import zoneinfo
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any
@@ -21,6 +23,7 @@ from parketto.errors import InvalidArgument, quoted
 from parketto.kernels.rows import ArrowRows, FileRows
 from parketto.kernels.work import cores
 from parketto.plan.limits import MEGABYTE
+from parketto.plan.zones import zone_info
 
 if TYPE_CHECKING:
     from duckdb import DuckDBPyConnection
@@ -32,10 +35,12 @@ class Queries:
     Args:
         filesystem: What is registered in DuckDB under the filesystem's protocols.
         memory_mb: How much memory DuckDB uses before it spills to disk.
+        timezone: The time zone in which queries read times.
     """
 
-    def __init__(self, filesystem: AbstractFileSystem, memory_mb: int) -> None:
+    def __init__(self, filesystem: AbstractFileSystem, memory_mb: int, timezone: str = "UTC") -> None:
         self._filesystem, self._memory = filesystem, memory_mb * MEGABYTE
+        self._timezone = _zone_name(timezone)
         self._clean: weakref.finalize[Any, Any] | None = None
         self._connection: DuckDBPyConnection | None = None
         self._lock = threading.Lock()
@@ -51,6 +56,8 @@ class Queries:
                 # Those who never close the connection leave nothing behind either.
                 self._clean = weakref.finalize(self, shutil.rmtree, scratch, ignore_errors=True)
                 self._connection = connect(self._memory, cores(), scratch, in_order=True, fetch_extensions=True)
+                # Not the machine's: a query means the same everywhere.
+                self._connection.execute(f"SET TimeZone = '{self._timezone}'")
                 self._connection.register_filesystem(self._filesystem)
             return self._connection
 
@@ -118,6 +125,24 @@ class Queries:
             f"CREATE TEMP VIEW {quoted_name(name)} AS SELECT {columns} FROM "
             f"read_parquet([{paths}], hive_partitioning = false)"
         )
+
+
+def _zone_name(name: str) -> str:
+    """The name that DuckDB has for a time zone.
+
+    >>> _zone_name("+05:30"), _zone_name("Z"), _zone_name("America/New_York")
+    ('GMT+05:30', 'UTC', 'America/New_York')
+    """
+    zone = zone_info(name)
+    if zone is dt.UTC:
+        return "UTC"
+    if isinstance(zone, zoneinfo.ZoneInfo):
+        return str(zone.key)
+    minutes, seconds = divmod(abs(zone.utcoffset(None) or dt.timedelta()).seconds, 60)
+    if seconds:
+        raise InvalidArgument(f"DuckDB has no time zone {name!r}: offsets are whole minutes")
+    sign = "-" if (zone.utcoffset(None) or dt.timedelta()) < dt.timedelta() else "+"
+    return f"GMT{sign}{minutes // 60:02}:{minutes % 60:02}"
 
 
 def _table(rows: ArrowRows) -> pa.Table:

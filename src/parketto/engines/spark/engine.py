@@ -138,6 +138,10 @@ class SparkEngine(TaskEngine):
                 "object store, or engine='pyarrow'"
             )
 
+    def timezone(self) -> str:
+        """The session's time zone."""
+        return str(self.session.conf.get("spark.sql.session.timeZone"))
+
     def adopt(self, rows: Any) -> RowSource | None:
         """A Spark DataFrame, classic or of Connect."""
         return FrameRows(checked_columns(frame_schema(rows)), rows) if _is_frame(rows) else None

@@ -1,0 +1,268 @@
+"""Time zones of SQL on every engine: Python's `zoneinfo` is the oracle, and Spark tells what text means to it."""
+
+from __future__ import annotations
+
+import datetime as dt
+import zoneinfo
+from collections.abc import Callable
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from conftest import Place
+from parketto import Dataset, DuckDBParquetHandler, InvalidArgument, ParquetCRUD, sql
+from parketto.engines.base import Engine
+from parketto.languages import predicate
+from parketto.plan.expressions import sql_formula
+from parketto.plan.zones import Clock
+
+UTC = dt.UTC
+NEW_YORK, KOLKATA = "America/New_York", "Asia/Kolkata"
+SCHEMA = pa.schema(
+    {"id": pa.int64(), "ts": pa.timestamp("us", "UTC"), "naive": pa.timestamp("us"), "day": pa.date32()}
+)
+HALF_HOUR = dt.timedelta(minutes=30)
+
+
+def instants(*starts: dt.datetime, count: int = 12) -> list[dt.datetime]:
+    """Half hours, from each start on."""
+    return [start + number * HALF_HOUR for start in starts for number in range(count)]
+
+
+# Around the changes of New York's clocks, the midnights of both zones, and a year of which Arrow has no rules.
+TIMES = [
+    *instants(dt.datetime(2026, 3, 8, 4, tzinfo=UTC)),
+    *instants(dt.datetime(2026, 6, 30, 17, tzinfo=UTC), count=24),
+    *instants(dt.datetime(2026, 11, 1, 3, 30, tzinfo=UTC), dt.datetime(2050, 7, 1, 1, tzinfo=UTC)),
+]
+
+
+def clock(time: dt.datetime, zone: str) -> dt.datetime:
+    return time.astimezone(zoneinfo.ZoneInfo(zone)).replace(tzinfo=None)
+
+
+def instant(zone: str, *parts: int) -> dt.datetime:
+    """The instant of a clock; `fold=0` is Spark's choice in gaps and overlaps, too."""
+    return dt.datetime(*parts, tzinfo=zoneinfo.ZoneInfo(zone)).astimezone(UTC)  # type: ignore[arg-type, misc]
+
+
+def table(times: list[dt.datetime], zone: str) -> pa.Table:
+    shown = [clock(time, zone) for time in times]
+    rows = {"id": [TIMES.index(time) for time in times], "ts": times, "naive": shown}
+    return pa.table({**rows, "day": [time.date() for time in shown]}, schema=SCHEMA)
+
+
+@pytest.fixture
+def zoned(engine: Engine | str, local: Place, request: pytest.FixtureRequest) -> Callable[[str], Dataset]:
+    """A dataset whose expressions are read in a zone: on Spark the session's, else the one that is given."""
+
+    def make(zone: str) -> Dataset:
+        parts = {f"{at}.parquet": table(TIMES[at : at + 12], zone) for at in range(0, len(TIMES), 12)}
+        local.write_files(parts, row_group_size=3)
+        if engine != "spark":
+            return local.dataset(engine=engine, timezone=zone)
+        # Settings of a session of its own: the shared one stays as it is.
+        session = request.getfixturevalue("spark").newSession()
+        session.conf.set("spark.sql.session.timeZone", zone)
+        return local.dataset(engine="spark", spark=session)
+
+    return make
+
+
+CONDITIONS: dict[str, Callable[[dt.datetime, str], bool]] = {
+    "ts >= '2026-03-08 02:30:00' AND ts < '2026-11-01'": lambda at, zone: (
+        instant(zone, 2026, 3, 8, 2, 30) <= at < instant(zone, 2026, 11, 1)
+    ),
+    "ts IN (TIMESTAMP '2026-11-01 01:30:00', '2026-06-30 23:30:00')": lambda at, zone: (
+        at in (instant(zone, 2026, 11, 1, 1, 30), instant(zone, 2026, 6, 30, 23, 30))
+    ),
+    "ts < DATE '2026-07-01' AND naive > '2026-06-30 23:00:00'": lambda at, zone: (
+        at < instant(zone, 2026, 7, 1) and clock(at, zone) > dt.datetime(2026, 6, 30, 23)  # noqa: DTZ001
+    ),
+    "CAST(ts AS DATE) = '2050-06-30' OR hour(ts) = 1": lambda at, zone: (
+        clock(at, zone).date() == dt.date(2050, 6, 30) or clock(at, zone).hour == 1
+    ),
+    "date_trunc('day', ts) = '2026-03-08' OR ts > CURRENT_TIMESTAMP": lambda at, zone: (
+        clock(at, zone).date() == dt.date(2026, 3, 8) or at > dt.datetime.now(UTC)
+    ),
+    "ts < '2026-06-30 18:00:00 UTC' AND ts >= '2026-06-30 23:00:00+05:30'": lambda at, _zone: (
+        dt.datetime(2026, 6, 30, 17, 30, tzinfo=UTC) <= at < dt.datetime(2026, 6, 30, 18, tzinfo=UTC)
+    ),
+}
+
+
+@pytest.mark.parametrize("zone", [NEW_YORK, KOLKATA])
+def test_conditions_and_new_values_follow_the_zone(zoned: Any, local: Place, zone: str) -> None:
+    dataset = zoned(zone)
+    for where, holds in CONDITIONS.items():
+        expected = sum(holds(time, zone) for time in TIMES)
+        assert 0 < expected < len(TIMES), where
+        assert dataset.delete(where, dry_run=True)["rows_matched"] == expected, where
+    values = {
+        "ts": sql("date_trunc('day', ts)"),
+        "naive": sql("CAST(ts AS TIMESTAMP_NTZ)"),
+        "day": sql("CAST(ts AS DATE)"),
+    }
+    dataset.update("ts < '2026-03-08 12:00:00'", values)
+    dataset.update("ts = '2026-11-01 01:30:00'", {"ts": "2027-07-04 00:00:00"})
+    where = "ts >= '2050-01-01'"
+    dataset.delete(where)
+    expected_rows = {}
+    for at, time in enumerate(TIMES):
+        if time < instant(zone, 2026, 3, 8, 12):
+            time = instant(zone, *clock(time, zone).timetuple()[:3])
+        elif time == instant(zone, 2026, 11, 1, 1, 30):
+            time = instant(zone, 2027, 7, 4)
+        if time < instant(zone, 2050, 1, 1):
+            expected_rows[at] = (time, clock(TIMES[at], zone), clock(TIMES[at], zone).date())
+    found = {row["id"]: (row["ts"], row["naive"], row["day"]) for row in pq.read_table(local.root).to_pylist()}
+    assert found == expected_rows
+
+
+def test_files_of_another_day_are_not_read(zoned: Any) -> None:
+    """In UTC the first file of summer would have matched, and the one that does would not."""
+    stats = zoned(NEW_YORK).delete("ts >= '2026-06-30 13:00:00' AND ts < '2026-06-30 14:00:00'", dry_run=True)
+    assert (stats["rows_matched"], stats["files_scanned"]) == (2, 1)
+
+
+def test_suggestions_and_crud_follow_the_zone(zoned: Any, engine: Engine | str, local: Place) -> None:
+    dataset = zoned(NEW_YORK)
+    query = "ts = '2026-06-30 13:00:00'"
+    assert 0 < dataset.suggest([query])["reads_now"] < 1
+    crud = ParquetCRUD(local.root, engine=engine, timezone=NEW_YORK)
+    assert crud.delete(query, dry_run=True)["rows_deleted"] == 1
+    # What is given goes before the session's.
+    assert (
+        ParquetCRUD(local.root, engine=engine, timezone=KOLKATA).delete(query, dry_run=True)["rows_deleted"] == 0
+    )
+
+
+def test_zones_that_do_not_exist(local: Place) -> None:
+    for make in (Dataset, ParquetCRUD):
+        with pytest.raises(InvalidArgument, match="unknown time zone 'Mars/Phobos'"):
+            make(local.root, timezone="Mars/Phobos")
+    assert local.left_behind() == []
+
+
+# The same text for Spark and for us.
+SAME_TEXT = [
+    *CONDITIONS,
+    "ts >= '2026-03-08 02:30:00'",
+    "ts = TIMESTAMP '2026-11-01 01:30:00'",
+    "ts = CAST('2026-03-08 02:30:00' AS TIMESTAMP)",
+    "ts > TIMESTAMP '2026-11-01 01:30:00'",
+    "ts <= TIMESTAMP_LTZ '2026-11-01 00:30:00'",
+    "ts IN (TIMESTAMP '2026-11-01 01:00:00', TIMESTAMP '2026-06-30 22:00:00')",
+    "ts BETWEEN '2026-06-30' AND '2026-06-30 23:59:59'",
+    "ts = TIMESTAMP '2026-11-01 01:30:00 America/New_York'",
+    "ts = '2026-11-01T06:30:00Z'",
+    "naive = ts",
+    "naive < ts",
+    "naive >= TIMESTAMP '2026-11-01 06:30:00Z'",
+    "naive = TIMESTAMP '2026-06-30 22:00:00'",
+    "naive < '2026-03-08 02:30:00'",
+    "naive > TIMESTAMP_NTZ '2050-06-30 23:00:00'",
+    "day > ts",
+    "day = DATE '2026-06-30'",
+    "day < CURRENT_DATE",
+    "day < TIMESTAMP '2026-06-30 12:00:00'",
+    "CAST(ts AS TIMESTAMP_NTZ) = naive",
+    "CAST(naive AS TIMESTAMP) = ts",
+    "CAST(day AS TIMESTAMP) <= ts",
+    "CAST(ts AS TIMESTAMP) = '2026-11-01 01:30:00'",
+    "CAST(CAST(ts AS STRING) AS TIMESTAMP) = ts",
+    "COALESCE(ts, TIMESTAMP '2026-01-01') < '2026-03-08 03:30:00'",
+    "year(ts) = 2050 AND month(ts) = 6 AND day(ts) = 30",
+    "EXTRACT(HOUR FROM ts) IN (2, 3) AND minute(ts) = 30",
+    *[f"date_trunc('{unit}', ts) < ts" for unit in ("year", "month", "week", "day", "hour", "minute")],
+]
+VALUES = [
+    "CAST(ts AS STRING)",
+    "CAST(naive AS STRING)",
+    "CAST(CAST(ts AS DATE) AS STRING)",
+    "hour(ts)",
+    "quarter(ts)",
+    *[f"CAST(date_trunc('{unit}', ts) AS STRING)" for unit in ("year", "quarter", "week", "day", "hour")],
+    *[f"date_trunc('{unit}', ts) >= TIMESTAMP '2026-11-01 05:00:00Z'" for unit in ("month", "day", "hour")],
+]
+
+
+@pytest.mark.parametrize(
+    ("zone", "start"),
+    [
+        (NEW_YORK, None),
+        (KOLKATA, None),
+        ("America/Havana", dt.datetime(2026, 11, 1, 2, tzinfo=UTC)),
+        ("Australia/Lord_Howe", dt.datetime(2026, 10, 3, 14, tzinfo=UTC)),
+        ("Pacific/Apia", dt.datetime(2011, 12, 30, 6, tzinfo=UTC)),
+        ("America/Toronto", dt.datetime(1919, 3, 31, 2, tzinfo=UTC)),
+        ("+05:30", None),
+    ],
+)
+def test_text_means_what_it_means_to_spark(
+    spark: Any, tmp_path: Any, zone: str, start: dt.datetime | None
+) -> None:
+    """Spark's own reader and SQL, ours, and the same text as a Column, in a session with that time zone."""
+    from pyspark.sql import functions
+
+    times = TIMES if start is None else [*TIMES, *instants(start, count=30)]
+    shown = zone if zone != "+05:30" else KOLKATA
+    clocks = [clock(time, shown) for time in times]
+    rows = {"id": range(len(times)), "ts": times, "naive": clocks, "day": [each.date() for each in clocks]}
+    written = pa.table({**rows, "id": list(range(len(times)))}, schema=SCHEMA)
+    pq.write_table(written, tmp_path / "rows.parquet")
+    batch = written.to_batches()[0]
+    session = spark.newSession()
+    session.conf.set("spark.sql.session.timeZone", zone)
+    frame = session.read.parquet(str(tmp_path))
+    wanted = [functions.expr(f"coalesce({text}, false)") for text in SAME_TEXT] + [
+        functions.expr(text) for text in VALUES
+    ]
+    theirs = frame.select("id", *(each.alias(f"c{at}") for at, each in enumerate(wanted))).orderBy("id").collect()
+    for at, text in enumerate([*SAME_TEXT, *VALUES]):
+        if zone == "America/Toronto" and text == "CAST(day AS TIMESTAMP) <= ts":
+            continue  # a gap that begins before midnight, as in 1919, is skipped by dates but not by times
+        expected = [row[at + 1] for row in theirs]
+        if at < len(SAME_TEXT):
+            assert predicate(text, SCHEMA, Clock(zone)).matches(batch).to_pylist() == expected, text
+            assert predicate(functions.expr(text), SCHEMA, Clock(zone)).matches(batch).to_pylist() == expected, (
+                text
+            )
+        else:
+            assert sql_formula(text, SCHEMA, Clock(zone)).values(batch, {}).to_pylist() == expected, text
+
+
+def test_spark_text_and_column_delete_the_same_rows(spark: Any, local: Place) -> None:
+    """What a session counts is what is deleted, whether it is said as text or as a Column."""
+    from pyspark.sql import functions
+
+    session = spark.newSession()
+    session.conf.set("spark.sql.session.timeZone", NEW_YORK)
+    local.write_files({"a.parquet": table(TIMES, NEW_YORK)})
+    dataset = local.dataset(engine="spark", spark=session)
+    column = functions.col("ts")
+    for text, same in (
+        ("ts >= '2026-06-30 14:00:00' AND ts < '2026-06-30 17:30:00'",
+         (column >= "2026-06-30 14:00:00") & (column < "2026-06-30 17:30:00")),
+        ("hour(ts) = 1", functions.hour("ts") == 1),
+        ("CAST(ts AS DATE) <= DATE '2026-03-08'", functions.to_date("ts") <= dt.date(2026, 3, 8)),
+    ):  # fmt: skip
+        counted = session.read.parquet(local.root).where(text).count()
+        assert counted
+        assert dataset.delete(text, dry_run=True)["rows_matched"] == counted
+        assert dataset.delete(same, dry_run=True)["rows_matched"] == counted
+        assert dataset.delete(text)["rows_matched"] == counted
+    assert spark.conf.get("spark.sql.session.timeZone") == "UTC"
+
+
+@pytest.mark.parametrize(("zone", "hour"), [(None, 0), (NEW_YORK, 4), ("+05:30", 18.5 - 24)])
+def test_queries_of_the_duckdb_handler_follow_its_zone(zone: str | None, hour: float) -> None:
+    """Whatever the zone of the machine is."""
+    options = {} if zone is None else {"timezone": zone}
+    with DuckDBParquetHandler(**options) as handler:
+        found = handler.execute_sql("SELECT epoch(TIMESTAMPTZ '2026-07-01 00:00:00') AS at").to_pylist()
+    assert found == [{"at": (dt.datetime(2026, 7, 1, tzinfo=UTC) + dt.timedelta(hours=hour)).timestamp()}]
+    with pytest.raises(InvalidArgument, match="unknown time zone 'Mars/Phobos'"):
+        DuckDBParquetHandler(timezone="Mars/Phobos")
