@@ -21,8 +21,9 @@ from parketto.plan.rewrite import FileGroup
 from parketto.rowgroups.area import without_area
 from parketto.storage.footers import FileInfo
 
-# Where on the average so many rows lie between two that change, they are taken in one piece.
-_ROWS_BETWEEN = 32
+# With at least so many rows between two that change, slices are faster than one `take`: 0.06 to 0.3 ms for a column
+# of 32,768 rows with 8 changes, against 0.1 to 0.5; with 300 changes 1 ms and more.
+_ROWS_BETWEEN = 512
 
 Indices = npt.NDArray[np.int64]
 Flags = npt.NDArray[np.bool_]
