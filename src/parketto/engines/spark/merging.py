@@ -124,7 +124,7 @@ class LargeMerge:
 
     def _read(self, files: Sequence[FileInfo], reader: Reader) -> DataFrame:
         """What a reader makes of files: small ones share a task, and large ones get several."""
-        units = [(at, *run, size) for at, file in enumerate(files) for *run, size in _row_group_runs(file)]
+        units = [(at, *run, size) for at, file in enumerate(files) for *run, size in row_group_runs(file)]
         total = sum(size for *_, size in units)
         wanted = max(-(-len(units) // _UNITS_PER_TASK), -(-total // _READ_BYTES), min(self._cores, len(units)))
         tasks = max(1, min(len(units), wanted))
@@ -180,7 +180,7 @@ class LargeMerge:
         return lowest, max((high for _, high in pairs), key=lambda value: value.as_py())
 
 
-def _row_group_runs(file: FileInfo) -> Iterator[tuple[int, int, int]]:
+def row_group_runs(file: FileInfo) -> Iterator[tuple[int, int, int]]:
     """The row groups of a file in runs that are worth reading together: first, stop, and their size."""
     start = size = 0
     for number, group in enumerate(file.row_groups):
