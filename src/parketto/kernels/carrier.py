@@ -44,6 +44,12 @@ def carrier_schema(schema: pa.Schema) -> pa.Schema:
 
 def recast(batch: pa.RecordBatch, schema: pa.Schema) -> pa.RecordBatch:
     """The same rows in a schema, or back in the original one."""
+    columns = [_cast(column, kind) for column, kind in zip(batch.columns, schema.types, strict=True)]
+    return pa.RecordBatch.from_arrays(columns, schema=schema)
+
+
+def fitted(batch: pa.RecordBatch, schema: pa.Schema) -> pa.RecordBatch:
+    """Rows of others in a schema; what does not fit is an error that names the column."""
     columns = [cast_column(column, item) for column, item in zip(batch.columns, schema, strict=True)]
     return pa.RecordBatch.from_arrays(columns, schema=schema)
 

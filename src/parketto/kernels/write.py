@@ -12,7 +12,7 @@ from itertools import repeat
 import pyarrow as pa
 
 from parketto.errors import InvalidArgument
-from parketto.kernels.carrier import carrier_schema, recast
+from parketto.kernels.carrier import carrier_schema, fitted
 from parketto.kernels.crew import Crew
 from parketto.kernels.heaps import Heap, by_folder
 from parketto.kernels.partitions import by_partition
@@ -89,7 +89,7 @@ def write_rows(
 def _write_heaps(rows: Iterator[pa.RecordBatch], output: Output, worker: Worker, *, ahead: bool) -> Written:
     """Write rows that come in any order into the folders of their partitions: as many at once as memory allows."""
     carried = carrier_schema(output.row_schema)
-    given = (recast(batch, carried) for batch in rows)
+    given = (fitted(batch, carried) for batch in rows)
     folders = by_folder(
         given,
         carried,
@@ -198,7 +198,7 @@ def _write_directory(
             rows += batch.num_rows
             if batch.schema.names != schema.names:
                 batch = batch.select(schema.names)
-            batch = recast(batch, schema)
+            batch = fitted(batch, schema)
             _refuse_nulls(batch)
             calendar.refuse_written(batch)
             writer.write(batch)
