@@ -497,7 +497,9 @@ class TestTypes:
     def test_int96_timestamps(self, handler: SparkParquetHandler, local: Place) -> None:
         table = pa.table({"t": counted([-1000, None], pa.timestamp("ns"))})
         local.write_files({"a.parquet": table}, use_deprecated_int96_timestamps=True)
-        assert handler.read_parquet(local.root).toArrow()["t"].to_pylist() == [moment(-1), None]
+        found = handler.read_parquet(local.root)
+        assert found.dtypes == [("t", "timestamp")]
+        assert found.toArrow()["t"].to_pylist() == [moment(-1, dt.UTC), None]
 
     @pytest.mark.parametrize("zone_name", ["Asia/Tokyo", "America/New_York"])
     def test_zone_of_the_session_changes_no_instant(

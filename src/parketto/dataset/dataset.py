@@ -97,6 +97,9 @@ class Dataset(EditableDataset):
         All files appear together or not at all. Overwriting replaces Parquet files only and leaves everything
         else in the directory alone; files that others add meanwhile survive it.
 
+        Rows that are added have the columns of the dataset, in any order, and get its types: texts, dictionaries
+        and timestamps may come in any width or unit. Values that do not fit into these types are refused.
+
         Args:
             rows: A PyArrow table, record batch or record batch reader; a reader is streamed.
             mode: `"append"` or `"overwrite"`.
@@ -108,6 +111,11 @@ class Dataset(EditableDataset):
             basename_template: Such as `"data_{}.parquet"`; without a `naming` its files are numbered, from 000 or
                 after the highest number that there is.
             progress: Called with a `Progress` whenever a piece of the work is done.
+
+        Raises:
+            ValueError: An argument makes no sense, or rows that are added lack columns or have others.
+            TypeError: A column of rows that are added has another type than in the dataset, or values that do not
+                fit into that type. Nothing was changed.
 
         Example:
             >>> ticks = Dataset("memory://ticks-example", engine="pyarrow")

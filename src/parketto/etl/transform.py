@@ -17,7 +17,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.types as pat
 
-from parketto.errors import EngineUnavailable, InvalidArgument, TransformFailed, quoted
+from parketto.errors import EngineUnavailable, IncompatibleTypes, InvalidArgument, TransformFailed, quoted
 from parketto.kernels.carrier import carrier_schema, carrier_type
 from parketto.kernels.merge_source import as_target
 from parketto.kernels.rows import FileRows, checked_columns
@@ -53,7 +53,7 @@ class PolarsTransform:
             table = frame.select(self.schema.names).to_arrow()
             try:
                 yield from as_target(table.to_batches(), carried)
-            except (pa.ArrowInvalid, pa.ArrowNotImplementedError) as error:
+            except (IncompatibleTypes, pa.ArrowNotImplementedError) as error:
                 raise TransformFailed(
                     f"what transform_fn returned does not fit its own schema: {error}"
                 ) from error

@@ -100,7 +100,8 @@ class ParquetHandler:
             How many rows, files and bytes were written, and how many files were replaced.
 
         Raises:
-            ValueError: A mode, codec or number that makes no sense.
+            ValueError: A mode, codec or number that makes no sense, or rows with other columns than the dataset.
+            TypeError: A column has another type than in the dataset that rows are added to.
             NotADirectoryError: The path is a file.
 
         Example:

@@ -11,6 +11,9 @@ from __future__ import annotations
 import pyarrow as pa
 import pyarrow.types as pat
 
+from parketto.errors import IncompatibleTypes
+from parketto.kernels.travel import restored
+
 _PLAIN = (
     pat.is_boolean,
     pat.is_integer,
@@ -45,12 +48,62 @@ def recast(batch: pa.RecordBatch, schema: pa.Schema) -> pa.RecordBatch:
     return pa.RecordBatch.from_arrays(columns, schema=schema)
 
 
+def fitted(batch: pa.RecordBatch, schema: pa.Schema) -> pa.RecordBatch:
+    """Rows of others in a schema; what does not fit is an error that names the column."""
+    columns = [cast_column(column, item) for column, item in zip(batch.columns, schema, strict=True)]
+    return pa.RecordBatch.from_arrays(columns, schema=schema)
+
+
+def cast_column(column: pa.Array, field: pa.Field) -> pa.Array:
+    """The values of a column in the type of a field, if that holds all of them as they are."""
+    try:
+        return _cast(column, field.type)
+    except pa.ArrowInvalid as error:
+        raise IncompatibleTypes(
+            f"column {field.name!r} has values of type {column.type} that {field.type} cannot hold as they are: "
+            f"{error}. Round or cast them first; nothing was changed"
+        ) from error
+
+
 def _cast(column: pa.Array, kind: pa.DataType) -> pa.Array:
     if column.type == kind:
         return column
     if pat.is_dictionary(kind):
         return column.cast(kind.value_type).dictionary_encode().cast(kind)
-    return column.cast(kind)
+    if not _refuses_nulls(column.type, kind):
+        return column.cast(kind)
+    # Arrow casts lists without a look at their NULLs, and structs not at all.
+    if _has_refused_nulls(column, kind):
+        raise pa.ArrowInvalid("there are NULLs in a nested field that is declared not null")
+    return restored(column, kind)
+
+
+def _refuses_nulls(source: pa.DataType, kind: pa.DataType) -> bool:
+    """Whether nested fields of a type have no NULLs that may have some in another type of the same shape."""
+    if not pat.is_nested(kind) or source.num_fields != kind.num_fields:
+        return False
+    pairs = [(source.field(at), kind.field(at)) for at in range(kind.num_fields)]
+    return any(
+        (mine.nullable and not other.nullable) or _refuses_nulls(mine.type, other.type) for mine, other in pairs
+    )
+
+
+def _has_refused_nulls(column: pa.Array, kind: pa.DataType) -> bool:
+    if not pat.is_nested(kind):
+        return False
+    column = column.drop_null()
+    if pat.is_struct(kind):
+        children = [column.field(at) for at in range(kind.num_fields)]
+        fields = [kind.field(at) for at in range(kind.num_fields)]
+    elif pat.is_map(kind):
+        entries = column.cast(pa.list_(pa.struct([column.type.key_field, column.type.item_field]))).flatten()
+        children, fields = [entries.field(0), entries.field(1)], [kind.key_field, kind.item_field]
+    else:
+        children, fields = [column.flatten()], [kind.value_field]
+    return any(
+        (child.null_count and not field.nullable) or _has_refused_nulls(child, field.type)
+        for child, field in zip(children, fields, strict=True)
+    )
 
 
 def _carrier_field(field: pa.Field) -> pa.Field:

@@ -12,7 +12,7 @@ import pyarrow.compute as pc
 import pyarrow.types as pat
 
 from parketto.errors import InvalidArgument
-from parketto.kernels.carrier import carrier_schema
+from parketto.kernels.carrier import carrier_schema, cast_column
 from parketto.kernels.keys import Indices, KeyIndex, SortedKeys, have_different_values, sort_by_key
 from parketto.kernels.partitions import folders
 from parketto.kernels.rows import ArrowRows, FileRows
@@ -129,20 +129,16 @@ def as_target(batches: Iterable[pa.RecordBatch], schema: pa.Schema) -> Iterator[
     for batch in batches:
         given = set(batch.schema.names)
         columns = [
-            _as_type(batch.column(item.name), item.type)
-            if item.name in given
-            else pa.nulls(batch.num_rows, item.type)
+            _as_type(batch.column(item.name), item) if item.name in given else pa.nulls(batch.num_rows, item.type)
             for item in schema
         ]
         yield pa.RecordBatch.from_arrays(columns, schema=schema)
 
 
-def _as_type(column: pa.Array, kind: pa.DataType) -> pa.Array:
-    if column.type == kind:
-        return column
-    if pat.is_dictionary(column.type):
+def _as_type(column: pa.Array, field: pa.Field) -> pa.Array:
+    if column.type != field.type and pat.is_dictionary(column.type):
         column = column.cast(column.type.value_type)
-    return column.cast(kind)
+    return cast_column(column, field)
 
 
 def check_nulls(

@@ -19,7 +19,9 @@ from parketto.kernels.carrier import carrier_schema, recast
 from parketto.kernels.sizes import RowSizes
 from parketto.plan.form import Form
 from parketto.plan.limits import check_columns_exist
+from parketto.storage.calendars import CalendarCheck
 from parketto.storage.footers import FileInfo
+from parketto.storage.int96 import with_instants
 from parketto.storage.store import Store
 from parketto.storage.unreadable import naming
 
@@ -155,27 +157,28 @@ class OpenFile:
             if self._parquet.num_row_groups != len(self.file.row_groups):
                 raise UnreadableFile(self.file.path, "it has changed while it was read")
             if self.file.traits.int96_timestamps:
-                for number in numbers:
-                    self._refuse_far_timestamps(number)
+                if self._seconds is None:
+                    self._seconds = _in_seconds(self.source)
+                _refuse_far_timestamps(self.file.path, self._seconds, numbers)
             yield from self._reader._batches(self._parquet, self.file, numbers)
 
-    def _refuse_far_timestamps(self, number: int) -> None:
-        """Arrow decodes INT96 to nanoseconds, and years before 1677 or after 2262 silently become others."""
-        if self._seconds is None:
-            self._seconds = pq.ParquetFile(
-                self.source, pre_buffer=False, coerce_int96_timestamp_unit="s", **_CHECKED
-            )
-        schema = self._seconds.metadata.schema
-        columns = [c.path for c in map(schema.column, range(len(schema))) if c.physical_type == "INT96"]
-        for batch in self._seconds.iter_batches(_MAX_BATCH_ROWS, row_groups=[number], columns=columns):
-            for seconds in filter(lambda array: array.type == pa.timestamp("s"), _leaf_arrays(batch.columns)):
-                bounds = pc.min_max(seconds.cast(pa.int64()))
-                if bounds["min"].is_valid and (
-                    bounds["min"].as_py() <= -_NANOSECOND_SECONDS or bounds["max"].as_py() >= _NANOSECOND_SECONDS
-                ):
-                    raise UnreadableFile(
-                        self.file.path, "it has INT96 timestamps outside of the years 1677 to 2262"
-                    )
+
+def _in_seconds(source: Any) -> pq.ParquetFile:
+    """A file whose INT96 timestamps are read as seconds, which hold all of them."""
+    return pq.ParquetFile(source, pre_buffer=False, coerce_int96_timestamp_unit="s", **_CHECKED)
+
+
+def _refuse_far_timestamps(path: str, seconds: pq.ParquetFile, numbers: Sequence[int]) -> None:
+    """Arrow decodes INT96 to nanoseconds, and years before 1677 or after 2262 silently become others."""
+    schema = seconds.metadata.schema
+    columns = [c.path for c in map(schema.column, range(len(schema))) if c.physical_type == "INT96"]
+    for batch in seconds.iter_batches(_MAX_BATCH_ROWS, row_groups=list(numbers), columns=columns):
+        for found in filter(lambda array: array.type == pa.timestamp("s"), _leaf_arrays(batch.columns)):
+            bounds = pc.min_max(found.cast(pa.int64()))
+            if bounds["min"].is_valid and (
+                bounds["min"].as_py() <= -_NANOSECOND_SECONDS or bounds["max"].as_py() >= _NANOSECOND_SECONDS
+            ):
+                raise UnreadableFile(path, "it has INT96 timestamps outside of the years 1677 to 2262")
 
 
 class LogicalReader:
@@ -238,8 +241,11 @@ class LogicalReader:
         if not self._inside:  # without any column Arrow would not say how many rows there are
             yield from self._constants(opened.file, number)
             return
+        file = opened.file
+        check = CalendarCheck(self._reader.schema, file.metadata, file.traits.int96)
         for batch in opened.rows(number):
-            yield self._completed(batch, opened.file) if self._outside else batch
+            check.refuse_read(file.path, batch)
+            yield self._completed(batch, file) if self._outside else batch
 
     def _constants(self, file: FileInfo, number: int) -> Iterator[pa.RecordBatch]:
         total = file.row_groups[number].num_rows
@@ -283,7 +289,13 @@ def read_table(store: Store, files: Sequence[FileInfo], columns: Sequence[str] |
         if columns is not None:
             check_columns_exist(columns, file.schema)
         with naming(file.path), store.open_input(file.path) as source:
-            tables.append(pq.ParquetFile(source, **_CHECKED).read(None if columns is None else list(columns)))
+            parquet = pq.ParquetFile(source, **_CHECKED)
+            if file.traits.int96_timestamps:
+                _refuse_far_timestamps(file.path, _in_seconds(source), range(parquet.num_row_groups))
+            table = parquet.read(None if columns is None else list(columns))
+        table = table.cast(with_instants(table.schema, file.traits.int96))
+        CalendarCheck(table.schema, file.metadata, file.traits.int96).refuse_read(file.path, table)
+        tables.append(table)
     if all(table.schema.equals(tables[0].schema) for table in tables):
         return pa.concat_tables([table.cast(tables[0].schema) for table in tables])
     return pa.concat_tables(tables, promote_options="default")

@@ -17,6 +17,7 @@ from parketto.kernels.work import Worker
 from parketto.kernels.write import Output, Written
 from parketto.rowgroups import Footer, read_footer
 from parketto.rowgroups.compact import I32, STRUCT, decode, decode_list, encode_structs, key
+from parketto.storage.calendars import CalendarCheck
 
 _COLUMN = key(1, I32)
 
@@ -42,6 +43,7 @@ class Successor:
         self._opened, self._worker, self._codec = opened, worker, codec
         self._readable, self._schema = file.schema, carrier_schema(file.schema).remove_metadata()
         self._small = small_categories(file.schema)
+        self._calendar = CalendarCheck(self._schema, file.metadata, file.traits.int96)
         self._footer = _footer(opened)
         self._copies = self._footer is not None and why_not_spliced(self._footer, output.format) is None
         like = (opened.source, self._footer) if self._footer is not None and self._copies else None
@@ -104,6 +106,7 @@ class Successor:
         waiting = WaitingRows(readable, self._worker.row_group_bytes)
         for batch in rows:
             part = recast(batch.select(names), schema)
+            self._calendar.refuse_written(part)
             if waiting.is_full or waiting.take(part) < part.num_rows:
                 return False
         try:
@@ -119,7 +122,9 @@ class Successor:
 
     def write(self, batch: pa.RecordBatch) -> None:
         """Take rows, in whatever types Arrow has carried them; further columns are left out."""
-        self._writer.write(recast(batch.select(self._schema.names), self._schema))
+        rows = recast(batch.select(self._schema.names), self._schema)
+        self._calendar.refuse_written(rows)
+        self._writer.write(rows)
 
     def _is_copied(self, footer: Footer, number: int) -> bool:
         group = footer.row_groups[number]

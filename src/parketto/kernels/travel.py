@@ -92,7 +92,7 @@ def pack(batch: pa.RecordBatch, travelling: pa.Schema) -> pa.RecordBatch:
 
 def unpack(batch: pa.RecordBatch, schema: pa.Schema) -> pa.RecordBatch:
     """Rows as they were."""
-    columns = [_restored(column, kind) for column, kind in zip(batch.columns, schema.types, strict=True)]
+    columns = [restored(column, kind) for column, kind in zip(batch.columns, schema.types, strict=True)]
     return pa.RecordBatch.from_arrays(columns, schema=schema)
 
 
@@ -124,7 +124,7 @@ def _cast(column: pa.Array, kind: pa.DataType) -> pa.Array:
     return column.cast(kind)
 
 
-def _restored(column: pa.Array, kind: pa.DataType) -> pa.Array:
+def restored(column: pa.Array, kind: pa.DataType) -> pa.Array:
     """Values as they were.
 
     Engines know no nested fields that are never NULL: where a whole struct is NULL, so are its fields. Arrow would

@@ -11,13 +11,15 @@ from itertools import repeat
 
 import pyarrow as pa
 
-from parketto.kernels.carrier import carrier_schema, recast
+from parketto.errors import InvalidArgument
+from parketto.kernels.carrier import carrier_schema, fitted
 from parketto.kernels.crew import Crew
 from parketto.kernels.heaps import Heap, by_folder
 from parketto.kernels.partitions import by_partition
 from parketto.kernels.rows import FileRows
 from parketto.kernels.work import StagedFile, Worker
 from parketto.kernels.writer import FileFormat, RollingWriter
+from parketto.storage.calendars import CalendarCheck
 
 # Several partitions are written at once if each of them can have row groups of that size, decoded.
 _LEAST_ROW_GROUP_BYTES = 16 * 1024 * 1024
@@ -87,7 +89,7 @@ def write_rows(
 def _write_heaps(rows: Iterator[pa.RecordBatch], output: Output, worker: Worker, *, ahead: bool) -> Written:
     """Write rows that come in any order into the folders of their partitions: as many at once as memory allows."""
     carried = carrier_schema(output.row_schema)
-    given = (recast(batch, carried) for batch in rows)
+    given = (fitted(batch, carried) for batch in rows)
     folders = by_folder(
         given,
         carried,
@@ -190,13 +192,25 @@ def _write_directory(
         return Written()
     rows = 0
     schema = output.format.schema
+    calendar = CalendarCheck(schema, output.format.metadata, output.format.traits.int96)
     with output_writer(output, directory, worker) as writer:
         for batch in _with_first(first, batches):
             rows += batch.num_rows
-            if batch.num_columns != len(schema.names):
+            if batch.schema.names != schema.names:
                 batch = batch.select(schema.names)
-            writer.write(recast(batch, schema))
+            batch = fitted(batch, schema)
+            _refuse_nulls(batch)
+            calendar.refuse_written(batch)
+            writer.write(batch)
     return Written(tuple(writer.staged), rows)
+
+
+def _refuse_nulls(batch: pa.RecordBatch) -> None:
+    for item, column in zip(batch.schema, batch.columns, strict=True):
+        if not item.nullable and column.null_count:
+            raise InvalidArgument(
+                f"the rows have NULL values in {item.name!r}, which is declared not null; nothing was changed"
+            )
 
 
 def _with_first(first: pa.RecordBatch | None, rest: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:

@@ -12,6 +12,7 @@ import pyarrow.parquet as pq
 import pyarrow.types as pat
 
 from parketto.kernels.memory import release_unused
+from parketto.kernels.mixed_timestamps import MixedWriter, int96_numbers, mixes_int96
 from parketto.kernels.sizes import hardly_repeats
 from parketto.kernels.waiting import StagedWriter, WaitingRows
 from parketto.kernels.work import StagedFile
@@ -45,6 +46,8 @@ class FileFormat:
 
     def open(self, sink: IO[bytes], dictionaries: bool | list[str] = True) -> pq.ParquetWriter:
         """A writer for one file. `dictionaries` are the leaf columns that get one, or whether all do."""
+        if mixes_int96(self):
+            return MixedWriter(sink, self, dictionaries)
         verbatim = self.metadata is not None
         schema = self.schema.remove_metadata() if verbatim else self.schema
         order = [pq.SortingColumn(leaf_index(self.schema, name)) for name in self.order_by]
@@ -56,7 +59,8 @@ class FileFormat:
             store_schema=not verbatim,
             # A rewritten list keeps the name of its elements; new files get the standard's name.
             use_compliant_nested_type=not verbatim,
-            use_deprecated_int96_timestamps=self.traits.int96_timestamps,
+            # Arrow writes all timestamps so, or none.
+            use_deprecated_int96_timestamps=bool(int96_numbers(self)),
             store_decimal_as_integer=self.traits.integer_decimals,
             write_time_adjusted_to_utc=self.traits.utc_times,
             write_page_index=True,

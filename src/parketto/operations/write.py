@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
+import pyarrow as pa
+
 from parketto.commit.transaction import Transaction
 from parketto.commit.verify import verify_written
 from parketto.engines.base import ProgressCallback
@@ -12,7 +14,8 @@ from parketto.errors import ColumnNotFound, InvalidArgument, quoted
 from parketto.kernels.rows import RowSource
 from parketto.kernels.write import Output
 from parketto.operations.place import Place
-from parketto.plan.form import form_of
+from parketto.plan.appending import appended_schema
+from parketto.plan.form import Form, form_of
 from parketto.plan.naming import Naming
 from parketto.plan.rewrite import check_partition_columns
 from parketto.stats import WriteStats
@@ -47,13 +50,16 @@ def following(place: Place, existing: Sequence[FileEntry], output: Output) -> Ou
         (entry for entry, folder in zip(existing, folders, strict=True) if partition_values(folder)), None
     )
     if found is None:
-        if existing and output.partition_by and any(file.num_rows for file in _footers(place, existing)):
+        if not existing:
+            return output
+        if output.partition_by and any(file.num_rows for file in _footers(place, existing)):
             raise InvalidArgument(
                 f"the dataset has no partitions, so rows cannot be added by {quoted(output.partition_by)}; leave "
                 "partition_by out, or repartition the dataset first"
             )
-        return output
-    form = form_of(_footers(place, [found]))
+        return _fitting(output, _footers(place, existing[:1])[0], Form())
+    (like,) = _footers(place, [found])
+    form = form_of([like])
     if output.partition_by and output.partition_by != form.partition_by:
         raise InvalidArgument(
             f"the dataset is partitioned by {quoted(form.partition_by)}, not by {quoted(output.partition_by)}; "
@@ -63,10 +69,25 @@ def following(place: Place, existing: Sequence[FileEntry], output: Output) -> Ou
     if missing := [name for name in form.partition_by if name not in schema.names]:
         raise ColumnNotFound(missing, schema.names, "partition columns of the dataset in the rows that are added")
     check_partition_columns(form.partition_by, schema)
-    if not form.path_only:
-        return replace(output, partition_by=form.partition_by)
-    file_format = replace(output.format, schema=form.file_schema(schema))
-    return replace(output, partition_by=form.partition_by, format=file_format)
+    return _fitting(replace(output, partition_by=form.partition_by), like, form)
+
+
+def _fitting(output: Output, like: FileInfo, form: Form) -> Output:
+    """New files have the schema of one that is there, and its physical types."""
+    assert like.schema is not None, "a footer always has a schema"
+    schema = appended_schema(output.row_schema, like.schema, form.path_only)
+    # Folders are named after values of the dataset's own types.
+    fields = [
+        item.with_type(schema.field(item.name).type)
+        if item.name in output.partition_by and item.name not in form.path_only
+        else item
+        for item in output.row_schema
+    ]
+    return replace(
+        output,
+        row_schema=pa.schema(fields, metadata=output.row_schema.metadata),
+        format=replace(output.format, schema=schema, traits=like.traits),
+    )
 
 
 def _footers(place: Place, entries: Sequence[FileEntry]) -> Sequence[FileInfo]:

@@ -128,8 +128,9 @@ def check_source(rules: MergeRules, source: pa.Schema) -> None:
 def check_schemas(rules: MergeRules, source: pa.Schema, target: pa.Schema, form: Form) -> None:
     """Source and target have the same columns, in any order, of the same types.
 
-    Texts of any width are one type, and so are a dictionary and its values, and a type and the one that Parquet
-    stores it as. Partition columns that stand only in the path have no type but their text.
+    Texts of any width are one type, and so are a dictionary and its values, a type and the one that Parquet stores
+    it as, and timestamps or times of any unit, as long as values fit. Partition columns that stand only in the
+    path have no type but their text.
     """
     check_source(rules, source)
     if missing := [name for name in rules.keys if name not in target.names]:
@@ -181,23 +182,27 @@ def _kind(kind: pa.DataType) -> pa.DataType:
         return pa.large_string()
     if pat.is_binary(kind) or pat.is_binary_view(kind):
         return pa.large_binary()
-    # Parquet has no seconds, and days only one way: what comes as these is stored as those.
-    if pat.is_timestamp(kind) and kind.unit == "s":
-        return pa.timestamp("ms", kind.tz)
-    if pat.is_time32(kind):
-        return pa.time32("ms")
+    # An instant is the same in every time zone, and in every unit that holds it. Casting finds values that the
+    # target's unit does not hold.
+    if pat.is_timestamp(kind):
+        return pa.timestamp("ns", None if kind.tz is None else "UTC")
+    if pat.is_time(kind):
+        return pa.time64("ns")
+    # Parquet has days only one way.
     if pat.is_date64(kind):
         return pa.date32()
     if pat.is_decimal(kind) and kind.bit_width < 128:
         return pa.decimal128(kind.precision, kind.scale)
+    # NULLs in nested fields that have none are found when they are cast, too.
     if pat.is_struct(kind):
-        return pa.struct([kind.field(at).with_type(_kind(kind.field(at).type)) for at in range(kind.num_fields)])
+        fields = [kind.field(at) for at in range(kind.num_fields)]
+        return pa.struct([pa.field(item.name, _kind(item.type)) for item in fields])
     if pat.is_map(kind):
         return pa.map_(_kind(kind.key_type), _kind(kind.item_type))
     if pat.is_fixed_size_list(kind):
-        return pa.list_(pa.field("item", _kind(kind.value_type), kind.value_field.nullable), kind.list_size)
+        return pa.list_(_kind(kind.value_type), kind.list_size)
     if pat.is_list(kind) or pat.is_large_list(kind):
-        return pa.large_list(pa.field("item", _kind(kind.value_type), kind.value_field.nullable))
+        return pa.large_list(_kind(kind.value_type))
     return kind
 
 

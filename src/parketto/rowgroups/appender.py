@@ -12,14 +12,11 @@ from typing import IO
 
 from parketto.errors import FooterError, InvalidArgument
 from parketto.rowgroups.area import AREA, united_area
-from parketto.rowgroups.compact import (
-    Fields,
-    encode,
-    encode_structs,
-)
+from parketto.rowgroups.compact import Fields, encode, encode_structs
 from parketto.rowgroups.compatible import (
     SameArrowSchema,
     common_writer,
+    places_of,
     why_not_copied,
     why_not_exchanged,
     why_not_together,
@@ -34,7 +31,7 @@ from parketto.rowgroups.footer import (
     RowGroup,
     read_footer,
 )
-from parketto.rowgroups.placing import PlacedChunk, PlacedGroup, Placement, place, woven
+from parketto.rowgroups.placing import PlacedChunk, PlacedGroup, Placement, place
 from parketto.rowgroups.transfer import check_size, copy_range, write_fully
 
 _MAX_ORDINAL = 2**15 - 1
@@ -162,28 +159,16 @@ class RowGroupAppender:
         if not 0 <= number < len(footer.row_groups):
             raise InvalidArgument(f"the file has {len(footer.row_groups)} row groups")
         self._check_together(footer)
-        positions = _places(footer, patch_footer)
+        positions = places_of(footer, patch_footer)
         group, donor = footer.row_groups[number], patch_footer.row_groups[0]
         if donor.num_rows != group.num_rows or not group.num_rows:
             raise FooterError(f"columns of {donor.num_rows} rows do not fit to {group.num_rows} rows")
-        check_size(source, footer.file_size)
-        check_size(patch, patch_footer.file_size)
         others = set(range(len(footer.leaves))) - positions
-        start = self._position or len(MAGIC)
-        # Readers that split a file expect the first column where the row group begins.
-        if 0 in positions:
-            grafted = self._place(patch, patch_footer, [0], start)
-            kept = self._place(source, footer, [number], grafted.end, others)
-            placements = [(patch, grafted), (source, kept)]
-        else:
-            kept = self._place(source, footer, [number], start, others)
-            grafted = self._place(patch, patch_footer, [0], kept.end)
-            placements = [(source, kept), (patch, grafted)]
-        whole = woven(kept.groups[0], grafted.groups[0], positions)
-        if sorting_columns is None:
-            sorting_columns = group.sorting_columns
-        self._write(placements)
-        self._take(footer, whole, start, [group.narrowed(others), donor], sorting_columns)
+        parts = [
+            (source, footer, number, {at: at for at in others}),
+            (patch, patch_footer, 0, dict(enumerate(sorted(positions)))),
+        ]
+        self._weave(footer, parts, group.sorting_columns if sorting_columns is None else sorting_columns)
         self._added(patch_footer)
         self._came_from(footer)
         self._came_from(patch_footer)
@@ -229,6 +214,56 @@ class RowGroupAppender:
         group = PlacedGroup(placed[0].fields, placed[0].num_rows, chunks)
         self._take(whole, group, start, groups, sorting_columns)
         self._came_from(self)
+
+    def weave(
+        self,
+        whole: Footer,
+        parts: Sequence[tuple[IO[bytes], Footer, Mapping[int, int]]],
+        sorting_columns: bytes = b"",
+    ) -> None:
+        """Append a row group whose leaf columns are in several files, some in each, in any order.
+
+        Args:
+            whole: The footer of a file with all columns; its row groups do not matter.
+            parts: Files with one row group each, their footers, and which of their leaves become which of the
+                whole, by number.
+            sorting_columns: As for `assemble`, and so are errors.
+        """
+        self._check_open()
+        self._check_together(whole)
+        self._weave(whole, [(source, part, 0, leaves) for source, part, leaves in parts], sorting_columns)
+        for _, part, _ in parts:
+            self._added(part)
+        self._came_from(self)
+
+    def _weave(
+        self,
+        whole: Footer,
+        parts: Sequence[tuple[IO[bytes], Footer, int, Mapping[int, int]]],
+        sorting_columns: bytes,
+    ) -> None:
+        """Append some leaves of one row group of each file, as those of one row group."""
+        start = end = self._position or len(MAGIC)
+        placements: list[tuple[IO[bytes], Placement]] = []
+        groups: list[RowGroup] = []
+        chunks: dict[int, PlacedChunk] = {}
+        # Readers that split a file expect the first column where the row group begins.
+        for source, part, number, leaves in sorted(parts, key=lambda each: 0 not in each[3].values()):
+            if any(part.leaves[mine] != whole.leaves[at] for mine, at in leaves.items()):
+                raise FooterError("columns cannot be put together: the columns of a part are others")
+            check_size(source, part.file_size)
+            placement = self._place(source, part, [number], end, leaves.keys())
+            end = placement.end
+            placements.append((source, placement))
+            groups.append(part.row_groups[number].narrowed(leaves.keys()))
+            chunks |= zip((leaves[mine] for mine in sorted(leaves)), placement.groups[0].chunks, strict=True)
+        rows = {group.num_rows for group in groups}
+        if len(rows) != 1 or sorted(chunks) != list(range(len(whole.leaves))):
+            raise FooterError("the parts do not have the same rows, or not all columns")
+        self._write(placements)
+        first = next(placed for source, placed in placements if source is parts[0][0]).groups[0]
+        group = PlacedGroup(first.fields, first.num_rows, [chunks[at] for at in range(len(chunks))])
+        self._take(whole, group, start, groups, sorting_columns)
 
     def take_over(self, whole: Footer) -> None:
         """Take over the file that another writer has written into the sink.
@@ -411,19 +446,3 @@ def append_files(sources: Iterable[IO[bytes]], sink: IO[bytes]) -> int:
         for source in sources:
             out.append(source, read_footer(source))
         return out.finish()
-
-
-def _places(footer: Footer, patch: Footer) -> set[int]:
-    """Where the columns of a patch stand in a footer's schema: in the same order there, and not all of them."""
-    reason = None if len(patch.row_groups) == 1 else "a patch has one row group"
-    known = {leaf: place_of for place_of, leaf in enumerate(footer.leaves)}
-    places = [known[leaf] for leaf in patch.leaves if leaf in known]
-    sound = len(known) == len(footer.leaves) and len(places) == len(patch.leaves) > 0
-    if reason is None and (not sound or places != sorted(set(places))):
-        reason = "the columns of a patch are others"
-    if reason is None and len(places) == len(footer.leaves):
-        reason = "nothing is left of the row group"
-    reason = reason or why_not_exchanged(footer, patch, places)
-    if reason is not None:
-        raise FooterError(f"columns cannot be exchanged: {reason}")
-    return set(places)

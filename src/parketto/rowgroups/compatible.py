@@ -11,6 +11,7 @@ import re
 from collections.abc import Callable, Mapping, Sequence
 from importlib.metadata import PackageNotFoundError, version
 
+from parketto.errors import FooterError
 from parketto.rowgroups.area import AREA, all_but_area
 from parketto.rowgroups.compact import STRUCT, decode_list
 from parketto.rowgroups.footer import Footer
@@ -20,20 +21,22 @@ from parketto.rowgroups.schema import INT96, difference, narrowed
 SameArrowSchema = Callable[[bytes | None, bytes | None], bool]
 
 _ARROW_SCHEMA = b"ARROW:schema"
-_SPARK_VERSION = b"org.apache.spark.version"
+SPARK_VERSION = b"org.apache.spark.version"
+#: Marks of files whose dates and timestamps, or INT96 timestamps, are in the calendar of older versions of Spark.
+LEGACY_DATES, LEGACY_INT96 = b"org.apache.spark.legacyDateTime", b"org.apache.spark.legacyINT96"
 # Spark asks which calendar dates before 1582 are in, and in which time zone they were converted. Hive has its own.
 _CALENDAR_KEYS = (
-    b"org.apache.spark.legacyDateTime",
-    b"org.apache.spark.legacyINT96",
+    LEGACY_DATES,
+    LEGACY_INT96,
     b"org.apache.spark.timeZone",
     b"writer.time.zone",
     b"writer.date.proleptic",
     b"writer.zone.conversion.legacy",
 )
 # What changed how Spark writes them. It compares versions as texts.
-_SPARK_TURNS = (b"3.0.0", b"3.1.0")
+SPARK_TURNS = (b"3.0.0", b"3.1.0")
 #: What a file notes about how to read its own values, or whether to read it: these notes hold for no other file.
-OWN_NOTES = frozenset({_ARROW_SCHEMA, _SPARK_VERSION, AREA, *_CALENDAR_KEYS})
+OWN_NOTES = frozenset({_ARROW_SCHEMA, SPARK_VERSION, AREA, *_CALENDAR_KEYS})
 #: What files that are made of the row groups of several others say of who created them.
 ASSEMBLED_BY = "parketto"
 _WRITER = re.compile(rb"(.*?)\s+version\s*v?(\d+)\.(\d+)(?:\.(\d+))?")
@@ -101,6 +104,22 @@ def why_not_exchanged(footer: Footer, patch: Footer, positions: Sequence[int]) -
     return None if same else "their bounds are in different orders"
 
 
+def places_of(footer: Footer, patch: Footer) -> set[int]:
+    """Where the columns of a patch stand in a footer's schema: in the same order there, and not all of them."""
+    reason = None if len(patch.row_groups) == 1 else "a patch has one row group"
+    known = {leaf: place_of for place_of, leaf in enumerate(footer.leaves)}
+    places = [known[leaf] for leaf in patch.leaves if leaf in known]
+    sound = len(known) == len(footer.leaves) and len(places) == len(patch.leaves) > 0
+    if reason is None and (not sound or places != sorted(set(places))):
+        reason = "the columns of a patch are others"
+    if reason is None and len(places) == len(footer.leaves):
+        reason = "nothing is left of the row group"
+    reason = reason or why_not_exchanged(footer, patch, places)
+    if reason is not None:
+        raise FooterError(f"columns cannot be exchanged: {reason}")
+    return set(places)
+
+
 def common_writer(first: Footer, texts: set[bytes | None], *, several: bool) -> bytes | None:
     """What a file says that it was created by, given what its row groups' files say.
 
@@ -163,10 +182,10 @@ def reading_rules(notes: Mapping[bytes, bytes | None], *, temporal: bool) -> dic
     }
     if AREA in notes:  # areas can be united, if that is all in which they differ
         rules[AREA] = all_but_area(notes[AREA])
-    version_text = notes.get(_SPARK_VERSION) if temporal else None
+    version_text = notes.get(SPARK_VERSION) if temporal else None
     # Since the last turn Spark reads its own files as it reads those of everybody else.
-    if version_text is not None and version_text < _SPARK_TURNS[-1]:
-        rules[_SPARK_VERSION] = sum(version_text >= turn for turn in _SPARK_TURNS)
+    if version_text is not None and version_text < SPARK_TURNS[-1]:
+        rules[SPARK_VERSION] = sum(version_text >= turn for turn in SPARK_TURNS)
     return rules
 
 

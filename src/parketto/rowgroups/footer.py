@@ -26,7 +26,7 @@ from parketto.rowgroups.compact import (
     encode_structs,
     key,
 )
-from parketto.rowgroups.schema import Leaf, read_schema
+from parketto.rowgroups.schema import Leaf, exchanged, read_schema
 
 MAGIC = b"PAR1"
 _ENCRYPTED_MAGIC = b"PARE"
@@ -287,6 +287,11 @@ class Footer:
         fields = {place: value for place, value in self.fields.items() if place != FileKeys.CREATED_BY}
         if other.created_by is not None:
             fields[FileKeys.CREATED_BY] = other.created_by
+        return Footer(fields, self.file_size, self.data_end)
+
+    def with_leaves_of(self, other: Footer, leaves: Collection[int]) -> Footer:
+        """The same, but that some leaves of its schema, by their numbers, are those of another one."""
+        fields = {**self.fields, FileKeys.SCHEMA: exchanged(self.schema, other.schema, leaves)}
         return Footer(fields, self.file_size, self.data_end)
 
     @property

@@ -170,16 +170,6 @@ def _place_group(
     into.groups.append(placed)
 
 
-def woven(kept: PlacedGroup, grafted: PlacedGroup, positions: Collection[int]) -> PlacedGroup:
-    """A row group of the columns of two: `positions` are those of the second one's columns."""
-    theirs, ours = iter(grafted.chunks), iter(kept.chunks)
-    chunks = [
-        next(theirs if position in positions else ours)
-        for position in range(len(kept.chunks) + len(grafted.chunks))
-    ]
-    return PlacedGroup(dict(kept.fields), kept.num_rows, chunks)
-
-
 def _add_run(into: Placement, start: int, size: int) -> int:
     """Copy a range next; by how much its bytes move."""
     if into.stays:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+from collections.abc import Collection
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -107,6 +108,21 @@ def narrowed(raw: bytes, names: frozenset[bytes]) -> bytes:
             kept += elements[start:at]
             count += 1
     return encode_structs([encode({**root, _CHILDREN: count}), *kept])
+
+
+def exchanged(raw: bytes, other: bytes, leaves: Collection[int]) -> bytes:
+    """A raw schema with some leaves, by their numbers, from another one of the same shape."""
+    elements, others = decode_list(raw, STRUCT), decode_list(other, STRUCT)
+    if len(elements) != len(others):
+        raise FooterError("schemas of different shapes cannot be put together")
+    at = 0
+    for place in range(1, len(elements)):
+        element = decode(elements[place])
+        if _TYPE in element and not element.get(_CHILDREN, 0):
+            if at in leaves:
+                elements[place] = others[place]
+            at += 1
+    return encode_structs(elements)
 
 
 def _walk(elements: list[Fields], leaves: list[Leaf]) -> None:

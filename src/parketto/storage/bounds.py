@@ -8,6 +8,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.types as pat
 
+from parketto.storage.calendars import OldCalendar
 from parketto.storage.footers import FileInfo
 from parketto.storage.row_groups import ColumnStats, RowGroupInfo
 
@@ -66,6 +67,9 @@ def _typed(
 def _cast(file: FileInfo, column: str, kind: pa.DataType, values: Sequence[Any]) -> pa.Array | None:
     assert file.schema is not None, "its type is known"
     written = _written_type(kind, file.traits.leaves[leaf_index(file.schema, column)])
+    first = OldCalendar.of(file.metadata).limit(written, int96=(column, 0) in file.traits.int96)
+    if first is not None and any(value is not None and value < first for value in values):
+        return None  # by another calendar than the one that they would be compared in
     try:
         return pa.array(values, written).cast(kind)
     except (pa.ArrowInvalid, pa.ArrowNotImplementedError, pa.ArrowTypeError, OverflowError):

@@ -17,6 +17,7 @@ from parketto.rowgroups.footer import MAGIC
 from parketto.storage.alike import Frame, UnreadRowGroups, head_of
 from parketto.storage.clustering import Clustering, recorded
 from parketto.storage.hive import PartitionValues
+from parketto.storage.int96 import int96_leaves, with_instants
 from parketto.storage.row_groups import UNKNOWN_STATS, ColumnStats, RowGroupInfo, read_row_groups
 from parketto.storage.store import FileEntry, Store
 from parketto.storage.unreadable import naming
@@ -40,10 +41,16 @@ class PhysicalTraits(NamedTuple):
     `leaves` describes every leaf column in Parquet's own terms; a rewritten file must have the same.
     """
 
-    int96_timestamps: bool = False
+    #: The leaves that are INT96 timestamps: the name of the column, and the number of the leaf inside of it.
+    int96: tuple[tuple[str, int], ...] = ()
     integer_decimals: bool = False
     utc_times: bool = False
     leaves: tuple[str, ...] = ()
+
+    @property
+    def int96_timestamps(self) -> bool:
+        """Whether any timestamp is INT96."""
+        return bool(self.int96)
 
     @property
     def has_dates(self) -> bool:
@@ -249,7 +256,8 @@ class FooterReader:
         if key not in self._schemas:
             source.seek(0)
             # Not the footer's own idea of it: only the reader's restores UUID, JSON and other extension types.
-            self._schemas[key] = (pq.ParquetFile(source, metadata=footer).schema_arrow, metadata)
+            schema = pq.ParquetFile(source, metadata=footer).schema_arrow
+            self._schemas[key] = (with_instants(schema, layout.traits.int96), metadata)
         return self._schemas[key]
 
 
@@ -275,7 +283,7 @@ class _Layout:
         columns = [schema.column(index) for index in range(len(schema))]
         names = {index: column.name for index, column in enumerate(columns) if column.path == column.name}
         wanted = {name: at for at, name in names.items() if stats_columns is None or name in stats_columns}
-        return cls(head, _traits(columns), names, wanted, stats_columns)
+        return cls(head, _traits(columns, schema), names, wanted, stats_columns)
 
 
 def _read_tail(store: Store, entry: FileEntry) -> bytes:
@@ -300,9 +308,9 @@ def _footer(tail: bytes | pa.Buffer) -> bytes:
     return bytes(tail[-_footer_bytes(tail) - 8 : -8]) if bytes(tail[-4:]) == MAGIC else b""
 
 
-def _traits(columns: Sequence[pq.ColumnSchema]) -> PhysicalTraits:
+def _traits(columns: Sequence[pq.ColumnSchema], schema: pq.ParquetSchema) -> PhysicalTraits:
     return PhysicalTraits(
-        int96_timestamps=any(column.physical_type == "INT96" for column in columns),
+        int96=int96_leaves([column.physical_type for column in columns], schema),
         integer_decimals=any(
             column.physical_type in ("INT32", "INT64") and column.logical_type.type == "DECIMAL"
             for column in columns

@@ -11,6 +11,7 @@ from parketto.engines.duckdb.session import Session, quoted_name
 from parketto.kernels.carrier import carrier_type, is_plain
 from parketto.kernels.rows import FileRows
 from parketto.kernels.travel import travel_name
+from parketto.storage.calendars import OldCalendar
 from parketto.storage.footers import FileInfo
 from parketto.storage.store import Store
 
@@ -42,6 +43,7 @@ def can_open(store: Store, file: FileInfo) -> bool:
         and not _SPECIAL.intersection(file.path)
         and file.codecs <= _CODECS
         and not file.traits.int96_timestamps
+        and not any(OldCalendar.of(file.metadata))
         # DuckDB cannot name a column that has no name.
         and "" not in names
         # It does not tell upper from lower case, and adds two columns of its own.

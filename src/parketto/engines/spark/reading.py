@@ -20,6 +20,7 @@ from parketto.kernels.reader import LogicalReader
 from parketto.kernels.rows import FileRows
 from parketto.kernels.travel import travel_name
 from parketto.kernels.work import Staging, Worker
+from parketto.storage.int96 import with_instants
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -110,15 +111,21 @@ def _spark_can(rows: FileRows, root: str) -> bool:
     return (
         bool(rows.files)
         and store.local_path("/") is not None
-        and all(_same(kind) for kind in carrier_schema(rows.schema).types)
+        and all(_same(kind) for kind in _with_microseconds(rows).types)
         and all(
             file.codecs <= _NATIVE_CODECS
-            and not file.traits.int96_timestamps
             and _distinct([*(file.schema or rows.schema).names, *rows.form.path_only])
             and _finds(file.path, root if rows.form.path_only else posixpath.dirname(file.path))
             for file in rows.files
         )
     )
+
+
+def _with_microseconds(rows: FileRows) -> pa.Schema:
+    """The schema of rows, with what is INT96 in all files as the microseconds that Spark makes of it."""
+    schema = carrier_schema(rows.schema)
+    common = set.intersection(*(set(file.traits.int96) for file in rows.files))
+    return with_instants(schema, common, pa.timestamp("us", "UTC"))
 
 
 def _finds(path: str, root: str) -> bool:

@@ -1,0 +1,156 @@
+"""Rows that are added have the schema of the dataset afterwards, or are refused before anything is written."""
+
+from __future__ import annotations
+
+import datetime as dt
+from decimal import Decimal
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from conftest import Place
+from helpers import oracle
+from parketto.engines.base import Engine
+from parketto.errors import IncompatibleTypes, InvalidArgument
+
+NOW = dt.datetime(2024, 5, 6, 7, 8, 9, tzinfo=dt.UTC)
+SCHEMA = pa.schema(
+    [
+        pa.field("id", pa.int64(), nullable=False),
+        pa.field("kind", pa.dictionary(pa.int32(), pa.string())),
+        pa.field("text", pa.large_string()),
+        pa.field("at", pa.timestamp("ms", "UTC")),
+        pa.field("pair", pa.struct([pa.field("n", pa.int64(), nullable=False), pa.field("s", pa.string())])),
+        pa.field("many", pa.list_(pa.int32())),
+    ]
+)
+ROW = {"id": 1, "kind": "a", "text": "b", "at": NOW, "pair": {"n": 1, "s": "c"}, "many": [1, None]}
+
+
+def with_type(name: str, kind: pa.DataType) -> pa.Schema:
+    return SCHEMA.set(SCHEMA.get_field_index(name), pa.field(name, kind))
+
+
+@pytest.fixture
+def filled(place: Place) -> Place:
+    place.write_files({"a.parquet": pa.Table.from_pylist([ROW], SCHEMA)})
+    return place
+
+
+@pytest.mark.parametrize(
+    "schema",
+    [
+        SCHEMA,
+        pa.schema(list(reversed(list(SCHEMA)))),
+        pa.schema([item.with_nullable(True) for item in SCHEMA]),
+        with_type("kind", pa.string()),
+        with_type("text", pa.dictionary(pa.int8(), pa.string())),
+        with_type("at", pa.timestamp("ns", "Europe/Berlin")),
+        with_type("pair", pa.struct({"n": pa.int64(), "s": pa.large_string()})),
+        with_type("many", pa.large_list(pa.field("element", pa.int32()))),
+        with_type("text", pa.null()),
+    ],
+    ids=str,
+)
+def test_the_same_values_get_the_types_of_the_dataset(filled: Place, engine: Engine, schema: pa.Schema) -> None:
+    row = {**ROW, "text": None if pa.types.is_null(schema.field("text").type) else "b"}
+    filled.dataset(engine=engine).write(pa.Table.from_pylist([row], schema))
+    for found in oracle.schemas(filled.root, filled.fs):
+        assert found.equals(SCHEMA)
+    assert sorted(filled.dataset().read().to_pylist(), key=repr) == sorted([ROW, row], key=repr)
+    filled.dataset(engine=engine).merge(pa.Table.from_pylist([row], schema), "id")
+
+
+@pytest.mark.parametrize(
+    ("rows", "error", "match"),
+    [
+        (pa.Table.from_pylist([ROW], SCHEMA).drop(["text"]), InvalidArgument, "only the dataset has 'text'"),
+        (
+            pa.Table.from_pylist([ROW], SCHEMA).append_column("x", pa.array([1])),
+            InvalidArgument,
+            "only the rows have 'x'.*mode='overwrite'",
+        ),
+        (
+            pa.Table.from_pylist([ROW], with_type("id", pa.int32())),
+            IncompatibleTypes,
+            "'id' is int32 in the rows and int64 in the dataset. Cast these columns first",
+        ),
+        (
+            pa.Table.from_pylist([{**ROW, "at": NOW.replace(tzinfo=None)}], with_type("at", pa.timestamp("ms"))),
+            IncompatibleTypes,
+            r"'at' is timestamp\[ms\] in the rows and timestamp\[ms, tz=UTC\] in the dataset",
+        ),
+        (
+            pa.Table.from_pylist(
+                [{**ROW, "at": NOW.replace(microsecond=1)}], with_type("at", pa.timestamp("us", "UTC"))
+            ),
+            IncompatibleTypes,
+            "'at' has values of type .* nothing was changed",
+        ),
+        (
+            pa.Table.from_pylist([{**ROW, "id": None}], with_type("id", pa.int64())),
+            InvalidArgument,
+            "NULL values in 'id', which is declared not null; nothing was changed",
+        ),
+        (
+            pa.Table.from_pylist(
+                [{**ROW, "pair": {"n": None, "s": ""}}],
+                with_type("pair", pa.struct({"n": pa.int64(), "s": pa.string()})),
+            ),
+            IncompatibleTypes,
+            "'pair' has values .* NULLs in a nested field that is declared not null",
+        ),
+    ],
+    ids=["missing", "unknown", "number", "zone", "microseconds", "null", "nested null"],
+)
+def test_what_does_not_fit_is_refused(
+    filled: Place, engine: Engine, rows: pa.Table, error: type[Exception], match: str
+) -> None:
+    before = filled.state()
+    with pytest.raises(error, match=match):
+        filled.dataset(engine=engine).write(rows)
+    assert filled.state() == before
+    assert filled.left_behind() == []
+    filled.dataset(engine=engine).write(rows, "overwrite")
+    assert filled.rows().total() == 1
+
+
+@pytest.mark.parametrize("inside", [True, False])
+def test_partitions(place: Place, engine: Engine, inside: bool) -> None:
+    """Columns of the path have no type but their text; those that are in the files as well have that type."""
+    rows = pa.table({"n": pa.array([1], pa.int64()), "day": pa.array([7], pa.int64())})
+    place.write_files({"day=7/a.parquet": rows if inside else rows.drop(["day"])})
+    texts = pa.table({"day": ["8"], "n": pa.array([2], pa.int64())})
+    dataset = place.dataset(engine=engine)
+    if inside:
+        with pytest.raises(IncompatibleTypes, match="'day' is string in the rows and int64 in the dataset"):
+            dataset.write(texts)
+        texts = texts.set_column(0, "day", pa.array([8], pa.int64()))
+    dataset.write(texts)
+    assert {path.split("/")[0] for path in place.files()} == {"day=7", "day=8"}
+    assert dataset.delete("day = 8")["rows_matched"] == 1
+
+
+def test_folders_are_named_after_the_types_of_the_dataset(place: Place, engine: Engine) -> None:
+    when = pa.array([NOW], pa.timestamp("ms", "UTC"))
+    dataset = place.dataset(engine=engine)
+    dataset.write(pa.table({"at": when, "n": [1]}), partition_by="at")
+    dataset.write(pa.table({"n": [2], "at": when.cast(pa.timestamp("us", "UTC"))}))
+    assert len({path.split("/")[0] for path in place.files()}) == 1
+
+
+def test_physical_types_stay(place: Place, engine: Engine) -> None:
+    """Decimals as integers and INT96 timestamps are no types of Arrow's, and still the form of a dataset."""
+    kinds: dict[str, Any] = {"d": pa.array([Decimal("1.25")], pa.decimal128(9, 2)), "at": pa.array([NOW])}
+    options = {"use_deprecated_int96_timestamps": True, "store_decimal_as_integer": True}
+    place.write_files({"a.parquet": pa.table(kinds)}, **options)
+    place.dataset(engine=engine).write(pa.table(kinds))
+    found = []
+    for path in place.files():
+        with place.fs.open(f"{place.root}/{path}") as source:
+            schema = pq.read_metadata(source).schema
+        found.append([schema.column(at).physical_type for at in range(2)])
+    assert found == [["INT32", "INT96"]] * 2
+    assert place.dataset(engine=engine).compact()["after_file_count"] == 1
