@@ -11,6 +11,8 @@ from __future__ import annotations
 import pyarrow as pa
 import pyarrow.types as pat
 
+from parketto.kernels.variants import cast
+
 _PLAIN = (
     pat.is_boolean,
     pat.is_integer,
@@ -50,7 +52,7 @@ def _cast(column: pa.Array, kind: pa.DataType) -> pa.Array:
         return column
     if pat.is_dictionary(kind):
         return column.cast(kind.value_type).dictionary_encode().cast(kind)
-    return column.cast(kind)
+    return cast(column, kind)
 
 
 def _carrier_field(field: pa.Field) -> pa.Field:

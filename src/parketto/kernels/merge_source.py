@@ -16,6 +16,7 @@ from parketto.kernels.carrier import carrier_schema
 from parketto.kernels.keys import Indices, KeyIndex, SortedKeys, have_different_values, sort_by_key
 from parketto.kernels.partitions import folders
 from parketto.kernels.rows import ArrowRows, FileRows
+from parketto.kernels.variants import cast
 from parketto.kernels.work import Worker
 from parketto.layout.order import order_keys
 from parketto.plan.form import Form
@@ -142,7 +143,7 @@ def _as_type(column: pa.Array, kind: pa.DataType) -> pa.Array:
         return column
     if pat.is_dictionary(column.type):
         column = column.cast(column.type.value_type)
-    return column.cast(kind)
+    return cast(column, kind)
 
 
 def check_nulls(
