@@ -13,7 +13,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from parketto import Dataset, IncompatibleTypes, InvalidArgument
+from parketto import Dataset, IncompatibleTypes, InvalidArgument, SparkParquetHandler
 from parketto.engines.spark.engine import SparkEngine
 from parketto.rowgroups.spark_note import SPARK_NOTE
 
@@ -239,6 +239,14 @@ def test_variants_that_files_store_differently_meet(spark: SparkSession, tmp_pat
     assert seen(spark.read.parquet(str(root)).select("id", "p", "v")) == before
     dataset(root).repartition("p")
     assert seen(spark.read.parquet(str(root)).select("id", "p", "v")) == before
+
+
+def test_reading_gives_the_types_of_spark(spark: SparkSession, tmp_path: Path) -> None:
+    source = rows(spark, 0, 20).select("id", *INTERVALS, "variant", "geometry", "collated", "inside")
+    dataset(tmp_path / "data").write(source)
+    with SparkParquetHandler(spark=spark) as handler:
+        found = handler.read_parquet(str(tmp_path / "data"))
+        assert seen(found) == seen(spark.read.parquet(str(tmp_path / "data")))
 
 
 def test_user_defined_types_keep_their_class(spark: SparkSession, tmp_path: Path) -> None:

@@ -1,8 +1,8 @@
 """Variants in another form: each file may store other parts of them in columns of their own.
 
 A variant is bytes: a dictionary of names (`metadata`) and a `value`. A file may *shred* variants: what most rows
-have is in `typed_value` then, in columns like any others. Where rows of files meet that differ in this, variants are
-put together again, row by row. In a file that shreds, a `value` alone is a valid variant, too.
+have is in `typed_value` then, in columns like any others. Where rows of files meet that differ in this, variants
+are put together again, row by row. In a file that shreds, a `value` alone is a valid variant, too.
 """
 
 from __future__ import annotations
