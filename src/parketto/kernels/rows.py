@@ -188,6 +188,8 @@ def common_schema(files: Sequence[FileInfo]) -> pa.Schema:
             for item in first
             if carrier_type(item.type) != carrier_type(file.schema.field(item.name).type)
         }
+    if not reformed:
+        return first
     fields = [item.with_type(whole(item.type)) if item.name in reformed else item for item in first]
     return pa.schema(fields, first.metadata)
 
