@@ -322,3 +322,22 @@ def test_a_machine_without_java(machine: Path) -> None:
     assert not result.stderr, result.stderr
     assert result.stdout == "done\n"
     assert os.listdir(folder) == []
+
+
+@pytest.mark.parametrize("slow", [True, False])
+def test_a_slow_start_is_logged_once(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, slow: bool
+) -> None:
+    """Who turned logging on sees what the first seconds are for; a quick start is not worth a line."""
+    monkeypatch.setattr(session, "active_session", lambda: None)
+    monkeypatch.setattr(session, "_started", [])
+    monkeypatch.setattr(session, "_SILENT_SECONDS", 0.01 if slow else 60.0)
+    done = threading.Event()
+
+    def start() -> object:
+        return done.wait(0.2 if slow else 0.0)
+
+    monkeypatch.setattr(session, "_start", start)
+    with caplog.at_level("INFO", logger="parketto"):
+        session.get_session()
+    assert [record.getMessage() for record in caplog.records] == ["starting Spark …"] * slow

@@ -59,7 +59,7 @@ def _check_same(group: FileGroup, info: FileInfo) -> None:
             f"the schema of a file written for {group.directory!r} differs. Expected:\n{group.schema}\n"
             f"written:\n{info.schema}\nNothing was changed"
         )
-    if info.traits.leaves != group.traits.leaves:
+    if info.traits.leaves != group.traits.leaves or info.traits.annotations != group.traits.annotations:
         raise CommitFailed(
             f"files in {group.directory!r} have columns that cannot be written back as they are: "
             f"{_differences(group, info)}. Nothing was changed"

@@ -13,6 +13,7 @@ import pyarrow.types as pat
 
 from parketto.errors import IncompatibleTypes
 from parketto.kernels.travel import restored
+from parketto.kernels.variants import cast, has_variants
 
 _PLAIN = (
     pat.is_boolean,
@@ -70,8 +71,8 @@ def _cast(column: pa.Array, kind: pa.DataType) -> pa.Array:
         return column
     if pat.is_dictionary(kind):
         return column.cast(kind.value_type).dictionary_encode().cast(kind)
-    if not _refuses_nulls(column.type, kind):
-        return column.cast(kind)
+    if has_variants(column.type, kind) or not _refuses_nulls(column.type, kind):
+        return cast(column, kind)
     # Arrow casts lists without a look at their NULLs, and structs not at all.
     if _has_refused_nulls(column, kind):
         raise pa.ArrowInvalid("there are NULLs in a nested field that is declared not null")

@@ -14,6 +14,7 @@ from parketto.kernels.merge_source import prepared_schema
 from parketto.kernels.reader import LogicalReader, OpenFile
 from parketto.kernels.rewrite import group_output
 from parketto.kernels.successor import Successor
+from parketto.kernels.variants import cast
 from parketto.kernels.work import Worker
 from parketto.kernels.write import Output, Written, write_rows
 from parketto.plan.form import Form
@@ -231,7 +232,7 @@ def _kept(batch: pa.RecordBatch, edits: RowEdits, rewriting: Rewriting) -> pa.Ta
     columns = {}
     for name, column in zip(batch.schema.names, batch.columns, strict=True):
         if edits.homes.any() and (rewriting.updated is None or name in rewriting.updated):
-            both = pa.chunked_array([column, *edits.rows.column(name).cast(column.type).chunks])
+            both = pa.chunked_array([column, *cast(edits.rows.column(name), column.type).chunks])
             columns[name] = both.take(pa.array(new[keep]))
         else:
             columns[name] = column.take(pa.array(own[keep]))
@@ -243,7 +244,7 @@ def _patched(batch: pa.RecordBatch, edits: RowEdits, rewriting: Rewriting) -> pa
     columns = {}
     for name, column in zip(batch.schema.names, batch.columns, strict=True):
         changes = rewriting.updated is None or name in rewriting.updated
-        rows = edits.rows.column(name).cast(column.type).combine_chunks() if changes else None
+        rows = cast(edits.rows.column(name), column.type).combine_chunks() if changes else None
         parts, start = [], 0
         for number, (at, stays) in enumerate(zip(edits.at.tolist(), edits.homes.tolist(), strict=True)):
             if rows is None and stays:
@@ -261,7 +262,7 @@ def _left(batch: pa.RecordBatch, edits: RowEdits, updated: frozenset[str] | None
     here, new = pa.array(edits.at[edits.leaving]), pa.array(np.flatnonzero(edits.leaving))
     return pa.table(
         {
-            name: edits.rows.column(name).cast(column.type).take(new)
+            name: cast(edits.rows.column(name), column.type).take(new)
             if updated is None or name in updated
             else column.take(here)
             for name, column in zip(batch.schema.names, batch.columns, strict=True)

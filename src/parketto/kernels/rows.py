@@ -14,9 +14,11 @@ from parketto.kernels.carrier import carrier_type
 from parketto.kernels.reader import LogicalReader
 from parketto.kernels.work import Worker
 from parketto.plan.form import Form, form_of
+from parketto.rowgroups.spark_note import unnamed_types
 from parketto.storage.clustering import without_record
 from parketto.storage.footers import FileInfo
 from parketto.storage.store import Store
+from parketto.storage.variant_types import whole
 
 
 @dataclass
@@ -163,25 +165,42 @@ def checked_columns(schema: pa.Schema) -> pa.Schema:
 
 
 def common_schema(files: Sequence[FileInfo]) -> pa.Schema:
-    """The schema of the first file, if the others have the same columns."""
+    """The schema of the first file, if the others have the same columns.
+
+    Variants that files store in different forms are in one form in it.
+    """
     first = files[0].schema
     assert first is not None, "files to read come from a snapshot"
+    reformed: set[str] = set()
+    seen = {id(first)}
     for file in files:
         assert file.schema is not None, "files to read come from a snapshot"
-        if file.schema is not first and not _same_rows(first, file.schema):
+        if id(file.schema) in seen:
+            continue
+        seen.add(id(file.schema))
+        if not _same_rows(first, file.schema):
             raise InvalidArgument(
                 f"the files have different columns: {files[0].path!r} has {_described(first)}, "
                 f"{file.path!r} has {_described(file.schema)}"
             )
-    return first
+        reformed |= {
+            item.name
+            for item in first
+            if carrier_type(item.type) != carrier_type(file.schema.field(item.name).type)
+        }
+    if not reformed:
+        return first
+    fields = [item.with_type(whole(item.type)) if item.name in reformed else item for item in first]
+    return pa.schema(fields, first.metadata)
 
 
 def _same_rows(one: pa.Schema, other: pa.Schema) -> bool:
     """Whether rows of one schema can stand beside those of the other: the same columns in any order."""
-    return {item.name: carrier_type(item.type) for item in one} == {
-        item.name: carrier_type(item.type) for item in other
-    }
+    return {item.name: whole(carrier_type(item.type)) for item in one} == {
+        item.name: whole(carrier_type(item.type)) for item in other
+    } and unnamed_types(one.metadata) == unnamed_types(other.metadata)
 
 
 def _described(schema: pa.Schema) -> str:
-    return ", ".join(f"{item.name}: {item.type}" for item in schema)
+    noted = unnamed_types(schema.metadata)
+    return ", ".join(f"{item.name}: {noted.get(item.name, item.type)}" for item in schema)

@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
 import pyarrow as pa
+import pyarrow.compute as pc
 import pyarrow.types as pat
 
 from parketto.storage.footers import FileInfo
@@ -130,6 +131,8 @@ def restored(column: pa.Array, kind: pa.DataType) -> pa.Array:
     Engines know no nested fields that are never NULL: where a whole struct is NULL, so are its fields. Arrow would
     not cast these back, nor anything to its type without values, so such fields are put in place by hand.
     """
+    if _has_geometries(column.type, kind):
+        column = _bare_geometries(pa.concat_arrays([column, pa.array([], column.type)]), kind)
     loose = _loose(kind)
     if loose == kind:
         return _cast(column, kind)
@@ -179,6 +182,45 @@ def _retyped(array: pa.Array, kind: pa.DataType, *, nullable: bool = True) -> pa
             for child, field in zip(children, fields, strict=True)
         ],
     )
+
+
+def _is_geometry(found: pa.DataType, kind: pa.DataType) -> bool:
+    """Whether values are geometries as Spark hands them over: each with the number of its reference system."""
+    return bool(pat.is_struct(found) and pat.is_binary(kind) and found.get_field_index("wkb") >= 0)
+
+
+def _has_geometries(found: pa.DataType, kind: pa.DataType) -> bool:
+    if _is_geometry(found, kind):
+        return True
+    if not pat.is_nested(found) or found.num_fields != kind.num_fields:
+        return False
+    return any(_has_geometries(found.field(at).type, kind.field(at).type) for at in range(found.num_fields))
+
+
+def _bare_geometries(array: pa.Array, kind: pa.DataType) -> pa.Array:
+    """An array without an offset with the bytes of its geometries alone: the column says what they refer to."""
+    if _is_geometry(array.type, kind):
+        return pc.struct_field(array, "wkb")
+    if not _has_geometries(array.type, kind):
+        return array
+    own, children = _parts(array)
+    bare = [_bare_geometries(child, kind.field(at).type) for at, child in enumerate(children)]
+    return pa.Array.from_buffers(
+        _with_children(array.type, [child.type for child in bare]),
+        len(array),
+        array.buffers()[:own],
+        array.null_count,
+        children=bare,
+    )
+
+
+def _with_children(kind: pa.DataType, children: list[pa.DataType]) -> pa.DataType:
+    fields = [kind.field(at).with_type(child) for at, child in enumerate(children)]
+    if pat.is_struct(kind):
+        return pa.struct(fields)
+    if pat.is_map(kind):
+        return pa.map_(*(children[0].field(at) for at in range(2)), kind.keys_sorted)
+    return pa.list_(fields[0])
 
 
 def _parts(array: pa.Array) -> tuple[int, list[pa.Array]]:

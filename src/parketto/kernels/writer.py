@@ -11,6 +11,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pyarrow.types as pat
 
+from parketto.kernels.annotating import AnnotatingWriter
 from parketto.kernels.memory import release_unused
 from parketto.kernels.mixed_timestamps import MixedWriter, int96_numbers, mixes_int96
 from parketto.kernels.sizes import hardly_repeats
@@ -19,8 +20,10 @@ from parketto.kernels.work import StagedFile
 from parketto.layout.buckets import roundest
 from parketto.rowgroups import Footer, read_footer
 from parketto.rowgroups.footer import ascending
+from parketto.rowgroups.spark_note import noted_annotations
 from parketto.storage.bounds import leaf_index
 from parketto.storage.footers import STANDARD_LAYOUT, PhysicalTraits
+from parketto.storage.spark_note import fitting_note
 from parketto.storage.store import Store
 
 # How full a file is that may end where it suits best.
@@ -49,11 +52,12 @@ class FileFormat:
         if mixes_int96(self):
             return MixedWriter(sink, self, dictionaries)
         verbatim = self.metadata is not None
-        schema = self.schema.remove_metadata() if verbatim else self.schema
+        schema = self.schema.remove_metadata() if verbatim else fitting_note(self.schema)
         order = [pq.SortingColumn(leaf_index(self.schema, name)) for name in self.order_by]
-        return pq.ParquetWriter(
+        return AnnotatingWriter(
             sink,
             schema,
+            self.traits.annotations or (() if verbatim else noted_annotations(schema.metadata)),
             compression=self.codec.upper(),
             use_dictionary=dictionaries,
             store_schema=not verbatim,

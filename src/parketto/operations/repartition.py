@@ -55,8 +55,8 @@ def same_rows(root: str, source: FileRows, columns: tuple[str, ...], codec: str,
     first_notes, notes = without_record(first.metadata), without_record(source.schema.metadata)
     if not one_area:
         first_notes, notes = without_area(first_notes), without_area(notes)
-    # Columns of the path come into the files: then Arrow's description of the old schema is no longer true.
-    verbatim = None if source.form.path_only else first_notes
+    # Where columns of the path come into the files, Arrow's description of the old schema is no longer true.
+    verbatim = first_notes if source.schema.equals(first.schema) else None
     schema = source.schema.with_metadata(notes or None)
     file_format = FileFormat(schema, codec, verbatim, first.traits, readable_as=schema)
     return Output(root, file_format, schema, columns, roll_bytes=thresholds.target_bytes)

@@ -24,7 +24,9 @@ from parketto.errors import ColumnNotFound, IncompatibleTypes, InvalidArgument, 
 from parketto.layout.order import check_orderable
 from parketto.plan.form import Form
 from parketto.plan.limits import check_names
+from parketto.rowgroups.spark_note import SPARK_NOTE, unnamed_types
 from parketto.storage.footers import FileInfo
+from parketto.storage.variant_types import WHOLE, is_variant
 
 Strategy = Literal["upsert", "insert", "update", "full_merge", "deduplicate"]
 STRATEGIES: tuple[str, ...] = get_args(Strategy)
@@ -146,14 +148,19 @@ def check_schemas(rules: MergeRules, source: pa.Schema, target: pa.Schema, form:
             f"schema mismatch: only the source has {quoted(only_source)}, only the target has "
             f"{quoted(only_target)}. Both need the same columns, in any order"
         )
+    noted, wanted = unnamed_types(source.metadata), unnamed_types(target.metadata)
+    # A source without Spark's description does not say what its numbers mean: they are taken for the target's.
+    silent = SPARK_NOTE not in (source.metadata or {})
     wrong = [
-        f"{name!r} is {source.field(name).type} in the source and {target.field(name).type} in the target"
+        f"{name!r} is {noted.get(name, source.field(name).type)} in the source and "
+        f"{wanted.get(name, target.field(name).type)} in the target"
         for name in target.names
         if name in source.names
         and not (
             path_text_type(source.field(name).type)
             if name in form.path_only
             else same_kind(source.field(name).type, target.field(name).type)
+            and (silent or pat.is_null(source.field(name).type) or noted.get(name) == wanted.get(name))
         )
     ]
     if wrong:
@@ -193,6 +200,8 @@ def _kind(kind: pa.DataType) -> pa.DataType:
         return pa.date32()
     if pat.is_decimal(kind) and kind.bit_width < 128:
         return pa.decimal128(kind.precision, kind.scale)
+    if is_variant(kind):
+        return WHOLE
     # NULLs in nested fields that have none are found when they are cast, too.
     if pat.is_struct(kind):
         fields = [kind.field(at) for at in range(kind.num_fields)]

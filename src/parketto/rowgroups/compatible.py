@@ -16,6 +16,7 @@ from parketto.rowgroups.area import AREA, all_but_area
 from parketto.rowgroups.compact import STRUCT, decode_list
 from parketto.rowgroups.footer import Footer
 from parketto.rowgroups.schema import INT96, difference, narrowed
+from parketto.rowgroups.spark_note import SPARK_NOTE, only_noted
 
 #: Says whether two `ARROW:schema` entries make Arrow read the same. Arrow's own notes are part of the entry.
 SameArrowSchema = Callable[[bytes | None, bytes | None], bool]
@@ -36,7 +37,7 @@ _CALENDAR_KEYS = (
 # What changed how Spark writes them. It compares versions as texts.
 SPARK_TURNS = (b"3.0.0", b"3.1.0")
 #: What a file notes about how to read its own values, or whether to read it: these notes hold for no other file.
-OWN_NOTES = frozenset({_ARROW_SCHEMA, SPARK_VERSION, AREA, *_CALENDAR_KEYS})
+OWN_NOTES = frozenset({_ARROW_SCHEMA, SPARK_VERSION, SPARK_NOTE, AREA, *_CALENDAR_KEYS})
 #: What files that are made of the row groups of several others say of who created them.
 ASSEMBLED_BY = "parketto"
 _WRITER = re.compile(rb"(.*?)\s+version\s*v?(\d+)\.(\d+)(?:\.(\d+))?")
@@ -182,6 +183,8 @@ def reading_rules(notes: Mapping[bytes, bytes | None], *, temporal: bool) -> dic
     }
     if AREA in notes:  # areas can be united, if that is all in which they differ
         rules[AREA] = all_but_area(notes[AREA])
+    if noted := only_noted(notes):
+        rules[SPARK_NOTE] = tuple(sorted(noted.items()))
     version_text = notes.get(SPARK_VERSION) if temporal else None
     # Since the last turn Spark reads its own files as it reads those of everybody else.
     if version_text is not None and version_text < SPARK_TURNS[-1]:

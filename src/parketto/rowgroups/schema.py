@@ -23,11 +23,11 @@ from parketto.rowgroups.compact import (
     key,
 )
 
-_TYPE, _TYPE_LENGTH, _REPETITION, _NAME = key(1, I32), key(2, I32), key(3, I32), key(4, BINARY)
-_CHILDREN, _CONVERTED, _SCALE, _PRECISION = key(5, I32), key(6, I32), key(7, I32), key(8, I32)
-_FIELD_ID, _LOGICAL = key(9, I32), key(10, STRUCT)
+_TYPE, _TYPE_LENGTH, _REPETITION, NAME = key(1, I32), key(2, I32), key(3, I32), key(4, BINARY)
+CHILDREN, _CONVERTED, _SCALE, _PRECISION = key(5, I32), key(6, I32), key(7, I32), key(8, I32)
+_FIELD_ID, LOGICAL = key(9, I32), key(10, STRUCT)
 _KNOWN = frozenset(
-    {_TYPE, _TYPE_LENGTH, _REPETITION, _NAME, _CHILDREN, _CONVERTED, _SCALE, _PRECISION, _FIELD_ID, _LOGICAL}
+    {_TYPE, _TYPE_LENGTH, _REPETITION, NAME, CHILDREN, _CONVERTED, _SCALE, _PRECISION, _FIELD_ID, LOGICAL}
 )
 _REQUIRED, _OPTIONAL, _REPEATED = range(3)
 _INT32, _INT64, INT96, _FIXED = 1, 2, 3, 7
@@ -100,14 +100,14 @@ def narrowed(raw: bytes, names: frozenset[bytes]) -> bytes:
     root, count, at = decode(elements[0]), 0, 1
     while at < len(elements):
         start, missing = at, 1
-        name = decode(elements[start]).get(_NAME)
+        name = decode(elements[start]).get(NAME)
         while missing and at < len(elements):
-            missing += decode(elements[at]).get(_CHILDREN, 0) - 1
+            missing += decode(elements[at]).get(CHILDREN, 0) - 1
             at += 1
         if name in names:
             kept += elements[start:at]
             count += 1
-    return encode_structs([encode({**root, _CHILDREN: count}), *kept])
+    return encode_structs([encode({**root, CHILDREN: count}), *kept])
 
 
 def exchanged(raw: bytes, other: bytes, leaves: Collection[int]) -> bytes:
@@ -118,7 +118,7 @@ def exchanged(raw: bytes, other: bytes, leaves: Collection[int]) -> bytes:
     at = 0
     for place in range(1, len(elements)):
         element = decode(elements[place])
-        if _TYPE in element and not element.get(_CHILDREN, 0):
+        if _TYPE in element and not element.get(CHILDREN, 0):
             if at in leaves:
                 elements[place] = others[place]
             at += 1
@@ -129,7 +129,7 @@ def _walk(elements: list[Fields], leaves: list[Leaf]) -> None:
     # (children left, path, repeated) of the groups that are open, outermost first.
     open_groups: list[tuple[int, tuple[bytes, ...], bool]] = []
     for number, element in enumerate(elements):
-        children = element.get(_CHILDREN, 0)
+        children = element.get(CHILDREN, 0)
         repeated = element.get(_REPETITION) == _REPEATED
         path: tuple[bytes, ...] = ()
         if number:
@@ -152,7 +152,7 @@ def _walk(elements: list[Fields], leaves: list[Leaf]) -> None:
 
 
 def _name(element: Fields) -> bytes:
-    name = element.get(_NAME)
+    name = element.get(NAME)
     if name is None or element.get(_REPETITION) not in (_REQUIRED, _OPTIONAL, _REPEATED):
         raise FooterError("its schema has a field without a name, or that is neither required nor optional")
     return bytes(name)
@@ -161,7 +161,7 @@ def _name(element: Fields) -> bytes:
 def _is_temporal(element: Fields) -> bool:
     if element[_TYPE] == INT96 or element.get(_CONVERTED) in _TEMPORAL_CONVERTED:
         return True
-    return _LOGICAL in element and not _TEMPORAL_LOGICAL.isdisjoint(decode(element[_LOGICAL]))
+    return LOGICAL in element and not _TEMPORAL_LOGICAL.isdisjoint(decode(element[LOGICAL]))
 
 
 def _described(element: Fields, *, root: bool) -> tuple[Any, ...]:
@@ -170,11 +170,11 @@ def _described(element: Fields, *, root: bool) -> tuple[Any, ...]:
     field_id = element.get(_FIELD_ID, -1)
     unknown = tuple(sorted((place, value) for place, value in element.items() if place not in _KNOWN))
     return (
-        b"" if root else element.get(_NAME, b""),
+        b"" if root else element.get(NAME, b""),
         kind,
         element.get(_TYPE_LENGTH, 0) if kind == _FIXED else 0,
         None if root else element.get(_REPETITION),
-        element.get(_CHILDREN, 0),
+        element.get(CHILDREN, 0),
         field_id if field_id >= 0 else None,
         _meaning(element),
         unknown,
@@ -186,7 +186,7 @@ def _meaning(element: Fields) -> object:
 
     The older form of times says less, and PyArrow gives it another type: there it counts for itself.
     """
-    logical = element.get(_LOGICAL)
+    logical = element.get(LOGICAL)
     converted = element.get(_CONVERTED)
     if logical is None and converted is not None:
         logical = _logical_form(element, converted)

@@ -12,7 +12,8 @@ from typing import NamedTuple, TypeAlias
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from parketto.errors import UnreadableFile
+from parketto.errors import FooterError, UnreadableFile
+from parketto.rowgroups.annotations import Annotation, read_annotations
 from parketto.rowgroups.footer import MAGIC
 from parketto.storage.alike import Frame, UnreadRowGroups, head_of
 from parketto.storage.clustering import Clustering, recorded
@@ -46,6 +47,8 @@ class PhysicalTraits(NamedTuple):
     integer_decimals: bool = False
     utc_times: bool = False
     leaves: tuple[str, ...] = ()
+    #: What says that columns are variants or geometries, which Arrow cannot say.
+    annotations: tuple[Annotation, ...] = ()
 
     @property
     def int96_timestamps(self) -> bool:
@@ -283,7 +286,7 @@ class _Layout:
         columns = [schema.column(index) for index in range(len(schema))]
         names = {index: column.name for index, column in enumerate(columns) if column.path == column.name}
         wanted = {name: at for at, name in names.items() if stats_columns is None or name in stats_columns}
-        return cls(head, _traits(columns, schema), names, wanted, stats_columns)
+        return cls(head, _traits(columns, schema, head), names, wanted, stats_columns)
 
 
 def _read_tail(store: Store, entry: FileEntry) -> bytes:
@@ -308,7 +311,7 @@ def _footer(tail: bytes | pa.Buffer) -> bytes:
     return bytes(tail[-_footer_bytes(tail) - 8 : -8]) if bytes(tail[-4:]) == MAGIC else b""
 
 
-def _traits(columns: Sequence[pq.ColumnSchema], schema: pq.ParquetSchema) -> PhysicalTraits:
+def _traits(columns: Sequence[pq.ColumnSchema], schema: pq.ParquetSchema, head: bytes) -> PhysicalTraits:
     return PhysicalTraits(
         int96=int96_leaves([column.physical_type for column in columns], schema),
         integer_decimals=any(
@@ -320,14 +323,22 @@ def _traits(columns: Sequence[pq.ColumnSchema], schema: pq.ParquetSchema) -> Phy
             for column in columns
         ),
         leaves=tuple(_leaf(column) for column in columns),
+        annotations=_annotations(head),
     )
+
+
+def _annotations(head: bytes) -> tuple[Annotation, ...]:
+    try:
+        return read_annotations(head)
+    except (FooterError, IndexError):  # whatever Arrow makes of it, nothing that is kept is in it
+        return ()
 
 
 def _leaf(column: pq.ColumnSchema) -> str:
     """A leaf column in words: what it holds, and how deep. Names inside of nested types are not part of it."""
     kind = _logical_type(column.logical_type.to_json())
-    # A decimal is the same decimal however wide its bytes are.
-    physical = "" if column.logical_type.type == "DECIMAL" else f" {column.physical_type}"
+    # A decimal is the same decimal however wide its bytes are, and nothing the same nothing.
+    physical = "" if column.logical_type.type == "DECIMAL" or kind == "Null" else f" {column.physical_type}"
     return f"{kind}{physical} {column.max_definition_level}/{column.max_repetition_level}"
 
 

@@ -8,8 +8,10 @@ import pyarrow as pa
 import pyarrow.types as pat
 
 from parketto.errors import InvalidArgument
+from parketto.rowgroups.spark_note import SPARK_NOTE
 
 if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
     from pyspark.sql.types import DataType, StructType
 
 _FRAME_TYPES = {
@@ -27,10 +29,15 @@ _FRAME_TYPES = {
     "date": pa.date32(),
     "timestamp": pa.timestamp("us", "UTC"),
     "timestamp_ntz": pa.timestamp("us"),
-    "time": pa.time64("ns"),
-    "daytimeinterval": pa.duration("us"),
+    "daytimeinterval": pa.int64(),
+    "yearmonthinterval": pa.int32(),
+    "variant": pa.struct([pa.field(part, pa.binary(), nullable=False) for part in ("value", "metadata")]),
+    "geometry": pa.binary(),
+    "geography": pa.binary(),
     "void": pa.null(),
 }
+_MICROSECOND_DIGITS = 6
+_ANY_SRID = -1
 
 
 def spark_schema(schema: pa.Schema) -> StructType:
@@ -73,32 +80,96 @@ def frame_type(kind: pa.DataType) -> DataType:
 
 
 def frame_schema(frame: Any) -> pa.Schema:
-    """The exact Arrow schema of a Spark frame's rows, nullability included."""
+    """The exact Arrow schema of a Spark frame's rows as Parquet stores them, and Spark's description of them."""
     fields = []
     for item in frame.schema.fields:
         try:
-            fields.append(pa.field(item.name, _arrow_type(item.dataType), item.nullable))
-        except KeyError as error:
+            fields.append(_arrow_field(item.name, item.dataType, nullable=item.nullable))
+        except _CannotStoreError as error:
             raise InvalidArgument(
-                f"column {item.name!r} has the type {item.dataType.simpleString()}, which cannot be written "
-                "to Parquet as it is; cast it first"
-            ) from error
-    return pa.schema(fields)
+                f"column {item.name!r} has the type {item.dataType.simpleString()}, and {error}. "
+                "Nothing was changed"
+            ) from None
+    return pa.schema(fields, {SPARK_NOTE: frame.schema.json()})
+
+
+def stored_columns(frame: DataFrame) -> DataFrame:
+    """A frame whose rows Python can be given: Arrow has no word for years and months, so they go as numbers."""
+    from pyspark.sql import functions as F  # noqa: N812
+    from pyspark.sql import types as T  # noqa: N812
+
+    columns = []
+    for item in frame.schema.fields:
+        column, kind = F.col(item.name), item.dataType
+        if (numbers := _replaced(kind, T.IntegerType())) != kind:
+            # An interval of whole years would become a number of years.
+            column = column.cast(_replaced(kind, T.YearMonthIntervalType(1, 1))).cast(numbers).alias(item.name)
+        columns.append(column)
+    return frame.select(*columns)
+
+
+def _replaced(kind: DataType, months: DataType) -> DataType:
+    """A type with another one in the place of every interval of years and months."""
+    from pyspark.sql import types as T  # noqa: N812
+
+    match kind:
+        case T.YearMonthIntervalType():
+            return months
+        case T.ArrayType():
+            return T.ArrayType(_replaced(kind.elementType, months), kind.containsNull)
+        case T.MapType():
+            key, value = _replaced(kind.keyType, months), _replaced(kind.valueType, months)
+            return T.MapType(key, value, kind.valueContainsNull)
+        case T.StructType():
+            inside = ((item, _replaced(item.dataType, months)) for item in kind.fields)
+            return T.StructType([T.StructField(i.name, found, i.nullable, i.metadata) for i, found in inside])
+    return kind
+
+
+class _CannotStoreError(Exception):
+    """Why values of a Spark type cannot be in a Parquet file."""
+
+
+def _arrow_field(name: str, kind: Any, *, nullable: bool) -> pa.Field:
+    found = _arrow_type(kind)
+    return pa.field(name, found, nullable or pat.is_null(found))  # nothing is always NULL
 
 
 def _arrow_type(kind: Any) -> pa.DataType:
-    """The Arrow type of a Spark type; KeyError for those that have none."""
+    """The Arrow type of what Parquet stores for a Spark type."""
+    if hasattr(kind, "sqlType"):  # of a user-defined type
+        return _arrow_type(kind.sqlType())
     match kind.typeName():
         case "decimal":
             return pa.decimal128(kind.precision, kind.scale)
+        case "time":
+            return pa.time64("us" if kind.precision <= _MICROSECOND_DIGITS else "ns")
         case "array":
-            return pa.list_(pa.field("element", _arrow_type(kind.elementType), kind.containsNull))
+            return pa.list_(_arrow_field("element", kind.elementType, nullable=kind.containsNull))
         case "map":
-            value = pa.field("value", _arrow_type(kind.valueType), kind.valueContainsNull)
-            return pa.map_(_arrow_type(kind.keyType), value)
+            value = _arrow_field("value", kind.valueType, nullable=kind.valueContainsNull)
+            if pat.is_null(key := _arrow_type(kind.keyType)):
+                raise _CannotStoreError(
+                    "the keys of a map cannot be void; cast the map to the type that it should have"
+                )
+            return pa.map_(key, value)
+        case "struct" if not kind.fields:
+            raise _CannotStoreError("Parquet has no struct without fields; drop it, or give it a field")
         case "struct":
             return pa.struct(
-                [pa.field(item.name, _arrow_type(item.dataType), item.nullable) for item in kind.fields]
+                [_arrow_field(item.name, item.dataType, nullable=item.nullable) for item in kind.fields]
+            )
+        case "geometry" | "geography" if kind.srid == _ANY_SRID:
+            raise _CannotStoreError(
+                "Parquet has one coordinate reference system for all values of a column; give them one with "
+                "st_setsrid(…, 4326), say"
+            )
+        case "interval":
+            raise _CannotStoreError(
+                "neither Spark nor Arrow writes calendar intervals to Parquet; make_ym_interval and "
+                "make_dt_interval make intervals that can be written"
             )
         case name:
-            return _FRAME_TYPES[name.partition("(")[0]]
+            if (found := _FRAME_TYPES.get(name.partition("(")[0])) is None:
+                raise _CannotStoreError("there is no way known to write it to Parquet as it is; cast it first")
+            return found

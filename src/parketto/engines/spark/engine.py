@@ -13,7 +13,7 @@ import pyarrow as pa
 
 from parketto.engines.base import Context, GroupResult, TaskEngine
 from parketto.engines.merging import merge_small
-from parketto.engines.spark.carriers import frame_schema
+from parketto.engines.spark.carriers import frame_schema, stored_columns
 from parketto.engines.spark.clustering import WriteBuckets, along_curve, in_order, sampling
 from parketto.engines.spark.dealing import write_dealt
 from parketto.engines.spark.frames import (
@@ -364,9 +364,8 @@ def _is_frame(rows: Any) -> bool:
 
 
 def _travelling(source: FrameRows) -> DataFrame:
-    """A frame with its names as positions; its types are Spark's already."""
-    frame: DataFrame = source.frame.toDF(*(travel_name(at) for at in range(len(source.schema.names))))
-    return frame
+    """A frame with its names as positions, in types that travel."""
+    return stored_columns(source.frame.toDF(*(travel_name(at) for at in range(len(source.schema.names)))))
 
 
 def _head(source: ArrowRows, limit: int) -> tuple[list[pa.RecordBatch], Iterator[pa.RecordBatch] | None]:

@@ -209,7 +209,8 @@ class SpoolRows:
         number = int(attempt.split("-")[1])
         path = self.staging.spool_path(f"rows-{number:08d}-{attempt}")
         with raising_typed(), Worker(self.store, self.staging, self.memory) as worker:
-            if spool(batches, self.schema, path, worker):
+            rows = (unpack(batch, self.schema) for batch in batches)
+            if spool(rows, self.schema, path, worker):
                 yield pa.record_batch({"result": [path.encode()]})
 
 

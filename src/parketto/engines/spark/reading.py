@@ -20,6 +20,7 @@ from parketto.kernels.reader import LogicalReader
 from parketto.kernels.rows import FileRows
 from parketto.kernels.travel import travel_name
 from parketto.kernels.work import Staging, Worker
+from parketto.rowgroups.spark_note import needs_note, noted_fields, only_noted
 from parketto.storage.int96 import with_instants
 
 if TYPE_CHECKING:
@@ -36,10 +37,12 @@ def read_files(spark: SparkSession, rows: FileRows, root: str, memory: int) -> D
     """The rows of files in the types that Spark has for them.
 
     Unsigned 64-bit numbers become decimals, nanoseconds are cut to microseconds, dictionaries become their values.
+    Intervals, variants and geometries are what Spark's own reader makes of them; through Arrow they come as they
+    are stored.
     """
     natural = natural_schema(rows.schema)
     if _spark_can(rows, root):
-        reader = spark.read.schema(_struct(natural))
+        reader = spark.read.schema(_described(natural, rows.schema))
         # Only the path knows columns that are not in the files; otherwise the files alone are to be believed.
         reader = (
             reader.option("basePath", root)
@@ -107,11 +110,11 @@ def natural_type(kind: pa.DataType) -> pa.DataType:
 
 def _spark_can(rows: FileRows, root: str) -> bool:
     """Whether Spark's own reader gives exactly these rows."""
-    store = rows.store
+    store, described = rows.store, only_noted(rows.schema.metadata)
     return (
         bool(rows.files)
         and store.local_path("/") is not None
-        and all(_same(kind) for kind in _with_microseconds(rows).types)
+        and all(item.name in described or _same(item.type) for item in _with_microseconds(rows))
         and all(
             file.codecs <= _NATIVE_CODECS
             and _distinct([*(file.schema or rows.schema).names, *rows.form.path_only])
@@ -158,6 +161,20 @@ def _struct(schema: pa.Schema) -> Any:
     from pyspark.sql import types as T  # noqa: N812 - the customary name
 
     return T.StructType([T.StructField(item.name, frame_type(item.type)) for item in schema])
+
+
+def _described(natural: pa.Schema, schema: pa.Schema) -> Any:
+    """The types in which Spark reads columns: those that it has described itself as it has described them."""
+    from pyspark.sql import types as T  # noqa: N812
+
+    noted = {name: field for name, field in noted_fields(schema.metadata).items() if needs_note(field)}
+    fields = [
+        T.StructField.fromJson({"nullable": True, "metadata": {}, **noted[item.name]})
+        if item.name in noted
+        else T.StructField(item.name, frame_type(item.type))
+        for item in natural
+    ]
+    return T.StructType(fields)
 
 
 @dataclass(frozen=True)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import atexit
 import contextlib
 import functools
+import logging
 import os
 import sys
 import tempfile
@@ -24,6 +25,10 @@ from parketto.errors import InvalidArgument
 if TYPE_CHECKING:
     from pyspark import SparkContext
     from pyspark.sql import SparkSession
+
+logger = logging.getLogger(__name__)
+# Who waits for longer than this is told what for.
+_SILENT_SECONDS = 1.0
 
 _lock = threading.RLock()
 _started: list[Any] = []  # the session that we started, if any
@@ -49,7 +54,8 @@ def get_session(spark: SparkSession | None = None) -> tuple[SparkSession, bool]:
             return spark, _is_ours(spark)
         found = active_session()
         if found is None:
-            found = _start()
+            with _announced():
+                found = _start()
             _started[:] = [found]
         return found, _is_ours(found)
 
@@ -154,6 +160,18 @@ def _forget(context: SparkContext) -> None:
     context.stop()
     SparkSession._instantiatedSession = None
     SparkSession._activeSession = None
+
+
+@contextlib.contextmanager
+def _announced() -> Iterator[None]:
+    """Log that Spark is being started, if that takes a while."""
+    timer = threading.Timer(_SILENT_SECONDS, logger.info, ["starting Spark …"])
+    timer.daemon = True
+    timer.start()
+    try:
+        yield
+    finally:
+        timer.cancel()
 
 
 def _start() -> SparkSession:
