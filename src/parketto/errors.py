@@ -88,6 +88,10 @@ class FooterError(ParkettoError, ValueError):
     """A Parquet footer is damaged, or row groups cannot be copied as they are. Says why; nothing was changed."""
 
 
+class OperationCancelled(ParkettoError):
+    """The operation was cancelled, or its Spark session was stopped, before the commit. Nothing was changed."""
+
+
 class CommitError(ParkettoError):
     """An operation could not be committed. The subclasses say what that means for the dataset."""
 

@@ -4,46 +4,17 @@ from __future__ import annotations
 
 import os
 import sys
+import threading
 import time
-from dataclasses import dataclass
+from collections.abc import Callable
 from pathlib import Path
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from parketto import Dataset
-from parketto.engines.base import Context, GroupResult
-from parketto.engines.spark.engine import SparkEngine
-from parketto.kernels.rewrite import RewriteGroup
-from parketto.kernels.work import StagedFile, Worker
-from parketto.plan.rewrite import RewritePlan
-
-sys.path.insert(0, str(Path(__file__).parent))
-
-
-@dataclass(frozen=True)
-class SlowRewrite(RewriteGroup):
-    """Leaves word that it has begun, and is done only a while after its files are written."""
-
-    marks: str = ""
-
-    def run(self, worker: Worker) -> tuple[StagedFile, ...]:
-        staged = super().run(worker)
-        with open(os.path.join(self.marks, f"{os.getpid()}-{time.time_ns()}"), "w") as mark:
-            mark.write(self.group.directory)
-        time.sleep(1.5)
-        return staged
-
-
-class SlowSpark(SparkEngine):
-    """Spark, with tasks that take their time."""
-
-    marks = ""
-
-    def rewrite(self, plan: RewritePlan, context: Context) -> list[GroupResult]:
-        print("working", flush=True)
-        tasks = [SlowRewrite(group, plan.operation, plan.clustering, self.marks) for group in plan.groups]
-        return [GroupResult(g, s) for g, s in zip(plan.groups, self.run(tasks, context), strict=True)]
+from helpers import slow
+from parketto import Dataset, ParkettoError
+from parketto.handlers import SparkParquetHandler
 
 
 def make(root: str) -> None:
@@ -54,15 +25,45 @@ def make(root: str) -> None:
             pq.write_table(pa.table({"id": range(first, first + 100)}), f"{root}/day={day}/{part}.parquet")
 
 
+def interfere(dataset: Dataset, marks: str, how: Callable[[], object]) -> None:
+    """Compact while another thread interferes, as soon as a task has staged its files; print how that ends."""
+    for name in os.listdir(marks):
+        os.remove(os.path.join(marks, name))
+
+    def later() -> None:
+        slow.wait_for_mark(Path(marks))
+        how()
+
+    other = threading.Thread(target=later)
+    other.start()
+    try:
+        dataset.compact()
+    except ParkettoError as error:
+        print(f"{type(error).__name__}: {error}", flush=True)
+    other.join()
+
+
 def main(how: str, root: str) -> None:
     make(root)
     marks = os.path.join(os.path.dirname(os.path.dirname(root)), "marks")
     os.makedirs(marks)
-    engine = SlowSpark()
+    engine = slow.SlowSpark()
     engine.marks = marks
     dataset = Dataset(root, engine=engine)
-    engine.session.sparkContext.addPyFile(__file__)
-    engine.session.range(1).count()  # executors are there
+    session = engine.session
+    if how == "connected":
+        session.addTag("mine")
+        interfere(dataset, marks, lambda: session.interruptTag("mine"))
+        interfere(dataset, marks, session.interruptAll)
+        print("tags:", session.getTags(), flush=True)
+        same_names(root)
+        interfere(dataset, marks, session.stop)
+        return
+    session.sparkContext.addPyFile(slow.__file__)
+    session.range(1).count()  # executors are there
+    if how == "stopped":
+        interfere(dataset, marks, session.stop)
+        return
     if how == "slowly":
         dataset.compact()
         if len(os.listdir(marks)) > 8:
@@ -72,12 +73,26 @@ def main(how: str, root: str) -> None:
         dataset.compact()
     except KeyboardInterrupt:
         time.sleep(0.5)
-        active = engine.session.sparkContext.statusTracker().getActiveJobsIds()
+        active = session.sparkContext.statusTracker().getActiveJobsIds()
         print("interrupted, jobs that go on:", list(active), flush=True)
 
 
-if __name__ == "__main__":
-    # Tasks unpickle their classes by name: from a module that workers can import as well.
-    import driver
+def same_names(root: str) -> None:
+    """Two handlers whose queries name a table alike: each result has the rows of its own."""
+    first, second = SparkParquetHandler(), SparkParquetHandler()
+    query = "SELECT count(*) AS n FROM events"
+    one = first.execute_sql(query, tables={"events": f"{root}/day=1"})
+    other = second.execute_sql(query, tables={"events": root})
+    again = first.execute_sql(
+        "/* {} */ WITH events AS (SELECT * FROM events WHERE id > ?) SELECT count(*) AS n, '{x}' FROM events;",
+        [9],
+        tables={"events": f"{root}/day=0/0.parquet"},
+    )
+    first.execute_sql("CREATE OR REPLACE TEMP VIEW lasting AS SELECT 1 AS n", tables={"events": root})
+    found = second.execute_sql("SELECT n FROM lasting ORDER BY n", tables={"events": root})
+    print("counts:", *(frame.collect()[0]["n"] for frame in (one, other, again, found)), flush=True)
+    print("views:", *(table.name for table in first.spark.catalog.listTables()), flush=True)
 
-    driver.main(sys.argv[1], sys.argv[2])
+
+if __name__ == "__main__":
+    main(sys.argv[1], sys.argv[2])

@@ -45,7 +45,7 @@ def test_killed_executor(cluster: StandaloneCluster, tmp_path: Path) -> None:
     root = str(tmp_path / "data" / "events")
     driver = subprocess.Popen(
         [sys.executable, DRIVER, "slowly", root],
-        env={**os.environ, "MASTER": cluster.url, "PYTHONPATH": str(Path(DRIVER).parent)},
+        env={**os.environ, "MASTER": cluster.url},
         stdout=subprocess.PIPE,
         text=True,
     )

@@ -20,7 +20,6 @@ def test_interrupt_cancels_the_jobs(tmp_path: Path) -> None:
         [sys.executable, DRIVER, "interrupted", root],
         stdout=subprocess.PIPE,
         text=True,
-        env={**os.environ, "PYTHONPATH": str(Path(DRIVER).parent)},
     )
     assert driver.stdout is not None
     with driver.stdout:
@@ -32,4 +31,17 @@ def test_interrupt_cancels_the_jobs(tmp_path: Path) -> None:
     assert driver.wait() == 0
     assert report == "interrupted, jobs that go on: []\n"
     assert oracle.file_state(root) == state
+    assert os.listdir(tmp_path / "data") == ["events"]
+
+
+def test_stopped_session_ends_the_operation(tmp_path: Path) -> None:
+    """With a typed error; the dataset is as it was, and nothing stays behind."""
+    root = str(tmp_path / "data" / "events")
+    report = subprocess.run(
+        [sys.executable, DRIVER, "stopped", root], stdout=subprocess.PIPE, text=True, check=True
+    ).stdout.splitlines()
+    assert report[0] == "working"
+    assert report[1].startswith("OperationCancelled: the Spark session was stopped")
+    assert "nothing was changed" in report[1]
+    assert len(oracle.data_files(root)) == 40
     assert os.listdir(tmp_path / "data") == ["events"]

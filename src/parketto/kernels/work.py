@@ -14,7 +14,7 @@ from typing import Any, Protocol, TypeVar
 
 import pyarrow as pa
 
-from parketto.errors import ParkettoError
+from parketto.errors import OperationCancelled
 from parketto.kernels.memory import TASK_MEMORY
 from parketto.storage.store import Store
 
@@ -63,10 +63,6 @@ def unique_names(prefix: str) -> Iterator[str]:
     """Names that nobody else will ever use, which sort in the order they are given out."""
     token = uuid.uuid4().hex
     return (f"{prefix}-{token}-{number:05d}.parquet" for number in count())
-
-
-class Cancelled(ParkettoError):
-    """The operation was cancelled while an engine was at work; nothing was changed."""
 
 
 def cores() -> int:
@@ -166,7 +162,7 @@ class Worker:
     def check_cancelled(self) -> None:
         """End here if somebody has cancelled the operation."""
         if self._cancelled is not None and self._cancelled.is_set():
-            raise Cancelled("cancelled")
+            raise OperationCancelled("the operation was cancelled; nothing was changed")
 
     def until_cancelled(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         """The batches, until somebody cancels the operation."""

@@ -22,6 +22,9 @@ from parketto.storage.writing_out import EagerFile
 
 # What the system says of a path that is not there: among others that nothing can have so long a name.
 _ABSENT = frozenset({errno.ENOENT, errno.ENOTDIR, errno.ENAMETOOLONG})
+# What it says of a folder that is being removed while others add and remove files there.
+_CHANGING = frozenset({errno.ENOENT, errno.ENOTEMPTY, errno.EEXIST})
+_REMOVE_ATTEMPTS = 10
 
 
 class LocalStore(Store):
@@ -154,8 +157,15 @@ class LocalStore(Store):
             os.unlink(path)
 
     def remove_tree(self, path: str) -> None:
-        with contextlib.suppress(FileNotFoundError):
-            shutil.rmtree(path)
+        # A task that was cancelled may still write a file; once the folder is gone, it cannot.
+        for attempt in range(_REMOVE_ATTEMPTS):
+            if not os.path.lexists(path):
+                return
+            try:
+                shutil.rmtree(path)
+            except OSError as error:
+                if error.errno not in _CHANGING or attempt == _REMOVE_ATTEMPTS - 1:
+                    raise
 
     def remove_empty_dir(self, path: str) -> None:
         with contextlib.suppress(OSError):

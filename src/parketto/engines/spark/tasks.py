@@ -11,11 +11,13 @@ import uuid
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import Future
 from concurrent.futures import TimeoutError as NotYet
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import pyarrow as pa
 
+from parketto.engines.spark.jobs import Caller, Stage, Watch, cancel, typed_errors
 from parketto.engines.spark.session import is_connect, is_local
 from parketto.engines.spark.shipping import ship, unship
 from parketto.errors import EngineUnavailable, ParkettoError
@@ -34,13 +36,6 @@ _BUNDLES_PER_CORE = 2
 # Where each core has no more to do than this, it gets all of it at once.
 _SHORT_BYTES = 320 * 1024 * 1024
 _POLL_SECONDS = 0.2
-
-
-class Stage(NamedTuple):
-    """How many of a stage's Spark tasks are done."""
-
-    done: int
-    tasks: int
 
 
 StageProgress = Callable[[list[Stage]], None]
@@ -170,37 +165,48 @@ def run_tasks(
 def collect(spark: SparkSession, frame: DataFrame, what: str, progress: StageProgress | None = None) -> list[Any]:
     """The rows of a frame of descriptions. An interrupt cancels the job on the cluster before it goes on.
 
-    The job runs in a thread of its own, so that this one can be interrupted, and ask how far it is.
+    The job runs in a thread of its own, so that this one can be interrupted, and ask how far it is. It has the
+    pool, group, description and tags of this thread, and one more tag, `parketto-<uuid>`.
     """
     tag = f"parketto-{uuid.uuid4().hex}"
-    watch = _Watch(spark, tag) if progress is not None else None
+    with spark_errors(spark):
+        caller = Caller(spark)
 
-    def job() -> list[Any]:
-        with _tagged(spark, tag, what):
-            return frame.collect()
+        def job() -> list[Any]:
+            with caller.applied(tag, what):
+                return frame.collect()
 
-    with Crew(1, "parketto-spark") as crew:
-        try:
-            return _awaited(crew.submit(job), watch, progress)
-        except Exception as error:
-            if (typed := _typed(error)) is not None:
-                raise typed from None
-            if (missing := _MISSING_MODULE.search(str(error))) is not None:
-                raise EngineUnavailable(
-                    f"Spark's workers cannot import {missing[1]}: install it in their Python as well, or send it "
-                    "along with spark.submit.pyFiles or spark.archives"
-                ) from error
-            raise
-        except BaseException:
-            with contextlib.suppress(Exception):  # the interrupt is what counts
-                spark.interruptTag(tag)
-            raise
-        finally:
-            if watch is not None:
-                watch.close()
+        watch = Watch(spark, tag) if progress is not None else None
+        with Crew(1, "parketto-spark") as crew:
+            try:
+                return _awaited(crew.submit(job), watch, progress)
+            except BaseException:
+                cancel(spark, tag)  # unless it has failed itself: an interrupt, or an error of a progress callback
+                raise
+            finally:
+                if watch is not None:
+                    watch.close()
 
 
-def _awaited(job: Future[list[Any]], watch: _Watch | None, progress: StageProgress | None) -> list[Any]:
+def spark_errors(spark: SparkSession) -> AbstractContextManager[None]:
+    """Errors of jobs with the types that they had in their tasks, or that callers know."""
+    return typed_errors(spark, _known)
+
+
+def _known(error: Exception) -> BaseException | None:
+    if (typed := _typed(error)) is not None:
+        return typed
+    if (missing := _MISSING_MODULE.search(str(error))) is not None:
+        unavailable = EngineUnavailable(
+            f"Spark's workers cannot import {missing[1]}: install it in their Python as well, or send it "
+            "along with spark.submit.pyFiles or spark.archives"
+        )
+        unavailable.__cause__ = error
+        return unavailable
+    return None
+
+
+def _awaited(job: Future[list[Any]], watch: Watch | None, progress: StageProgress | None) -> list[Any]:
     """What a job returns; how far it is, is told meanwhile."""
     while True:
         try:
@@ -215,49 +221,6 @@ def _awaited(job: Future[list[Any]], watch: _Watch | None, progress: StageProgre
                 # The tracker lags behind, and a short job is over before it is first asked.
                 progress([Stage(stage.tasks, stage.tasks) for stage in watch.stages()] or [Stage(1, 1)])
             return rows
-
-
-@contextlib.contextmanager
-def _tagged(spark: SparkSession, tag: str, what: str) -> Iterator[None]:
-    spark.addTag(tag)
-    if not is_connect(spark):
-        spark.sparkContext.setJobDescription(what)
-        # The tracker knows jobs by their group.
-        spark.sparkContext.setLocalProperty("spark.jobGroup.id", tag)
-    try:
-        yield
-    finally:
-        with contextlib.suppress(Exception):  # Spark may be gone, and then so is the tag
-            spark.removeTag(tag)
-
-
-class _Watch:
-    """How far the stages of a job are: from the tracker, or from what a Connect server tells."""
-
-    def __init__(self, spark: SparkSession, tag: str) -> None:
-        self._spark, self._tag = spark, tag
-        self._told: list[Stage] = []
-        if is_connect(spark):
-            spark.registerProgressHandler(self._hear)  # type: ignore[arg-type]
-
-    def stages(self) -> list[Stage]:
-        if is_connect(self._spark):
-            return self._told
-        tracker = self._spark.sparkContext.statusTracker()
-        jobs = [tracker.getJobInfo(job) for job in tracker.getJobIdsForGroup(self._tag)]
-        found = {stage: tracker.getStageInfo(stage) for job in jobs if job is not None for stage in job.stageIds}
-        return [
-            Stage(info.numCompletedTasks, info.numTasks) for _, info in sorted(found.items()) if info is not None
-        ]
-
-    def close(self) -> None:
-        if is_connect(self._spark):
-            with contextlib.suppress(Exception):  # the session may be gone
-                self._spark.removeProgressHandler(self._hear)  # type: ignore[arg-type]
-
-    def _hear(self, stages: Any, *_rest: Any, **_more: Any) -> None:
-        ordered = sorted(stages or (), key=lambda stage: stage.stage_id)
-        self._told = [Stage(stage.num_completed_tasks, stage.num_tasks) for stage in ordered]
 
 
 def _working(stages: list[Stage], bundles: int) -> int:
