@@ -7,6 +7,7 @@ import contextlib
 import threading
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pyarrow as pa
@@ -16,6 +17,14 @@ from conftest import Place
 from helpers.slow import SlowSpark, wait_for_mark
 from parketto import Dataset, OperationCancelled, ParkettoError
 from parketto.engines.spark.engine import SparkEngine
+from parketto.engines.spark.frames import SpoolRows
+from parketto.engines.spark.tasks import task_attempt
+from parketto.kernels.merge_source import PrepareSource
+from parketto.kernels.rows import ArrowRows
+from parketto.kernels.work import Staging, Worker
+from parketto.plan.form import Form
+from parketto.plan.merge import MergeRules
+from parketto.storage.opening import open_store
 
 
 class Running:
@@ -169,3 +178,25 @@ def _described(spark: Any) -> tuple[object, ...]:
     context = spark.sparkContext
     views = sorted(table.name for table in spark.catalog.listTables())
     return str(context._jsc.sc().getLocalProperties()), spark.getTags(), context.getJobTags(), views
+
+
+def test_attempts_never_share_a_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A stage that is tried again counts its attempts from 0, while a task of the first time may still write."""
+    import pyspark
+
+    store, _ = open_store(str(tmp_path))
+    (tmp_path / "spool").mkdir()
+    rows = pa.table({"c0": [1, 2]})
+    paths, sources = [], []
+    for attempt in (7, 8):
+        known = {"stageId": 3, "partitionId": 1, "attemptNumber": 0, "taskAttemptId": attempt, "cpus": 1}
+        context = SimpleNamespace(**{name: lambda value=value: value for name, value in known.items()})
+        monkeypatch.setattr(pyspark.TaskContext, "get", lambda context=context: context)
+        spool = SpoolRows(store, Staging(str(tmp_path)), 1 << 24, pa.schema([("id", pa.int64())]))
+        paths += [batch["result"][0].as_py().decode() for batch in spool(iter(rows.to_batches()))]
+        given, rules = ArrowRows(rows.schema, rows.to_batches()), MergeRules("upsert", ("c0",))
+        task = PrepareSource(given, rows.schema, Form(), rules, str(tmp_path / "source"))
+        with Worker(store, Staging(str(tmp_path), attempt=task_attempt()), 1 << 24) as worker:
+            sources.append(task.run(worker).path)
+    assert len({*paths, *sources}) == 4
+    assert all(Path(path).name.startswith("rows-00000001-") for path in paths)

@@ -50,6 +50,10 @@ class Staging:
         attempt = f".{self.attempt}" if self.attempt else ""
         return StagedFile(f"{self.directory}/new/{name}{attempt}.staged", f"{directory}/{name}")
 
+    def of_attempt(self, path: str) -> str:
+        """A path that belongs to the attempt alone: another one at the same task may still write to its own."""
+        return f"{path}.{self.attempt}" if self.attempt else path
+
     def restored_file(self, number: int, directory: str, name: str) -> StagedFile:
         """Where to put a file that returns to its place under its own name."""
         return StagedFile(f"{self.directory}/new/{number}.staged", f"{directory}/{name}")

@@ -89,12 +89,15 @@ def _typed(error: Exception) -> BaseException | None:
 
 
 def task_attempt() -> str:
-    """Which attempt at which task this is: stage, partition and attempt."""
+    """Which attempt at which task this is: stage, partition, and a number that no other attempt has.
+
+    Spark counts attempts at a task anew when it tries a stage again, while one of the first time may still write.
+    """
     from pyspark import TaskContext
 
     context = TaskContext.get()
     assert context is not None, "this runs inside of Spark tasks only"
-    return f"{context.stageId()}-{context.partitionId()}-{context.attemptNumber()}"
+    return f"{context.stageId()}-{context.partitionId()}-{context.taskAttemptId()}"
 
 
 def _keep_to_own_cores() -> None:
