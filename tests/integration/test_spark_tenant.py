@@ -13,9 +13,11 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
+import parketto
 from conftest import Place
 from helpers.slow import SlowSpark, wait_for_mark
-from parketto import Dataset, OperationCancelled, ParkettoError
+from parketto import Dataset, EngineUnavailable, OperationCancelled, ParkettoError
+from parketto.engines.spark import shipping
 from parketto.engines.spark.engine import SparkEngine
 from parketto.engines.spark.frames import SpoolRows
 from parketto.engines.spark.tasks import task_attempt
@@ -200,3 +202,29 @@ def test_attempts_never_share_a_file(tmp_path: Path, monkeypatch: pytest.MonkeyP
             sources.append(task.run(worker).path)
     assert len({*paths, *sources}) == 4
     assert all(Path(path).name.startswith("rows-00000001-") for path in paths)
+
+
+@pytest.mark.parametrize(
+    ("versions", "told"),
+    [
+        (("9.9.9", pa.__version__), rf"workers have Parketto {parketto.__version__} and the driver has 9\.9\.9"),
+        ((parketto.__version__, "9.1.0"), rf"workers have PyArrow {pa.__version__} and the driver has 9\.1\.0"),
+    ],
+)
+def test_workers_with_other_versions_are_refused(
+    files: Place, spark: Any, monkeypatch: pytest.MonkeyPatch, versions: tuple[str, str], told: str
+) -> None:
+    """Before anything is written, by tasks and by frames."""
+    monkeypatch.setattr(shipping, "VERSIONS", versions)
+    state, dataset = files.state(), Dataset(files.root, SparkEngine(spark))
+    for run in (dataset.compact, lambda: dataset.write(spark.range(4).selectExpr("id", "'1' AS day"))):
+        with pytest.raises(EngineUnavailable, match=told):
+            run()
+    assert files.state() == state
+    assert files.left_behind() == []
+
+
+def test_minor_versions_of_arrow_may_differ(monkeypatch: pytest.MonkeyPatch) -> None:
+    content = shipping.ship(pa.schema([("a", pa.int8())]))
+    monkeypatch.setattr(shipping, "VERSIONS", (parketto.__version__, f"{pa.__version__.split('.')[0]}.99.1"))
+    assert shipping.unship(content) == pa.schema([("a", pa.int8())])

@@ -9,11 +9,13 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
 from helpers import slow
-from parketto import Dataset, ParkettoError
+from parketto import Dataset, ParkettoError, sql
+from parketto.engines.spark.engine import SparkEngine
 from parketto.handlers import SparkParquetHandler
 
 
@@ -43,8 +45,47 @@ def interfere(dataset: Dataset, marks: str, how: Callable[[], object]) -> None:
     other.join()
 
 
+def everything(root: str) -> None:
+    """One operation of every kind, in tasks and by shuffles."""
+    for engine in (SparkEngine(), SparkEngine(broadcast_mb=1e-6, shuffle_mb=1e-6)):
+        dataset, spark = Dataset(root, engine), engine.session
+        dataset.write(spark.range(4000, 4100).selectExpr("id", "'7' AS day"))
+        dataset.delete("id >= 4050")
+        dataset.merge(spark.range(3990, 4010).selectExpr("id", "'7' AS day"), ["id"])
+        dataset.delete("id >= 4000")
+        dataset.update("id % 2 = 0", {"id": sql("id + 0")})
+        dataset.optimize(["id"])
+    print("rows:", dataset.read().num_rows, flush=True)
+
+
+def limited(root: str) -> None:
+    """Operations on files of some size; afterwards what a worker says of its limits."""
+    for day in range(2):
+        for part in range(4):
+            first = 10_000 + (day * 4 + part) * 100_000
+            numbers = np.arange(first, first + 100_000)
+            rows = pa.table(
+                {"id": numbers, "x": np.sin(numbers), "s": [f"name-{n * 7919 % 100_003}" for n in numbers]}
+            )
+            pq.write_table(rows, f"{root}/day={day}/large-{part}.parquet", row_group_size=50_000)
+    for engine in (SparkEngine(), SparkEngine(broadcast_mb=1e-6, shuffle_mb=1e-6)):
+        dataset, spark = Dataset(root, engine), engine.session
+        dataset.compact(rewrite="encode", target_rows_per_file=500_000)
+        dataset.write(spark.range(900_000, 1_000_000).selectExpr("id", "0D AS x", "uuid() AS s", "'0' AS day"))
+        dataset.delete("id >= 900000")
+        dataset.merge(spark.range(10_000, 60_000).selectExpr("id", "0D AS x", "uuid() AS s", "'0' AS day"), ["id"])
+        dataset.optimize(["x"])
+    print("rows:", dataset.read().num_rows, flush=True)
+
+
 def main(how: str, root: str) -> None:
     make(root)
+    if how in ("everything", "limited"):
+        try:
+            {"everything": everything, "limited": limited}[how](root)
+        except ParkettoError as error:
+            print(f"{type(error).__name__}: {error}", flush=True)
+        return
     marks = os.path.join(os.path.dirname(os.path.dirname(root)), "marks")
     os.makedirs(marks)
     engine = slow.SlowSpark()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -12,11 +13,13 @@ from pathlib import Path
 
 import pytest
 
+import parketto
 from helpers import oracle
-from helpers.clusters import StandaloneCluster, standalone_cluster
+from helpers.clusters import StandaloneCluster, bare_python, standalone_cluster
 from helpers.suites import TESTS, run_suite
 
 DRIVER = str(Path(__file__).with_name("driver.py"))
+SOURCE = Path(parketto.__file__).parents[1]
 SMOKE = (
     "test_every_strategy or test_scattered or test_by_target_rows or test_literals_and_expressions or "
     "test_new_columns or test_every_value_lands_in_a_folder"
@@ -63,3 +66,39 @@ def test_killed_executor(cluster: StandaloneCluster, tmp_path: Path) -> None:
     ids = [row["id"] for path in oracle.data_files(root) for row in oracle.read_file(path).to_pylist()]
     assert sorted(ids) == list(range(4000))
     assert os.listdir(tmp_path / "data") == ["events"]
+
+
+def run_everything(cluster: StandaloneCluster, root: Path, python: str, *settings: str) -> str:
+    """What a driver reports whose executors have another Python."""
+    arguments = " ".join(f"--conf {setting}" for setting in settings)
+    variables = {
+        "MASTER": cluster.url,
+        "PYSPARK_PYTHON": python,
+        "PYSPARK_DRIVER_PYTHON": sys.executable,
+        "PYSPARK_SUBMIT_ARGS": f"{arguments} pyspark-shell",
+    }
+    command = [sys.executable, DRIVER, "everything", str(root)]
+    env = {**os.environ, **variables}
+    return subprocess.run(command, env=env, stdout=subprocess.PIPE, text=True, check=True).stdout
+
+
+def test_bare_executors(cluster: StandaloneCluster, tmp_path: Path) -> None:
+    """They have what Spark needs and nothing else: a zip of the package, without metadata, is enough."""
+    python = bare_python(tmp_path / "bare")
+    package = shutil.make_archive(str(tmp_path / "parketto"), "zip", SOURCE, "parketto")
+    found = run_everything(cluster, tmp_path / "data" / "events", python, f"spark.submit.pyFiles={package}")
+    assert found == "rows: 4000\n"
+    assert os.listdir(tmp_path / "data") == ["events"]
+
+
+@pytest.mark.sweep
+def test_packed_environment(cluster: StandaloneCluster, tmp_path: Path) -> None:
+    """As `spark.archives` brings it to executors; without Parketto in it the error says what is missing."""
+    python = bare_python(tmp_path / "bare")
+    assert "cannot import parketto" in run_everything(cluster, tmp_path / "data" / "none", python)
+    shutil.copytree(SOURCE / "parketto", tmp_path / "environment" / "site" / "parketto")
+    bare_python(tmp_path / "environment", '$(dirname "$0")/../site')
+    archive = shutil.make_archive(str(tmp_path / "environment"), "gztar", tmp_path / "environment")
+    settings = f"spark.archives={archive}#environment"
+    found = run_everything(cluster, tmp_path / "data" / "events", "./environment/bin/python", settings)
+    assert found == "rows: 4000\n"

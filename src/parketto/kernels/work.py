@@ -15,6 +15,7 @@ from typing import Any, Protocol, TypeVar
 import pyarrow as pa
 
 from parketto.errors import OperationCancelled
+from parketto.kernels.limits import address_space_limit, data_bytes
 from parketto.kernels.memory import TASK_MEMORY
 from parketto.storage.store import Store
 
@@ -88,8 +89,8 @@ class Worker:
     Args:
         store: Where the dataset is.
         staging: Where new files go.
-        memory: How many bytes the task may use for data.
-        threads: How many threads the task may keep busy.
+        memory: How many bytes the task may use for data; fewer if the address space of the process is limited.
+        threads: How many threads the task may keep busy; with such a limit one.
         any_thread: Whether libraries may use the threads that they have, however many these are.
         cancelled: Set when the task should stop at its next batch.
     """
@@ -104,6 +105,8 @@ class Worker:
         any_thread: bool = False,
         cancelled: threading.Event | None = None,
     ) -> None:
+        if address_space_limit() is not None:
+            memory, threads, any_thread = data_bytes(memory), 1, False
         self.store, self.staging, self.threads, self.any_thread = store, staging, threads, any_thread
         self._memory = memory
         self.row_group_bytes = memory // _ROW_GROUP_SHARE

@@ -10,7 +10,7 @@ import os
 import shutil
 from collections.abc import Container, Iterable, Iterator, Sequence
 from stat import S_ISDIR
-from typing import IO, Any
+from typing import IO, TYPE_CHECKING, Any
 
 import pyarrow as pa
 
@@ -19,6 +19,9 @@ from parketto.storage.exchange import exchange, exchangeable
 from parketto.storage.locks import HAS_FLOCK, FileLock, Lock, make_dirs
 from parketto.storage.store import FileEntry, Store
 from parketto.storage.writing_out import EagerFile
+
+if TYPE_CHECKING:
+    from fsspec import AbstractFileSystem
 
 # What the system says of a path that is not there: among others that nothing can have so long a name.
 _ABSENT = frozenset({errno.ENOENT, errno.ENOTDIR, errno.ENAMETOOLONG})
@@ -34,6 +37,22 @@ class LocalStore(Store):
     # A footer in the page cache is read faster than threads are switched; a cold or remote disk likes company.
     parallel_reads = 4
     often_cached = True
+
+    def __init__(self, fs: AbstractFileSystem | None = None) -> None:
+        # Spark's workers need no fsspec for the local disk.
+        self._fs = fs
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        ordinary = type(self._fs).__module__ == "fsspec.implementations.local" and not self._fs.storage_options
+        return type(self), () if self._fs is None or ordinary else (self._fs,)
+
+    @property
+    def fs(self) -> AbstractFileSystem:
+        if self._fs is None:
+            from fsspec.implementations.local import LocalFileSystem
+
+            self._fs = LocalFileSystem()
+        return self._fs
 
     def list_files(self, root: str) -> Iterator[FileEntry]:
         real_root = os.path.realpath(root)

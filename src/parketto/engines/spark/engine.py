@@ -33,6 +33,7 @@ from parketto.engines.spark.session import (
     is_local,
     is_stopped,
     stop_session,
+    worker_memory_mb,
 )
 from parketto.engines.spark.shipping import Shipped
 from parketto.engines.spark.tasks import collect, parallelism, run_tasks, spark_errors, stage_progress
@@ -63,6 +64,8 @@ DEFAULT_SHUFFLE_MB = 512
 # seconds that way, and 15 inside of one task. Packets of rows that go to their partitions: 10 seconds, and 5.
 _CORES_FOR_SHUFFLE = 8
 DEFAULT_FOOTERS_IN_TASKS = 5000
+# Where Spark limits the memory of Python workers, most of it is for other things than a merge's source.
+_BROADCAST_SHARE = 16
 _COPY_BYTES = 64 * MEGABYTE
 _SORT_ALONE_BYTES = 64 * MEGABYTE
 _UNFAIR = 2
@@ -108,6 +111,8 @@ class SparkEngine(TaskEngine):
         found = self._broadcast_mb
         if found is None:
             found = LOCAL_BROADCAST_MB if is_local(session) else DEFAULT_BROADCAST_MB
+            if (limit := worker_memory_mb(session)) is not None:
+                found = min(found, limit / _BROADCAST_SHARE)
         return int(found * MEGABYTE)
 
     @property

@@ -19,9 +19,10 @@ import pyarrow as pa
 
 from parketto.engines.spark.jobs import Caller, Stage, Watch, cancel, typed_errors
 from parketto.engines.spark.session import is_connect, is_local
-from parketto.engines.spark.shipping import ship, unship
-from parketto.errors import EngineUnavailable, ParkettoError
+from parketto.engines.spark.shipping import MARK, ship, unship
+from parketto.errors import EngineUnavailable, OutOfMemory, ParkettoError
 from parketto.kernels.crew import Crew
+from parketto.kernels.limits import address_space_limit, too_little
 from parketto.kernels.work import AnyTask, Staging, Task, Worker
 from parketto.storage.store import Store
 
@@ -57,16 +58,22 @@ class Bundle:
         """Run the tasks one after the other; an error that another attempt would only repeat is a result, too."""
         # What is staged carries the attempt: of an attempt that failed or was overtaken nothing is ever published.
         staging = replace(self.staging, attempt=attempt)
-        with Worker(self.store, staging, self.memory, threads=self.threads, any_thread=True) as worker:
-            for position, task in self.tasks:
-                try:
+        # Fewer bundles than cores, or several cores for each task: both are leave to use several threads.
+        threads = max(self.threads, task_cpus())
+        position = self.tasks[0][0]
+        try:
+            with (
+                memory_errors(),
+                Worker(self.store, staging, self.memory, threads=threads, any_thread=True) as worker,
+            ):
+                for position, task in self.tasks:
                     yield position, False, ship(task.run(worker))
-                except (ParkettoError, FileNotFoundError, PermissionError) as error:
-                    yield position, True, ship(error)
-                    return
+        except (ParkettoError, FileNotFoundError, PermissionError) as error:
+            yield position, True, ship(error)
 
 
 _MISSING_MODULE = re.compile(r"No module named '([A-Za-z0-9_]+)")
+_OTHER_VERSION = re.compile(rf"{MARK}(.*)")
 _ERROR = re.compile(r"parketto-error:([A-Za-z0-9+/=]+):")
 
 
@@ -74,7 +81,8 @@ _ERROR = re.compile(r"parketto-error:([A-Za-z0-9+/=]+):")
 def raising_typed() -> Iterator[None]:
     """Send an error of ours from a task to the driver as it is: Spark itself passes on no more than its text."""
     try:
-        yield
+        with own_cores(), memory_errors():
+            yield
     except (ParkettoError, FileNotFoundError, PermissionError) as error:
         packed = base64.b64encode(ship(error)).decode()
         raise RuntimeError(f"parketto-error:{packed}: {error}") from error
@@ -100,24 +108,54 @@ def task_attempt() -> str:
     return f"{context.stageId()}-{context.partitionId()}-{context.taskAttemptId()}"
 
 
-def _keep_to_own_cores() -> None:
-    """Have Polars, once it is loaded in this process of Spark, use the cores of the task, not those of others."""
+def task_cpus() -> int:
+    """How many cores the task has (`spark.task.cpus`)."""
     from pyspark import TaskContext
 
     context = TaskContext.get()
     assert context is not None, "this runs inside of Spark tasks only"
-    os.environ.setdefault("POLARS_MAX_THREADS", str(context.cpus()))
+    return context.cpus()
+
+
+@contextlib.contextmanager
+def own_cores(threads: int = 1) -> Iterator[None]:
+    """Have Arrow and Polars use the cores of the task, not those of others."""
+    cores, before = max(threads, task_cpus()), pa.cpu_count()
+    # Polars reads it once, when it is loaded.
+    os.environ.setdefault("POLARS_MAX_THREADS", str(task_cpus()))
+    pa.set_cpu_count(cores)
+    try:
+        yield
+    finally:
+        pa.set_cpu_count(before)
+
+
+@contextlib.contextmanager
+def memory_errors() -> Iterator[None]:
+    """Say which setting is too small, where Spark limits the memory of its Python workers."""
+    try:
+        yield
+    except (MemoryError, RuntimeError) as error:
+        limit = address_space_limit()
+        if limit is None or (not isinstance(error, MemoryError) and "start new thread" not in str(error)):
+            raise
+        short = error if isinstance(error, OutOfMemory) else too_little(2 * limit)
+        raise OutOfMemory(
+            f"spark.executor.pyspark.memory: {short}, for each task that an executor runs at once. Nothing was "
+            "changed; raise the setting, or let fewer tasks run at once (spark.executor.cores, spark.task.cpus)",
+            short.enough_mb,
+        ) from error
 
 
 def run_bundles(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
     """What a Spark task does: it unpacks its bundles and runs them."""
     attempt = task_attempt()
-    _keep_to_own_cores()
     for batch in batches:
         for payload in batch.column("payload"):
             bundle: Bundle = unship(payload.as_py())
-            for position, failed, result in bundle.run(attempt):
-                yield pa.record_batch({"position": [position], "failed": [failed], "result": [result]})
+            with own_cores(bundle.threads):
+                for position, failed, result in bundle.run(attempt):
+                    yield pa.record_batch({"position": [position], "failed": [failed], "result": [result]})
 
 
 def run_tasks(
@@ -199,6 +237,8 @@ def spark_errors(spark: SparkSession) -> AbstractContextManager[None]:
 def _known(error: Exception) -> BaseException | None:
     if (typed := _typed(error)) is not None:
         return typed
+    if (other := _OTHER_VERSION.search(str(error))) is not None:
+        return EngineUnavailable(other[1])
     if (missing := _MISSING_MODULE.search(str(error))) is not None:
         unavailable = EngineUnavailable(
             f"Spark's workers cannot import {missing[1]}: install it in their Python as well, or send it "
