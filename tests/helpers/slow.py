@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import os
 import time
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from parketto.engines.base import Context, GroupResult
 from parketto.engines.spark.engine import SparkEngine
+from parketto.engines.spark.shipping import Batches, Shipped
 from parketto.kernels.rewrite import RewriteGroup
 from parketto.kernels.work import StagedFile, Worker
 from parketto.plan.rewrite import RewritePlan
@@ -46,6 +48,21 @@ class SlowSpark(SparkEngine):
             SlowRewrite(group, plan.operation, plan.clustering, self.marks, self.seconds) for group in plan.groups
         ]
         return [GroupResult(g, s) for g, s in zip(plan.groups, self.run(tasks, context), strict=True)]
+
+
+class SlowShipped(Shipped):
+    """A function over batches that says when it has written its files, and is done only a while later."""
+
+    marks = ""
+
+    def __init__(self, function: Callable[[Batches], Iterator[Any]]) -> None:
+        super().__init__(function)
+        self._mark = os.path.join(self.marks, type(function).__name__)
+
+    def __call__(self, batches: Batches) -> Iterator[Any]:
+        yield from super().__call__(batches)
+        Path(f"{self._mark}-{os.getpid()}-{time.time_ns()}").touch()
+        time.sleep(1.5)
 
 
 def wait_for_mark(folder: Path, seconds: float = 60.0) -> str:

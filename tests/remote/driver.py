@@ -15,6 +15,7 @@ import pyarrow.parquet as pq
 
 from helpers import slow
 from parketto import Dataset, ParkettoError, sql
+from parketto.engines.spark import frames, merging
 from parketto.engines.spark.engine import SparkEngine
 from parketto.handlers import SparkParquetHandler
 
@@ -104,6 +105,13 @@ def main(how: str, root: str) -> None:
     session.range(1).count()  # executors are there
     if how == "stopped":
         interfere(dataset, marks, session.stop)
+        return
+    if how == "joining":
+        slow.SlowShipped.marks = marks
+        merging.Shipped = frames.Shipped = slow.SlowShipped  # type: ignore[misc]
+        shuffling = Dataset(root, SparkEngine(session, broadcast_mb=1e-6, shuffle_mb=1e-6))
+        print("working", flush=True)
+        print(shuffling.merge(session.range(3900, 4100).selectExpr("id", "'7' AS day"), ["id"]), flush=True)
         return
     if how == "slowly":
         dataset.compact()

@@ -43,11 +43,11 @@ def test_smoke(cluster: StandaloneCluster) -> None:
     assert found > 10
 
 
-def test_killed_executor(cluster: StandaloneCluster, tmp_path: Path) -> None:
-    """Its tasks are run again elsewhere: every row once, nothing left behind of what it had staged."""
+def kill_executors(cluster: StandaloneCluster, tmp_path: Path, how: str, mark: str) -> str:
+    """What a driver reports whose executors die as soon as a task has written its files, and is not done yet."""
     root = str(tmp_path / "data" / "events")
     driver = subprocess.Popen(
-        [sys.executable, DRIVER, "slowly", root],
+        [sys.executable, DRIVER, how, root],
         env={**os.environ, "MASTER": cluster.url},
         stdout=subprocess.PIPE,
         text=True,
@@ -55,17 +55,36 @@ def test_killed_executor(cluster: StandaloneCluster, tmp_path: Path) -> None:
     assert driver.stdout is not None
     with driver.stdout:
         assert driver.stdout.readline() == "working\n"
-        while not os.listdir(tmp_path / "marks"):  # until a task has staged its files, and is not done yet
+        while not list((tmp_path / "marks").glob(mark)):
             assert driver.poll() is None, "it ended before its time"
             time.sleep(0.05)
         for executor in cluster.executor_pids():
             os.kill(executor, signal.SIGKILL)
         report = driver.stdout.read()
     assert driver.wait() == 0, report
-    assert "tried again" in report, "the test tests nothing if no task had to be run again"
-    ids = [row["id"] for path in oracle.data_files(root) for row in oracle.read_file(path).to_pylist()]
-    assert sorted(ids) == list(range(4000))
     assert os.listdir(tmp_path / "data") == ["events"]
+    return report
+
+
+def ids(tmp_path: Path) -> list[int]:
+    paths = oracle.data_files(str(tmp_path / "data" / "events"))
+    return sorted(row["id"] for path in paths for row in oracle.read_file(path).to_pylist())
+
+
+def test_killed_executor(cluster: StandaloneCluster, tmp_path: Path) -> None:
+    """Its tasks are run again elsewhere: every row once, nothing left behind of what it had staged."""
+    report = kill_executors(cluster, tmp_path, "slowly", "*")
+    assert "tried again" in report, "the test tests nothing if no task had to be run again"
+    assert ids(tmp_path) == list(range(4000))
+
+
+@pytest.mark.sweep
+@pytest.mark.parametrize("stage", ["SpoolRows", "ReadRows", "_EditFiles", "WriteRows"])
+def test_killed_executors_in_a_merge_by_a_join(cluster: StandaloneCluster, tmp_path: Path, stage: str) -> None:
+    """What they had shuffled is gone with them, and stages are tried again: every row once."""
+    report = kill_executors(cluster, tmp_path, "joining", f"{stage}-*")
+    assert "{'inserted': 100, 'updated': 100, 'deleted': 0, 'total': 4100}" in report
+    assert ids(tmp_path) == list(range(4100))
 
 
 def run_everything(cluster: StandaloneCluster, root: Path, python: str, *settings: str) -> str:

@@ -53,7 +53,7 @@ def test_stopped_session_ends_the_operation(tmp_path: Path) -> None:
     ("limit", "told"),
     [
         ("330m", "OutOfMemory: spark.executor.pyspark.memory: the limit of 330 MB is too little"),
-        pytest.param("512m", "rows: 804000", marks=pytest.mark.sweep),
+        pytest.param("1g", "rows: 804000", marks=pytest.mark.sweep),
     ],
 )
 def test_memory_of_python_workers(tmp_path: Path, limit: str, told: str) -> None:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import ctypes
 import mmap
+import re
 import threading
 from collections.abc import Iterator
 from pathlib import Path
@@ -19,12 +20,15 @@ from parketto.errors import OutOfMemory
 
 # Below this, row groups are too small for anybody to want them.
 MIN_DATA_BYTES = 32 << 20
-# Of what is left, as much is needed to decode, encode and compress as there is data.
-_DATA_SHARE = 2
+# Of what is left; decoding, encoding, compressing and threads need the rest.
+_DATA_SHARE = 3
 _STACK_BYTES = 512 << 10
 # Numbers of glibc's own: one heap for all threads, and large blocks that are given back as soon as they are free.
 _M_MMAP_THRESHOLD, _M_ARENA_MAX = -3, -8
 _LARGE_BLOCK_BYTES = 256 << 10
+# What is at least so large and belongs to no file is an allocator's.
+_ARENA_BYTES = 64 << 20
+_MAPPING = re.compile(r"[0-9a-f]+-[0-9a-f]+ ")
 
 
 def address_space_limit() -> int | None:
@@ -44,6 +48,23 @@ def address_space_used() -> int:
     return 0
 
 
+def reserved_bytes() -> int:
+    """How much of the address space in use is only reserved: Arrow's usual allocator takes much of it at once."""
+    if pa.default_memory_pool().backend_name != "mimalloc":
+        return 0
+    found, size = 0, 0
+    with contextlib.suppress(OSError, ValueError):
+        for line in Path("/proc/self/smaps").read_text().splitlines():
+            if _MAPPING.match(line):
+                # Private memory of no file, to be read and written.
+                size = -1 if len(line.split()) > 5 or " rw-p " not in line else 0
+            elif size >= 0 and line.startswith("Size:"):
+                size = int(line.split()[1]) << 10
+            elif size >= _ARENA_BYTES and line.startswith("Rss:"):
+                found = max(found, size - (int(line.split()[1]) << 10))
+    return found
+
+
 def data_bytes(wanted: int) -> int:
     """How many bytes a task may use for data: what it wants, or less if a limit leaves no more.
 
@@ -53,7 +74,7 @@ def data_bytes(wanted: int) -> int:
     limit = address_space_limit()
     if limit is None:
         return wanted
-    left = (limit - address_space_used()) // _DATA_SHARE
+    left = (limit - address_space_used() + reserved_bytes()) // _DATA_SHARE
     if left < min(wanted, MIN_DATA_BYTES):
         raise too_little(limit + _DATA_SHARE * (MIN_DATA_BYTES - left))
     return min(wanted, left)
@@ -83,11 +104,13 @@ def thrifty() -> Iterator[None]:
     before = threading.stack_size(_STACK_BYTES), pa.cpu_count(), pa.io_thread_count(), pa.default_memory_pool()
     pa.set_cpu_count(1)
     pa.set_io_thread_count(1)
-    # The others reserve much at once, and keep what they have had.
-    pa.set_memory_pool(pa.system_memory_pool())
+    if pa.default_memory_pool().backend_name == "jemalloc":  # never gives address space back
+        pa.set_memory_pool(pa.system_memory_pool())
     try:
         yield
     finally:
+        # The next task has the same process, and the same limit.
+        pa.default_memory_pool().release_unused()
         stack, cores, readers, pool = before
         threading.stack_size(stack)
         pa.set_cpu_count(cores)

@@ -73,6 +73,8 @@ class Bundle:
 
 
 _MISSING_MODULE = re.compile(r"No module named '([A-Za-z0-9_]+)")
+# Python's and Arrow's words for a thread, or a mapped file, that there is no room for.
+_NO_ROOM = re.compile("can't start new thread|Failed to launch worker thread|Cannot allocate memory")
 _OTHER_VERSION = re.compile(rf"{MARK}(.*)")
 _ERROR = re.compile(r"parketto-error:([A-Za-z0-9+/=]+):")
 
@@ -135,9 +137,9 @@ def memory_errors() -> Iterator[None]:
     """Say which setting is too small, where Spark limits the memory of its Python workers."""
     try:
         yield
-    except (MemoryError, RuntimeError) as error:
+    except Exception as error:
         limit = address_space_limit()
-        if limit is None or (not isinstance(error, MemoryError) and "start new thread" not in str(error)):
+        if limit is None or not (isinstance(error, MemoryError) or _NO_ROOM.search(str(error))):
             raise
         short = error if isinstance(error, OutOfMemory) else too_little(2 * limit)
         raise OutOfMemory(
