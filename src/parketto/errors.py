@@ -88,6 +88,18 @@ class FooterError(ParkettoError, ValueError):
     """A Parquet footer is damaged, or row groups cannot be copied as they are. Says why; nothing was changed."""
 
 
+class OutOfMemory(MemoryError, ParkettoError):  # in this order, or Python cannot make one out of a pickle
+    """A task has too little memory. Says what would be enough; nothing was changed."""
+
+    def __init__(self, message: str, enough_mb: int) -> None:
+        self.enough_mb = enough_mb
+        super().__init__(message)
+
+
+class OperationCancelled(ParkettoError):
+    """The operation was cancelled, or its Spark session was stopped, before the commit. Nothing was changed."""
+
+
 class CommitError(ParkettoError):
     """An operation could not be committed. The subclasses say what that means for the dataset."""
 

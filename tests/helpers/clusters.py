@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import importlib.util
 import os
 import signal
 import socket
@@ -84,6 +85,30 @@ def standalone_cluster(workers: int = 2, *, memory: str = "1g") -> Iterator[Stan
             process = running.enter_context(_process(f"worker-{number}", worker, folder, _is_registered))
             cluster.workers.append(process)
         yield cluster
+
+
+#: What Spark itself asks of the Python of its executors, and what that needs.
+_SPARKS_OWN = ("pyspark", "py4j", "pyarrow", "numpy", "pandas", "dateutil", "pytz", "tzdata", "six")
+
+
+def bare_python(folder: Path, *more: str) -> str:
+    """A Python that has nothing but what Spark needs, and further entries of its path; returns its executable."""
+    packages = folder / "packages"
+    packages.mkdir(parents=True)
+    for name in _SPARKS_OWN:
+        module = importlib.util.find_spec(name)
+        if module is not None and module.origin is not None:
+            origin = Path(module.origin)
+            found = origin.parent if origin.name == "__init__.py" else origin
+            for path in (found, found.with_name(f"{name}.libs")):
+                if path.exists():
+                    (packages / path.name).symlink_to(path)
+    executable = folder / "bin" / "python"
+    executable.parent.mkdir()
+    path = os.pathsep.join([*more, str(packages)])
+    executable.write_text(f'#!/bin/sh\nexport PYTHONPATH="{path}"\nexec {sys.executable} -S "$@"\n')
+    executable.chmod(0o755)
+    return str(executable)
 
 
 def free_port() -> int:

@@ -129,3 +129,30 @@ def test_public_names_are_all_there() -> None:
 
     assert sorted(parketto.__all__) == parketto.__all__
     assert all(hasattr(parketto, name) for name in parketto.__all__)
+
+
+def test_public_names_have_one_home() -> None:
+    """What type checkers see is what is imported when it is asked for."""
+    import parketto
+
+    tree = ast.parse((SOURCE / "__init__.py").read_text())
+    (seen,) = (node for node in tree.body if isinstance(node, ast.If))
+    homes = {
+        alias.name: node.module for node in seen.body if isinstance(node, ast.ImportFrom) for alias in node.names
+    }
+    assert homes == parketto._HOMES
+    assert sorted(homes) == parketto.__all__
+
+
+def test_tasks_need_no_more_than_spark_does() -> None:
+    """On executors there may be a bare copy of Parketto, without metadata, and neither fsspec nor sqlglot."""
+    rooms = ("tasks", "frames", "merging", "dealing", "clustering", "reading")
+    code = (
+        "import importlib, pickle, sys\n"
+        "sys.modules |= dict.fromkeys(('fsspec', 'sqlglot', 'duckdb', 'polars'))\n"
+        f"for room in {rooms}: importlib.import_module(f'parketto.engines.spark.{{room}}')\n"
+        "from parketto.storage.local import LocalStore\n"
+        "print(type(pickle.loads(pickle.dumps(LocalStore()))).__name__)"
+    )
+    found = subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True).stdout
+    assert found.split()[0] == "LocalStore"

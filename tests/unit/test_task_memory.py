@@ -78,3 +78,32 @@ print(pyarrow.default_memory_pool().backend_name, before, os.environ.get("{varia
     assert name == (before if expected == "before" else expected)
     assert left == str(chosen)
     assert not done.stderr
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="other systems do not tell how much address space is used")
+@pytest.mark.parametrize(
+    ("room_mb", "told"),
+    [(400, "1 False True 1 1"), (20, "OutOfMemory the limit of")],
+)
+def test_a_limit_of_address_space_is_kept(room_mb: int, told: str) -> None:
+    """With little room a task has one thread and little data; with too little it says what would be enough."""
+    code = (
+        "import resource, pyarrow as pa\n"
+        "from parketto.errors import OutOfMemory\n"
+        "from parketto.kernels.limits import address_space_used\n"
+        "from parketto.kernels.work import Staging, Worker\n"
+        "from parketto.storage.local import LocalStore\n"
+        f"limit = address_space_used() + ({room_mb} << 20)\n"
+        "before = pa.cpu_count(), pa.io_thread_count(), pa.default_memory_pool().backend_name\n"
+        "resource.setrlimit(resource.RLIMIT_AS, (limit, limit))\n"
+        "try:\n"
+        "    with Worker(LocalStore(), Staging(''), 1 << 30, threads=4, any_thread=True) as worker:\n"
+        "        thrifty = pa.default_memory_pool().backend_name != 'jemalloc'\n"
+        "        print(worker.threads, worker.any_thread, thrifty, pa.cpu_count(), pa.io_thread_count())\n"
+        f"        assert worker.row_group_bytes <= ({room_mb} << 20) // 8\n"
+        "except OutOfMemory as error:\n"
+        "    print(type(error).__name__, error)\n"
+        "assert before == (pa.cpu_count(), pa.io_thread_count(), pa.default_memory_pool().backend_name)"
+    )
+    found = subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True).stdout
+    assert found.startswith(told)

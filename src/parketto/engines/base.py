@@ -47,6 +47,8 @@ class Context:
 
     #: What ends work that looks at no event, when the operation is cancelled.
     on_cancel: list[Callable[[], None]] = field(default_factory=list)
+    #: What an engine keeps for as long as the operation takes, such as the session that it runs on.
+    kept: dict[str, Any] = field(default_factory=dict)
 
     def cancel(self) -> None:
         """Make all work of the operation end soon."""

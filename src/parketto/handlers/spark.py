@@ -95,8 +95,7 @@ class SparkParquetHandler(ParquetHandler):
             query: Spark's SQL. Parquet can be named in it (``SELECT * FROM parquet.`/data/x.parquet` ``), or given
                 as `tables`.
             parameters: Values for `?` (a list) or for `:name` (a mapping). They are bound, never pasted.
-            tables: Names that the query uses, each for a path or a Spark DataFrame. Over Spark Connect a name
-                means the same for all results that are still to be read: the last one that was given.
+            tables: Names that the query uses, each for a path or a Spark DataFrame. They are this query's alone.
 
         Raises:
             pyspark.errors.PySparkException: Whatever Spark has to say about the query.

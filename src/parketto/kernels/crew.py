@@ -8,7 +8,7 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from types import TracebackType
 from typing import Any, TypeVar
 
-from parketto.kernels.work import Cancelled
+from parketto.errors import OperationCancelled
 
 Item = TypeVar("Item")
 Result = TypeVar("Result")
@@ -45,7 +45,7 @@ class Crew:
         """What one of the threads works through, unless the crew is dismissed meanwhile."""
         for item in items:
             if self._dismissed:
-                raise Cancelled("cancelled")
+                raise OperationCancelled("the operation was cancelled; nothing was changed")
             yield item
 
     def __enter__(self) -> Crew:
@@ -63,7 +63,7 @@ class Crew:
     def _do(self, work: Callable[..., Result], *arguments: Any) -> Result:
         with self._changed:
             if self._dismissed:
-                raise Cancelled("cancelled")
+                raise OperationCancelled("the operation was cancelled; nothing was changed")
             self._at_work += 1
         try:
             return work(*arguments)

@@ -9,11 +9,13 @@ from __future__ import annotations
 
 import os
 import threading
+from contextlib import ExitStack
 from types import TracebackType
 
 import pyarrow as pa
 
 from parketto.allocator import SUITED, VARIABLE
+from parketto.kernels.limits import address_space_limit, thrifty
 
 # Pages that are not in use are given back after so long. With Arrow's second they add up to a third of a process
 # that works for a few seconds; to give them back at once takes longer than the work.
@@ -31,10 +33,13 @@ class TaskMemory:
     def __init__(self) -> None:
         self._lock, self._working = threading.Lock(), 0
         self._before: pa.MemoryPool | None = None
+        self._thrift = ExitStack()
 
     def __enter__(self) -> None:
         with self._lock:
             self._working += 1
+            if self._working == 1:
+                self._thrift.enter_context(thrifty())
             if self._working == 1 and (suited := _suited()) is not None:
                 self._before = pa.default_memory_pool()
                 pa.set_memory_pool(suited)
@@ -53,6 +58,8 @@ class TaskMemory:
                 if pa.default_memory_pool().backend_name == SUITED:
                     pa.set_memory_pool(self._before)
                 self._before = None
+            if not self._working:
+                self._thrift.close()
 
 
 TASK_MEMORY = TaskMemory()
@@ -64,7 +71,7 @@ def release_unused() -> None:
 
 
 def _suited() -> pa.MemoryPool | None:
-    if VARIABLE in os.environ:
+    if VARIABLE in os.environ or address_space_limit() is not None:
         return None
     try:
         return pa.jemalloc_memory_pool()

@@ -61,9 +61,10 @@ class PrepareSource:
         if self.form.partition_by:
             rows = rows.append_column(FOLDER, folders(rows, self.form.partition_by))
         rows = rows.combine_chunks()
-        with worker.store.open_output(self.path) as sink, pa.ipc.new_file(sink, rows.schema) as writer:
+        path = worker.staging.of_attempt(self.path)
+        with worker.store.open_output(path) as sink, pa.ipc.new_file(sink, rows.schema) as writer:
             writer.write_table(rows)
-        return Prepared(self.path, rows.num_rows, rows.nbytes, self._ranges(rows))
+        return Prepared(path, rows.num_rows, rows.nbytes, self._ranges(rows))
 
     def _ranges(self, rows: pa.Table) -> dict[str, tuple[pa.Scalar, pa.Scalar]]:
         names = [name for name in self.rules.keys if name not in self.form.path_only]

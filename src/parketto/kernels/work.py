@@ -14,7 +14,8 @@ from typing import Any, Protocol, TypeVar
 
 import pyarrow as pa
 
-from parketto.errors import ParkettoError
+from parketto.errors import OperationCancelled
+from parketto.kernels.limits import address_space_limit, data_bytes
 from parketto.kernels.memory import TASK_MEMORY
 from parketto.storage.store import Store
 
@@ -50,6 +51,10 @@ class Staging:
         attempt = f".{self.attempt}" if self.attempt else ""
         return StagedFile(f"{self.directory}/new/{name}{attempt}.staged", f"{directory}/{name}")
 
+    def of_attempt(self, path: str) -> str:
+        """A path that belongs to the attempt alone: another one at the same task may still write to its own."""
+        return f"{path}.{self.attempt}" if self.attempt else path
+
     def restored_file(self, number: int, directory: str, name: str) -> StagedFile:
         """Where to put a file that returns to its place under its own name."""
         return StagedFile(f"{self.directory}/new/{number}.staged", f"{directory}/{name}")
@@ -63,10 +68,6 @@ def unique_names(prefix: str) -> Iterator[str]:
     """Names that nobody else will ever use, which sort in the order they are given out."""
     token = uuid.uuid4().hex
     return (f"{prefix}-{token}-{number:05d}.parquet" for number in count())
-
-
-class Cancelled(ParkettoError):
-    """The operation was cancelled while an engine was at work; nothing was changed."""
 
 
 def cores() -> int:
@@ -88,8 +89,8 @@ class Worker:
     Args:
         store: Where the dataset is.
         staging: Where new files go.
-        memory: How many bytes the task may use for data.
-        threads: How many threads the task may keep busy.
+        memory: How many bytes the task may use for data; fewer if the address space of the process is limited.
+        threads: How many threads the task may keep busy; with such a limit one.
         any_thread: Whether libraries may use the threads that they have, however many these are.
         cancelled: Set when the task should stop at its next batch.
     """
@@ -104,6 +105,8 @@ class Worker:
         any_thread: bool = False,
         cancelled: threading.Event | None = None,
     ) -> None:
+        if address_space_limit() is not None:
+            memory, threads, any_thread = data_bytes(memory), 1, False
         self.store, self.staging, self.threads, self.any_thread = store, staging, threads, any_thread
         self._memory = memory
         self.row_group_bytes = memory // _ROW_GROUP_SHARE
@@ -166,7 +169,7 @@ class Worker:
     def check_cancelled(self) -> None:
         """End here if somebody has cancelled the operation."""
         if self._cancelled is not None and self._cancelled.is_set():
-            raise Cancelled("cancelled")
+            raise OperationCancelled("the operation was cancelled; nothing was changed")
 
     def until_cancelled(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         """The batches, until somebody cancels the operation."""

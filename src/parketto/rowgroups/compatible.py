@@ -9,8 +9,8 @@ from __future__ import annotations
 import operator
 import re
 from collections.abc import Callable, Mapping, Sequence
-from importlib.metadata import PackageNotFoundError, version
 
+from parketto import __version__
 from parketto.errors import FooterError
 from parketto.rowgroups.area import AREA, all_but_area
 from parketto.rowgroups.compact import STRUCT, decode_list
@@ -132,7 +132,7 @@ def common_writer(first: Footer, texts: set[bytes | None], *, several: bool) -> 
         return first.created_by
     if len(texts) == 1 and (not several or not _is_sound(first)):
         return first.created_by
-    return f"{ASSEMBLED_BY} version {_own_version()} (build row-group-copy)".encode()
+    return f"{ASSEMBLED_BY} version {__version__} (build row-group-copy)".encode()
 
 
 def _why_not_metadata(first: Footer, other: Footer, same_arrow_schema: SameArrowSchema) -> str | None:
@@ -212,10 +212,3 @@ def _is_parquet_mr(footer: Footer) -> bool:
 
 def _has_int96(footer: Footer) -> bool:
     return any(leaf.physical_type == INT96 for leaf in footer.leaves)
-
-
-def _own_version() -> str:
-    try:
-        return version("parketto")
-    except PackageNotFoundError:
-        return "0.0.0"  # run from its sources

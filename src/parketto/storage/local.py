@@ -10,7 +10,7 @@ import os
 import shutil
 from collections.abc import Container, Iterable, Iterator, Sequence
 from stat import S_ISDIR
-from typing import IO, Any
+from typing import IO, TYPE_CHECKING, Any
 
 import pyarrow as pa
 
@@ -20,8 +20,14 @@ from parketto.storage.locks import HAS_FLOCK, FileLock, Lock, make_dirs
 from parketto.storage.store import FileEntry, Store
 from parketto.storage.writing_out import EagerFile
 
+if TYPE_CHECKING:
+    from fsspec import AbstractFileSystem
+
 # What the system says of a path that is not there: among others that nothing can have so long a name.
 _ABSENT = frozenset({errno.ENOENT, errno.ENOTDIR, errno.ENAMETOOLONG})
+# What it says of a folder that is being removed while others add and remove files there.
+_CHANGING = frozenset({errno.ENOENT, errno.ENOTEMPTY, errno.EEXIST})
+_REMOVE_ATTEMPTS = 10
 
 
 class LocalStore(Store):
@@ -31,6 +37,22 @@ class LocalStore(Store):
     # A footer in the page cache is read faster than threads are switched; a cold or remote disk likes company.
     parallel_reads = 4
     often_cached = True
+
+    def __init__(self, fs: AbstractFileSystem | None = None) -> None:
+        # Spark's workers need no fsspec for the local disk.
+        self._fs = fs
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        ordinary = type(self._fs).__module__ == "fsspec.implementations.local" and not self._fs.storage_options
+        return type(self), () if self._fs is None or ordinary else (self._fs,)
+
+    @property
+    def fs(self) -> AbstractFileSystem:
+        if self._fs is None:
+            from fsspec.implementations.local import LocalFileSystem
+
+            self._fs = LocalFileSystem()
+        return self._fs
 
     def list_files(self, root: str) -> Iterator[FileEntry]:
         real_root = os.path.realpath(root)
@@ -154,8 +176,15 @@ class LocalStore(Store):
             os.unlink(path)
 
     def remove_tree(self, path: str) -> None:
-        with contextlib.suppress(FileNotFoundError):
-            shutil.rmtree(path)
+        # A task that was cancelled may still write a file; once the folder is gone, it cannot.
+        for attempt in range(_REMOVE_ATTEMPTS):
+            if not os.path.lexists(path):
+                return
+            try:
+                shutil.rmtree(path)
+            except OSError as error:
+                if error.errno not in _CHANGING or attempt == _REMOVE_ATTEMPTS - 1:
+                    raise
 
     def remove_empty_dir(self, path: str) -> None:
         with contextlib.suppress(OSError):

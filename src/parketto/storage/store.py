@@ -12,13 +12,14 @@ import glob
 import posixpath
 from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import IO, Any
+from typing import IO, TYPE_CHECKING, Any
 
 import pyarrow as pa
-from fsspec import AbstractFileSystem
-from fsspec.dircache import DirCache
 
 from parketto.storage.locks import LeaseLock, Lock, ProcessLock
+
+if TYPE_CHECKING:
+    from fsspec import AbstractFileSystem
 
 MUTATIONS = (
     "write",
@@ -66,8 +67,13 @@ class Store:
     shared = True
 
     def __init__(self, fs: AbstractFileSystem) -> None:
-        self.fs = fs
+        self._fs: Any = fs
         _forget_listings(fs)
+
+    @property
+    def fs(self) -> AbstractFileSystem:
+        """The filesystem."""
+        return self._fs
 
     def __reduce__(self) -> tuple[Any, ...]:
         # On its way to another process: there the same kind of store is opened over the same filesystem.
@@ -262,6 +268,9 @@ def _forget_listings(fs: AbstractFileSystem) -> None:
 
     That goes for everybody who uses it: a memory would not notice what engines and other processes change, either.
     """
+    from fsspec import AbstractFileSystem
+    from fsspec.dircache import DirCache
+
     cache, inner = getattr(fs, "dircache", None), getattr(fs, "fs", None)
     if isinstance(cache, DirCache) and cache.use_listings_cache:
         cache.use_listings_cache = False

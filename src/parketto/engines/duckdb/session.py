@@ -11,9 +11,8 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import pyarrow as pa
 
-from parketto.errors import EngineUnavailable
+from parketto.errors import EngineUnavailable, OperationCancelled
 from parketto.kernels.crew import Crew
-from parketto.kernels.work import Cancelled
 from parketto.plan.limits import MEGABYTE
 
 if TYPE_CHECKING:
@@ -184,7 +183,7 @@ class Session:
             if failure is not None:
                 raise failure from None
             if self._interrupted:
-                raise Cancelled("cancelled") from error
+                raise OperationCancelled("the operation was cancelled; nothing was changed") from error
             raise
 
 

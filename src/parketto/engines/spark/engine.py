@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import re
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import replace
 from functools import partial
-from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import pyarrow as pa
 
@@ -25,12 +25,21 @@ from parketto.engines.spark.frames import (
     spool,
     write_frame,
 )
+from parketto.engines.spark.jobs import session_stopped
 from parketto.engines.spark.merging import LargeMerge
+from parketto.engines.spark.queries import is_frame, run_query
 from parketto.engines.spark.reading import read_files
-from parketto.engines.spark.session import active_session, get_session, is_connect, is_local, stop_session
+from parketto.engines.spark.session import (
+    active_session,
+    get_session,
+    is_local,
+    is_stopped,
+    stop_session,
+    worker_memory_mb,
+)
 from parketto.engines.spark.shipping import Shipped
-from parketto.engines.spark.tasks import collect, parallelism, run_tasks, stage_progress
-from parketto.errors import InvalidArgument, TransformFailed, quoted
+from parketto.engines.spark.tasks import collect, parallelism, run_tasks, spark_errors, stage_progress
+from parketto.errors import InvalidArgument, TransformFailed
 from parketto.kernels.clustering import buckets_of
 from parketto.kernels.key_join import WriteAdditions
 from parketto.kernels.merge_target import MergeOutcome, MergeTarget
@@ -57,19 +66,13 @@ DEFAULT_SHUFFLE_MB = 512
 # seconds that way, and 15 inside of one task. Packets of rows that go to their partitions: 10 seconds, and 5.
 _CORES_FOR_SHUFFLE = 8
 DEFAULT_FOOTERS_IN_TASKS = 5000
+# Where Spark limits the memory of Python workers, most of it is for other things than a merge's source.
+_BROADCAST_SHARE = 16
 _COPY_BYTES = 64 * MEGABYTE
 _SORT_ALONE_BYTES = 64 * MEGABYTE
 _UNFAIR = 2
-_POSITIONS_IN_ORDER = 4
 
 Result = TypeVar("Result")
-
-
-class _View(NamedTuple):
-    """A temporary view that a query needs, and the session that it is in."""
-
-    name: str
-    session: SparkSession
 
 
 class SparkEngine(TaskEngine):
@@ -102,16 +105,16 @@ class SparkEngine(TaskEngine):
         self.footers_in_tasks = footers_in_tasks
         self._given = spark
         self._started: SparkSession | None = None
-        self._views: dict[str, _View] = {}
         self._memory = memory_mb * MEGABYTE
         self._broadcast_mb = broadcast_mb
         self._shuffle_mb = shuffle_mb
 
-    @property
-    def _broadcast_bytes(self) -> int:
+    def _broadcast_bytes(self, session: SparkSession) -> int:
         found = self._broadcast_mb
         if found is None:
-            found = LOCAL_BROADCAST_MB if is_local(self.session) else DEFAULT_BROADCAST_MB
+            found = LOCAL_BROADCAST_MB if is_local(session) else DEFAULT_BROADCAST_MB
+            if (limit := worker_memory_mb(session)) is not None:
+                found = min(found, limit / _BROADCAST_SHARE)
         return int(found * MEGABYTE)
 
     @property
@@ -123,9 +126,22 @@ class SparkEngine(TaskEngine):
             self._started = session
         return session
 
+    @contextmanager
+    def _working(self, context: Context) -> Iterator[SparkSession]:
+        """The session that an operation began with: if it is stopped on the way, no other one goes on.
+
+        Errors of its jobs come out as what they are to a caller.
+        """
+        if "session" not in context.kept:
+            context.kept["session"] = self.session
+        session: SparkSession = context.kept["session"]
+        with spark_errors(session):
+            if is_stopped(session):
+                raise session_stopped()
+            yield session
+
     def close(self) -> None:
-        """Drop what queries needed, and stop the session if it was this engine that started it."""
-        self._drop(list(self._views.values()))
+        """Stop the session if it was this engine that started it."""
         session, self._started = self._started, None
         if session is not None:
             stop_session(session)
@@ -144,21 +160,17 @@ class SparkEngine(TaskEngine):
 
     def adopt(self, rows: Any) -> RowSource | None:
         """A Spark DataFrame, classic or of Connect."""
-        return FrameRows(checked_columns(frame_schema(rows)), rows) if _is_frame(rows) else None
+        return FrameRows(checked_columns(frame_schema(rows)), rows) if is_frame(rows) else None
 
     def run(self, tasks: Sequence[Task[Result]], context: Context) -> list[Result]:
         """Run tasks as Spark tasks."""
         if not tasks:
             return []
-        return run_tasks(
-            self.session,
-            tasks,
-            context.store,
-            context.staging,
-            self._memory,
-            context.reporter(tasks) if context.progress is not None else None,
-            context.operation,
-        )
+        report = context.reporter(tasks) if context.progress is not None else None
+        with self._working(context) as session:
+            return run_tasks(
+                session, tasks, context.store, context.staging, self._memory, report, context.operation
+            )
 
     def worker(self, context: Context) -> Worker:
         """What a task in the driver works with: for rows that are there already."""
@@ -166,7 +178,8 @@ class SparkEngine(TaskEngine):
 
     def rewrite(self, plan: RewritePlan, context: Context) -> Sequence[GroupResult]:
         """One task for each group; a large group that is to be put in order is sorted by Spark instead."""
-        large = [group for group in plan.groups if self._sorts_by_shuffle(group, plan)]
+        with self._working(context) as session:
+            large = [group for group in plan.groups if self._sorts_by_shuffle(group, plan, session)]
         shuffled = set(map(id, large))
         small = [group for group in plan.groups if id(group) not in shuffled]
         tasks = [RewriteGroup(group, plan.operation, plan.clustering) for group in small]
@@ -175,10 +188,10 @@ class SparkEngine(TaskEngine):
             results[id(group)] = self._lay_out(group, plan, context)
         return [GroupResult(group, results[id(group)]) for group in plan.groups]
 
-    def _sorts_by_shuffle(self, group: FileGroup, plan: RewritePlan) -> bool:
+    def _sorts_by_shuffle(self, group: FileGroup, plan: RewritePlan, session: SparkSession) -> bool:
         if not plan.order_by or not all(keeps_order(group.schema.field(name).type) for name in plan.order_by):
             return False
-        cores = parallelism(self.session)
+        cores = parallelism(session)
         if self._shuffle_mb is None and cores < _CORES_FOR_SHUFFLE:
             return False
         limit = DEFAULT_SHUFFLE_MB if self._shuffle_mb is None else self._shuffle_mb
@@ -187,62 +200,66 @@ class SparkEngine(TaskEngine):
         alone = group.size_bytes > max(_SORT_ALONE_BYTES, _UNFAIR * fair)
         return alone or group.size_bytes > limit * MEGABYTE
 
-    def _deals_by_shuffle(self, rows: FileRows) -> bool:
+    def _deals_by_shuffle(self, rows: FileRows, session: SparkSession) -> bool:
         """Whether rows go to their partitions through Spark. On one machine with few cores a task does without."""
         if self._shuffle_mb is not None:
             return rows.size_bytes > self._shuffle_mb * MEGABYTE
-        return not is_local(self.session) or parallelism(self.session) >= _CORES_FOR_SHUFFLE
+        return not is_local(session) or parallelism(session) >= _CORES_FOR_SHUFFLE
 
     def _lay_out(self, group: FileGroup, plan: RewritePlan, context: Context) -> Any:
+        with self._working(context) as session:
+            return self._laid_out(session, group, plan, context)
+
+    def _laid_out(self, session: SparkSession, group: FileGroup, plan: RewritePlan, context: Context) -> Any:
         assert plan.clustering is not None, "only rows that are laid out are shuffled"
         rows = FileRows(group.schema, context.store, group.files)
         output = group_output(group, plan.operation, plan.order_by)
         progress = stage_progress(context.counter())
         if plan.clustering.is_linear:
-            frame = in_order(self.session, rows, plan.order_by, group.outputs, self._memory)
+            frame = in_order(session, rows, plan.order_by, group.outputs, self._memory)
             writer: WriteRows | WriteBuckets = WriteRows(context.store, context.staging, self._memory, output)
         else:
             quiet = replace(context, progress=None)
-            samples = self.run(sampling(group, plan.clustering, parallelism(self.session)), quiet)
+            samples = self.run(sampling(group, plan.clustering, parallelism(session)), quiet)
             buckets = buckets_of(samples, group, plan.clustering)
-            frame = along_curve(self.session, rows, buckets, group.outputs, self._memory)
+            frame = along_curve(session, rows, buckets, group.outputs, self._memory)
             per_bucket = group.num_rows / buckets.count
             writer = WriteBuckets(context.store, context.staging, self._memory, output, per_bucket)
-        written, _ = write_frame(self.session, frame, writer, f"parketto {plan.operation}", progress)
+        written, _ = write_frame(session, frame, writer, f"parketto {plan.operation}", progress)
         return written.staged
 
     def write(self, source: RowSource, output: Output, context: Context) -> Written:
         """Write rows: those of the driver there, those of files and frames in tasks."""
         if isinstance(source, ArrowRows):
             return super().write(source, output, context)
+        with self._working(context) as session:
+            written = self._written(session, source, output, context)
+        return written if written.staged else super().write(ArrowRows(source.schema, ()), output, context)
+
+    def _written(
+        self, session: SparkSession, source: FileRows | FrameRows, output: Output, context: Context
+    ) -> Written:
         what = f"parketto {context.operation}"
-        if isinstance(source, FileRows) and output.partition_by and self._deals_by_shuffle(source):
-            written = write_dealt(
-                self.session,
-                source,
-                output,
-                context.store,
-                context.staging,
-                self._memory,
-                what,
-                stage_progress(context.counter()),
+        progress = stage_progress(context.counter())
+        if isinstance(source, FileRows) and output.partition_by and self._deals_by_shuffle(source, session):
+            return write_dealt(
+                session, source, output, context.store, context.staging, self._memory, what, progress
             )
-        elif isinstance(source, FileRows):
+        if isinstance(source, FileRows):
             parts = [source] if output.single or output.partition_by else _portions(source)
             tasks = [CopyRows(part, output) for part in parts]
-            written = sum(self.run(tasks, context), Written())
-        else:
-            frame = _travelling(source)
-            frame = frame.coalesce(1) if output.single else frame
-            writer = WriteRows(context.store, context.staging, self._memory, output)
-            written, _ = write_frame(self.session, frame, writer, what, stage_progress(context.counter()))
-        return written if written.staged else super().write(ArrowRows(source.schema, ()), output, context)
+            return sum(self.run(tasks, context), Written())
+        frame = _travelling(source)
+        frame = frame.coalesce(1) if output.single else frame
+        writer = WriteRows(context.store, context.staging, self._memory, output)
+        return write_frame(session, frame, writer, what, progress)[0]
 
     def count_partitions(self, source: RowSource, columns: tuple[str, ...], context: Context) -> Counter[str]:
         """How many rows belong into the folder of each partition; those of a frame are counted in its tasks."""
         if not isinstance(source, FrameRows):
             return super().count_partitions(source, columns, context)
-        return count_frame(self.session, _travelling(source), source.schema, columns)
+        with self._working(context) as session:
+            return count_frame(session, _travelling(source), source.schema, columns)
 
     def transformed(self, rows: FileRows, root: str, function: Callable[[Any], Any]) -> RowSource:
         """What a function over a Spark DataFrame makes of the rows of files."""
@@ -261,67 +278,28 @@ class SparkEngine(TaskEngine):
         parameters: Sequence[Any] | Mapping[str, Any] | None,
         tables: Mapping[str, DataFrame],
     ) -> DataFrame:
-        """The result of an SQL query; its tables are known for as long as Spark takes to read it."""
-        session = self.session
-        for name, frame in tables.items():
-            if not re.fullmatch(r"\w+", name):
-                raise InvalidArgument(f"table name {name!r} must be one of letters, digits and underscores")
-            if not _is_frame(frame):
-                raise InvalidArgument(
-                    f"table {name!r} must be a path or a Spark DataFrame, not {type(frame).__name__}"
-                )
-        known = (
-            {table.name.lower() for table in session.catalog.listTables() if table.isTemporary}
-            if tables
-            else set()
-        )
-        if taken := sorted(name for name in tables if name.lower() in known - self._views.keys()):
-            raise InvalidArgument(f"the session has temporary views of that name already: {quoted(taken)}")
-        if isinstance(parameters, str | bytes):
-            raise InvalidArgument("parameters must be a sequence of values, or a mapping of names to values")
-        _check_parameters(parameters, session.version)
-        made: list[_View] = []
-        try:
-            for name, frame in tables.items():
-                make = frame.createOrReplaceTempView if name.lower() in self._views else frame.createTempView
-                make(name)
-                # Only what was made is dropped again: a view that could not be made may be another's.
-                made.append(_View(name, frame.sparkSession))
-            bound = dict(parameters) if isinstance(parameters, Mapping) else list(parameters or ())
-            result = session.sql(text, bound) if bound else session.sql(text)
-        except BaseException:
-            self._drop(made)
-            raise
-        if is_connect(session):
-            # A Connect server reads the query anew whenever the frame is used: its views stay until the end.
-            self._views |= {view.name.lower(): view for view in made}
-        else:
-            self._drop(made)
-        return result
-
-    def _drop(self, views: Iterable[_View]) -> None:
-        for view in views:
-            view.session.catalog.dropTempView(view.name)
-            self._views.pop(view.name.lower(), None)
+        """The result of an SQL query; its tables are known to nothing else."""
+        return run_query(self.session, text, parameters, tables)
 
     def merge(self, source: RowSource, target: MergeTarget, context: Context) -> MergeOutcome:
         """Match with the source at hand in every task, or by Spark's join where it is too large for that."""
-        rows = self._spooled(source, context)
-        if isinstance(rows, ArrowRows) or _decoded_size(rows) <= self._broadcast_bytes:
-            return merge_small(self, rows, target, context)
-        # What tasks keep must have a folder, whoever made the source.
-        context.store.make_dirs(context.staging.spool_path("").rstrip("/"))
-        merge = LargeMerge(self.session, rows, target, context, self._memory, partial(self._write_added, context))
-        return merge.run()
+        with self._working(context) as session:
+            rows = self._spooled(session, source, context)
+            if isinstance(rows, ArrowRows) or _decoded_size(rows) <= self._broadcast_bytes(session):
+                return merge_small(self, rows, target, context)
+            # What tasks keep must have a folder, whoever made the source.
+            context.store.make_dirs(context.staging.spool_path("").rstrip("/"))
+            write = partial(self._write_added, session, context)
+            return LargeMerge(session, rows, target, context, self._memory, write).run()
 
-    def _write_added(self, context: Context, rows: FileRows, output: Output) -> Written:
+    def _write_added(self, session: SparkSession, context: Context, rows: FileRows, output: Output) -> Written:
         """Write rows that a merge adds: in the order of the source, unless they are shuffled by partition."""
-        if output.partition_by and self._deals_by_shuffle(rows):
+        if output.partition_by and self._deals_by_shuffle(rows, session):
             return self.write(rows.selected(output.row_schema.names), output, context)
         parts = [rows] if output.partition_by else _portions(rows)
         return sum(self.run([WriteAdditions(part, output) for part in parts], context), Written())
 
-    def _spooled(self, source: RowSource, context: Context) -> ArrowRows | FileRows:
+    def _spooled(self, session: SparkSession, source: RowSource, context: Context) -> ArrowRows | FileRows:
         """A source that can be read again: as it is at this moment, whatever its frame would say the next time."""
         if isinstance(source, FileRows):
             return source
@@ -329,38 +307,19 @@ class SparkEngine(TaskEngine):
         if isinstance(source, FrameRows):
             spooler = SpoolRows(context.store, context.staging, self._memory, source.schema)
             found = collect(
-                self.session,
+                session,
                 _travelling(source).mapInArrow(Shipped(spooler), RESULT_SCHEMA),
                 "parketto merge: source",
             )
             paths = sorted(row["result"].decode() for row in found)
         else:
-            head, rest = _head(source, self._broadcast_bytes)
+            head, rest = _head(source, self._broadcast_bytes(session))
             if rest is None:
                 return ArrowRows(source.schema, head)
             paths = [context.staging.spool_path("rows")]
             with self.worker(context) as worker:
                 spool(rest, source.schema, paths[0], worker)
         return FileRows(source.schema, context.store, described(context.store, paths))
-
-
-def _check_parameters(parameters: Sequence[Any] | Mapping[str, Any] | None, version: str) -> None:
-    """Before 4.3 Spark mixes the values up where a query has more than four of them by position."""
-    positional = parameters is not None and not isinstance(parameters, Mapping)
-    if positional and len(parameters or ()) > _POSITIONS_IN_ORDER and _numbers(version) < (4, 3):
-        raise InvalidArgument(
-            f"Spark {version} mixes up more than {_POSITIONS_IN_ORDER} parameters by position. Name them (`:name` "
-            "and a mapping), or use Spark 4.3 or newer"
-        )
-
-
-def _numbers(version: str) -> tuple[int, ...]:
-    return tuple(int(part) for part in re.findall(r"[0-9]+", version)[:2])
-
-
-def _is_frame(rows: Any) -> bool:
-    kind = type(rows)
-    return kind.__module__.startswith("pyspark.sql.") and kind.__name__ == "DataFrame"
 
 
 def _travelling(source: FrameRows) -> DataFrame:

@@ -7,6 +7,7 @@ import contextlib
 import functools
 import logging
 import os
+import re
 import sys
 import tempfile
 import threading
@@ -91,6 +92,17 @@ def is_local(session: SparkSession) -> bool:
 def is_connect(spark: SparkSession) -> bool:
     """Whether a session talks to a Spark Connect server, so that it has no JVM and no `sparkContext`."""
     return any(base.__module__.startswith("pyspark.sql.connect.") for base in type(spark).__mro__)
+
+
+def worker_memory_mb(spark: SparkSession) -> float | None:
+    """How many MB each Python worker may use, as Spark works it out; None if it has no limit."""
+    setting = spark.conf.get("spark.executor.pyspark.memory", None)
+    if not setting:
+        return None
+    number, unit = re.fullmatch(r"([0-9]+)([a-z]*)", setting.strip().lower()).groups()  # type: ignore[union-attr]
+    bytes_of = {"": 2**20, "b": 1, "k": 2**10, "m": 2**20, "g": 2**30, "t": 2**40, "p": 2**50}
+    size = int(number) * bytes_of[unit[:1] if unit != "b" else "b"]
+    return size / 2**20 / max(1, int(spark.conf.get("spark.executor.cores", "1") or 1))
 
 
 def is_stopped(spark: SparkSession) -> bool:

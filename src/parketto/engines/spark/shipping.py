@@ -14,9 +14,27 @@ from typing import Any
 
 import pyarrow as pa
 
+from parketto import __version__
 from parketto.errors import InvalidArgument
 
 Batches = Iterable[pa.RecordBatch]
+
+#: Goes ahead of all that travels: what one version has packed, another one may take for something else.
+VERSIONS = (__version__, pa.__version__)
+
+
+class OtherVersion(RuntimeError):
+    """A driver and a worker have versions that do not go together. Spark passes on no more than the text."""
+
+    def __init__(self, library: str, here: str, there: str, rule: str) -> None:
+        super().__init__(
+            f"{MARK}Spark's workers have {library} {here} and the driver has {there}, but {rule}. Nothing was "
+            "changed; install the same version on both sides, or send it along with spark.submit.pyFiles or "
+            "spark.archives"
+        )
+
+
+MARK = "parketto-versions: "
 
 
 @functools.cache
@@ -47,12 +65,23 @@ def ship(thing: Any) -> bytes:
             "the filesystem, a function or another argument cannot be sent to Spark's tasks, because it cannot be "
             f"pickled: {error}"
         ) from error
-    return sink.getvalue()
+    return " ".join(VERSIONS).encode() + b"\n" + sink.getvalue()
 
 
 def unship(content: bytes) -> Any:
-    """What was shipped: by this driver or its own tasks, nobody else."""
-    return pickle.loads(content)  # noqa: S301 - see above
+    """What was shipped: by this driver or its own tasks, nobody else.
+
+    Raises:
+        OtherVersion: Those have another version of Parketto, or another major version of PyArrow.
+    """
+    versions, _, packed = content.partition(b"\n")
+    theirs, their_arrow = versions.decode().split(" ")
+    ours, our_arrow = VERSIONS
+    if theirs != ours:
+        raise OtherVersion("Parketto", ours, theirs, "the versions must be the same")
+    if their_arrow.partition(".")[0] != our_arrow.partition(".")[0]:
+        raise OtherVersion("PyArrow", our_arrow, their_arrow, "the major versions must be the same")
+    return pickle.loads(packed)  # noqa: S301 - see above
 
 
 class Shipped:

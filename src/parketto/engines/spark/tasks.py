@@ -11,15 +11,18 @@ import uuid
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import Future
 from concurrent.futures import TimeoutError as NotYet
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import pyarrow as pa
 
+from parketto.engines.spark.jobs import Caller, Stage, Watch, cancel, typed_errors
 from parketto.engines.spark.session import is_connect, is_local
-from parketto.engines.spark.shipping import ship, unship
-from parketto.errors import EngineUnavailable, ParkettoError
+from parketto.engines.spark.shipping import MARK, ship, unship
+from parketto.errors import EngineUnavailable, OutOfMemory, ParkettoError
 from parketto.kernels.crew import Crew
+from parketto.kernels.limits import address_space_limit, too_little
 from parketto.kernels.work import AnyTask, Staging, Task, Worker
 from parketto.storage.store import Store
 
@@ -34,13 +37,6 @@ _BUNDLES_PER_CORE = 2
 # Where each core has no more to do than this, it gets all of it at once.
 _SHORT_BYTES = 320 * 1024 * 1024
 _POLL_SECONDS = 0.2
-
-
-class Stage(NamedTuple):
-    """How many of a stage's Spark tasks are done."""
-
-    done: int
-    tasks: int
 
 
 StageProgress = Callable[[list[Stage]], None]
@@ -62,16 +58,24 @@ class Bundle:
         """Run the tasks one after the other; an error that another attempt would only repeat is a result, too."""
         # What is staged carries the attempt: of an attempt that failed or was overtaken nothing is ever published.
         staging = replace(self.staging, attempt=attempt)
-        with Worker(self.store, staging, self.memory, threads=self.threads, any_thread=True) as worker:
-            for position, task in self.tasks:
-                try:
+        # Fewer bundles than cores, or several cores for each task: both are leave to use several threads.
+        threads = max(self.threads, task_cpus())
+        position = self.tasks[0][0]
+        try:
+            with (
+                memory_errors(),
+                Worker(self.store, staging, self.memory, threads=threads, any_thread=True) as worker,
+            ):
+                for position, task in self.tasks:
                     yield position, False, ship(task.run(worker))
-                except (ParkettoError, FileNotFoundError, PermissionError) as error:
-                    yield position, True, ship(error)
-                    return
+        except (ParkettoError, FileNotFoundError, PermissionError) as error:
+            yield position, True, ship(error)
 
 
 _MISSING_MODULE = re.compile(r"No module named '([A-Za-z0-9_]+)")
+# Python's and Arrow's words for a thread, or a mapped file, that there is no room for.
+_NO_ROOM = re.compile("can't start new thread|Failed to launch worker thread|Cannot allocate memory")
+_OTHER_VERSION = re.compile(rf"{MARK}(.*)")
 _ERROR = re.compile(r"parketto-error:([A-Za-z0-9+/=]+):")
 
 
@@ -79,7 +83,8 @@ _ERROR = re.compile(r"parketto-error:([A-Za-z0-9+/=]+):")
 def raising_typed() -> Iterator[None]:
     """Send an error of ours from a task to the driver as it is: Spark itself passes on no more than its text."""
     try:
-        yield
+        with own_cores(), memory_errors():
+            yield
     except (ParkettoError, FileNotFoundError, PermissionError) as error:
         packed = base64.b64encode(ship(error)).decode()
         raise RuntimeError(f"parketto-error:{packed}: {error}") from error
@@ -94,32 +99,65 @@ def _typed(error: Exception) -> BaseException | None:
 
 
 def task_attempt() -> str:
-    """Which attempt at which task this is: stage, partition and attempt."""
+    """Which attempt at which task this is: stage, partition, and a number that no other attempt has.
+
+    Spark counts attempts at a task anew when it tries a stage again, while one of the first time may still write.
+    """
     from pyspark import TaskContext
 
     context = TaskContext.get()
     assert context is not None, "this runs inside of Spark tasks only"
-    return f"{context.stageId()}-{context.partitionId()}-{context.attemptNumber()}"
+    return f"{context.stageId()}-{context.partitionId()}-{context.taskAttemptId()}"
 
 
-def _keep_to_own_cores() -> None:
-    """Have Polars, once it is loaded in this process of Spark, use the cores of the task, not those of others."""
+def task_cpus() -> int:
+    """How many cores the task has (`spark.task.cpus`)."""
     from pyspark import TaskContext
 
     context = TaskContext.get()
     assert context is not None, "this runs inside of Spark tasks only"
-    os.environ.setdefault("POLARS_MAX_THREADS", str(context.cpus()))
+    return context.cpus()
+
+
+@contextlib.contextmanager
+def own_cores(threads: int = 1) -> Iterator[None]:
+    """Have Arrow and Polars use the cores of the task, not those of others."""
+    cores, before = max(threads, task_cpus()), pa.cpu_count()
+    # Polars reads it once, when it is loaded.
+    os.environ.setdefault("POLARS_MAX_THREADS", str(task_cpus()))
+    pa.set_cpu_count(cores)
+    try:
+        yield
+    finally:
+        pa.set_cpu_count(before)
+
+
+@contextlib.contextmanager
+def memory_errors() -> Iterator[None]:
+    """Say which setting is too small, where Spark limits the memory of its Python workers."""
+    try:
+        yield
+    except Exception as error:
+        limit = address_space_limit()
+        if limit is None or not (isinstance(error, MemoryError) or _NO_ROOM.search(str(error))):
+            raise
+        short = error if isinstance(error, OutOfMemory) else too_little(2 * limit)
+        raise OutOfMemory(
+            f"spark.executor.pyspark.memory: {short}, for each task that an executor runs at once. Nothing was "
+            "changed; raise the setting, or let fewer tasks run at once (spark.executor.cores, spark.task.cpus)",
+            short.enough_mb,
+        ) from error
 
 
 def run_bundles(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
     """What a Spark task does: it unpacks its bundles and runs them."""
     attempt = task_attempt()
-    _keep_to_own_cores()
     for batch in batches:
         for payload in batch.column("payload"):
             bundle: Bundle = unship(payload.as_py())
-            for position, failed, result in bundle.run(attempt):
-                yield pa.record_batch({"position": [position], "failed": [failed], "result": [result]})
+            with own_cores(bundle.threads):
+                for position, failed, result in bundle.run(attempt):
+                    yield pa.record_batch({"position": [position], "failed": [failed], "result": [result]})
 
 
 def run_tasks(
@@ -170,37 +208,50 @@ def run_tasks(
 def collect(spark: SparkSession, frame: DataFrame, what: str, progress: StageProgress | None = None) -> list[Any]:
     """The rows of a frame of descriptions. An interrupt cancels the job on the cluster before it goes on.
 
-    The job runs in a thread of its own, so that this one can be interrupted, and ask how far it is.
+    The job runs in a thread of its own, so that this one can be interrupted, and ask how far it is. It has the
+    pool, group, description and tags of this thread, and one more tag, `parketto-<uuid>`.
     """
     tag = f"parketto-{uuid.uuid4().hex}"
-    watch = _Watch(spark, tag) if progress is not None else None
+    with spark_errors(spark):
+        caller = Caller(spark)
 
-    def job() -> list[Any]:
-        with _tagged(spark, tag, what):
-            return frame.collect()
+        def job() -> list[Any]:
+            with caller.applied(tag, what):
+                return frame.collect()
 
-    with Crew(1, "parketto-spark") as crew:
-        try:
-            return _awaited(crew.submit(job), watch, progress)
-        except Exception as error:
-            if (typed := _typed(error)) is not None:
-                raise typed from None
-            if (missing := _MISSING_MODULE.search(str(error))) is not None:
-                raise EngineUnavailable(
-                    f"Spark's workers cannot import {missing[1]}: install it in their Python as well, or send it "
-                    "along with spark.submit.pyFiles or spark.archives"
-                ) from error
-            raise
-        except BaseException:
-            with contextlib.suppress(Exception):  # the interrupt is what counts
-                spark.interruptTag(tag)
-            raise
-        finally:
-            if watch is not None:
-                watch.close()
+        watch = Watch(spark, tag) if progress is not None else None
+        with Crew(1, "parketto-spark") as crew:
+            try:
+                return _awaited(crew.submit(job), watch, progress)
+            except BaseException:
+                cancel(spark, tag)  # unless it has failed itself: an interrupt, or an error of a progress callback
+                raise
+            finally:
+                if watch is not None:
+                    watch.close()
 
 
-def _awaited(job: Future[list[Any]], watch: _Watch | None, progress: StageProgress | None) -> list[Any]:
+def spark_errors(spark: SparkSession) -> AbstractContextManager[None]:
+    """Errors of jobs with the types that they had in their tasks, or that callers know."""
+    return typed_errors(spark, _known)
+
+
+def _known(error: Exception) -> BaseException | None:
+    if (typed := _typed(error)) is not None:
+        return typed
+    if (other := _OTHER_VERSION.search(str(error))) is not None:
+        return EngineUnavailable(other[1])
+    if (missing := _MISSING_MODULE.search(str(error))) is not None:
+        unavailable = EngineUnavailable(
+            f"Spark's workers cannot import {missing[1]}: install it in their Python as well, or send it "
+            "along with spark.submit.pyFiles or spark.archives"
+        )
+        unavailable.__cause__ = error
+        return unavailable
+    return None
+
+
+def _awaited(job: Future[list[Any]], watch: Watch | None, progress: StageProgress | None) -> list[Any]:
     """What a job returns; how far it is, is told meanwhile."""
     while True:
         try:
@@ -215,49 +266,6 @@ def _awaited(job: Future[list[Any]], watch: _Watch | None, progress: StageProgre
                 # The tracker lags behind, and a short job is over before it is first asked.
                 progress([Stage(stage.tasks, stage.tasks) for stage in watch.stages()] or [Stage(1, 1)])
             return rows
-
-
-@contextlib.contextmanager
-def _tagged(spark: SparkSession, tag: str, what: str) -> Iterator[None]:
-    spark.addTag(tag)
-    if not is_connect(spark):
-        spark.sparkContext.setJobDescription(what)
-        # The tracker knows jobs by their group.
-        spark.sparkContext.setLocalProperty("spark.jobGroup.id", tag)
-    try:
-        yield
-    finally:
-        with contextlib.suppress(Exception):  # Spark may be gone, and then so is the tag
-            spark.removeTag(tag)
-
-
-class _Watch:
-    """How far the stages of a job are: from the tracker, or from what a Connect server tells."""
-
-    def __init__(self, spark: SparkSession, tag: str) -> None:
-        self._spark, self._tag = spark, tag
-        self._told: list[Stage] = []
-        if is_connect(spark):
-            spark.registerProgressHandler(self._hear)  # type: ignore[arg-type]
-
-    def stages(self) -> list[Stage]:
-        if is_connect(self._spark):
-            return self._told
-        tracker = self._spark.sparkContext.statusTracker()
-        jobs = [tracker.getJobInfo(job) for job in tracker.getJobIdsForGroup(self._tag)]
-        found = {stage: tracker.getStageInfo(stage) for job in jobs if job is not None for stage in job.stageIds}
-        return [
-            Stage(info.numCompletedTasks, info.numTasks) for _, info in sorted(found.items()) if info is not None
-        ]
-
-    def close(self) -> None:
-        if is_connect(self._spark):
-            with contextlib.suppress(Exception):  # the session may be gone
-                self._spark.removeProgressHandler(self._hear)  # type: ignore[arg-type]
-
-    def _hear(self, stages: Any, *_rest: Any, **_more: Any) -> None:
-        ordered = sorted(stages or (), key=lambda stage: stage.stage_id)
-        self._told = [Stage(stage.num_completed_tasks, stage.num_tasks) for stage in ordered]
 
 
 def _working(stages: list[Stage], bundles: int) -> int:

@@ -1,0 +1,76 @@
+"""Tasks that take their time, so that somebody can interfere. Spark's workers import them by name."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from parketto.engines.base import Context, GroupResult
+from parketto.engines.spark.engine import SparkEngine
+from parketto.engines.spark.shipping import Batches, Shipped
+from parketto.kernels.rewrite import RewriteGroup
+from parketto.kernels.work import StagedFile, Worker
+from parketto.plan.rewrite import RewritePlan
+
+
+@dataclass(frozen=True)
+class SlowRewrite(RewriteGroup):
+    """Says that it has written its files, with the properties of its job, and is done only a while later."""
+
+    marks: str = ""
+    seconds: float = 1.5
+
+    def run(self, worker: Worker) -> tuple[StagedFile, ...]:
+        from pyspark import TaskContext
+
+        staged = super().run(worker)
+        properties: Any = getattr(TaskContext.get(), "_localProperties", {})
+        name = os.path.join(self.marks, f"{os.getpid()}-{time.time_ns()}")
+        Path(f"{name}.tmp").write_text(repr(dict(properties)))
+        os.rename(f"{name}.tmp", name)
+        time.sleep(self.seconds)
+        return staged
+
+
+class SlowSpark(SparkEngine):
+    """Spark, with tasks that take their time and leave marks in a folder."""
+
+    marks = ""
+    seconds = 1.5
+
+    def rewrite(self, plan: RewritePlan, context: Context) -> list[GroupResult]:
+        print("working", flush=True)
+        tasks = [
+            SlowRewrite(group, plan.operation, plan.clustering, self.marks, self.seconds) for group in plan.groups
+        ]
+        return [GroupResult(g, s) for g, s in zip(plan.groups, self.run(tasks, context), strict=True)]
+
+
+class SlowShipped(Shipped):
+    """A function over batches that says when it has written its files, and is done only a while later."""
+
+    marks = ""
+
+    def __init__(self, function: Callable[[Batches], Iterator[Any]]) -> None:
+        super().__init__(function)
+        self._mark = os.path.join(self.marks, type(function).__name__)
+
+    def __call__(self, batches: Batches) -> Iterator[Any]:
+        yield from super().__call__(batches)
+        Path(f"{self._mark}-{os.getpid()}-{time.time_ns()}").touch()
+        time.sleep(1.5)
+
+
+def wait_for_mark(folder: Path, seconds: float = 60.0) -> str:
+    """What the first task has left word of."""
+    deadline = time.monotonic() + seconds
+    while True:
+        found = [path for path in folder.iterdir() if not path.name.endswith(".tmp")]
+        if found:
+            return found[0].read_text()
+        assert time.monotonic() < deadline, "no task has begun"
+        time.sleep(0.02)
