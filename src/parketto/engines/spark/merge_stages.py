@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
-from itertools import groupby, pairwise
-from typing import Any
+from itertools import chain, groupby, pairwise
+from typing import Any, NamedTuple
 
 import numpy as np
 import pyarrow as pa
 
 from parketto.engines.spark.frames import spool
 from parketto.engines.spark.packets import packets, unpacked
-from parketto.engines.spark.shipping import ship
+from parketto.engines.spark.shipping import ship, unship
 from parketto.engines.spark.tasks import raising_typed, task_attempt
 from parketto.kernels.joined import FileCounts, edit_file
 from parketto.kernels.key_join import FILE, ROW, SEQUENCE, by_bucket, join_bucket
@@ -24,6 +24,7 @@ from parketto.kernels.reader import LogicalReader
 from parketto.kernels.rows import FileRows
 from parketto.kernels.sizes import runs
 from parketto.kernels.work import Staging, Worker
+from parketto.plan.form import Form
 from parketto.storage.footers import FileInfo
 from parketto.storage.store import Store
 
@@ -31,94 +32,82 @@ BUCKETED = "bucket int, is_source boolean, packet binary"
 SENT = "part int, file int, chunk int, packet binary"
 _REPORT = -1  # the number of no file: marks what a bucket reports
 
-Unit = tuple[int, int, int]
 
+class Unit(NamedTuple):
+    """Some row groups of a file that are read together."""
 
-def _units(batches: Iterable[pa.RecordBatch]) -> Iterator[Unit]:
-    for batch in batches:
-        yield from zip(*(column.to_pylist() for column in batch.columns), strict=True)
-
-
-def _rows_of(reader: LogicalReader, file: FileInfo, first: int, stop: int) -> Iterator[tuple[int, pa.RecordBatch]]:
-    """The rows of some row groups, and the number of each batch's first row in the file."""
-    row = sum(group.num_rows for group in file.row_groups[:first])
-    for _, batches in reader.read_row_groups(file, range(first, stop)):
-        for batch in batches:
-            yield row, batch
-            row += batch.num_rows
-
-
-def _bucketed(
-    rows: Iterator[pa.RecordBatch], keys: tuple[str, ...], buckets: int, worker: Worker, *, is_source: bool
-) -> Iterator[pa.RecordBatch]:
-    for run in runs(rows, worker.run_bytes):
-        for bucket, piece in by_bucket(run, keys, buckets):
-            for packet in packets(piece):
-                numbered = pa.array([bucket], pa.int32())
-                yield pa.record_batch({"bucket": numbered, "is_source": [is_source], "packet": [packet]})
+    is_source: bool
+    position: int
+    first: int
+    stop: int
 
 
 @dataclass(frozen=True)
-class ReadSource:
-    """Reads the source, in the columns and types of the target."""
+class Read:
+    """Reads the source in the columns and types of the target, and of the target its keys.
+
+    A source row gets its place in the source and, where there are partitions, its folder. A key gets the position
+    of its file and the number of its row.
+    """
 
     source: FileRows
     target: MergeTarget
+    store: Store
     schema: pa.Schema
     memory: int
     buckets: int
 
     def __call__(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        """Packets of source rows for the row groups that come in."""
-        with raising_typed(), Worker(self.source.store, Staging(""), self.memory) as worker:
-            reader = LogicalReader(self.source.store, self.source.schema, worker.batch_bytes, self.source.form)
-            for position, first, stop in _units(batches):
-                rows = self._rows(reader, position, first, stop)
-                yield from _bucketed(rows, self.target.rules.keys, self.buckets, worker, is_source=True)
+        """Packets of rows by hash bucket, for the units that come in."""
+        with raising_typed(), Worker(self.store, Staging(""), self.memory) as worker:
+            whole = LogicalReader(self.source.store, self.source.schema, worker.batch_bytes, self.source.form)
+            keys = LogicalReader(self.store, self._key_schema(), worker.batch_bytes, self._texts())
+            for payload in chain.from_iterable(batch.column("payload") for batch in batches):
+                for unit in unship(payload.as_py()):
+                    rows = self._source_rows(whole, unit) if unit.is_source else self._keys(keys, unit)
+                    yield from self._bucketed(runs(rows, worker.run_bytes), is_source=unit.is_source)
 
-    def _rows(self, reader: LogicalReader, position: int, first: int, stop: int) -> Iterator[pa.RecordBatch]:
-        rules = self.target.rules
-        for row, batch in _rows_of(reader, self.source.files[position], first, stop):
+    def _bucketed(self, tables: Iterable[pa.Table], *, is_source: bool) -> Iterator[pa.RecordBatch]:
+        for table in tables:
+            for bucket, piece in by_bucket(table, self.target.rules.keys, self.buckets):
+                for packet in packets(piece):
+                    columns = [pa.array([bucket], pa.int32()), pa.array([is_source]), pa.array([packet])]
+                    yield pa.RecordBatch.from_arrays(columns, ["bucket", "is_source", "packet"])
+
+    def _source_rows(self, reader: LogicalReader, unit: Unit) -> Iterator[pa.RecordBatch]:
+        target = self.target
+        for row, batch in _rows_of(reader, self.source.files[unit.position], unit):
             [rows] = as_target([batch], self.schema)
-            check_nulls(rows, self.target.schema, rules.keys, self.target.source.names)
-            place = pa.array((position << 40) + row + np.arange(rows.num_rows))
+            check_nulls(rows, target.schema, target.rules.keys, target.source.names)
+            place = pa.array((unit.position << 40) + row + np.arange(rows.num_rows))
             rows = rows.append_column(SEQUENCE, place)
-            if partition_by := self.target.form.partition_by:
-                rows = rows.append_column(FOLDER, folders(pa.Table.from_batches([rows]), partition_by))
+            if target.form.partition_by:
+                belongs = folders(pa.Table.from_batches([rows]), target.form.partition_by)
+                rows = rows.append_column(FOLDER, belongs)
             yield rows
 
-
-@dataclass(frozen=True)
-class ReadKeys:
-    """Reads the keys of target files, with the position of their file and their number in it."""
-
-    store: Store
-    target: MergeTarget
-    schema: pa.Schema
-    memory: int
-    buckets: int
-    #: The position in the target of each file that is read.
-    positions: Sequence[int]
-
-    def __call__(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        """Packets of keys for the row groups that come in."""
-        keys = self.target.rules.keys
-        texts = replace(self.target.form, path_only={name: pa.string() for name in self.target.form.path_only})
-        schema = pa.schema([self.schema.field(name) for name in keys])
-        with raising_typed(), Worker(self.store, Staging(""), self.memory) as worker:
-            reader = LogicalReader(self.store, schema, worker.batch_bytes, texts)
-            for at, first, stop in _units(batches):
-                rows = self._rows(reader, self.positions[at], first, stop)
-                yield from _bucketed(rows, keys, self.buckets, worker, is_source=False)
-
-    def _rows(self, reader: LogicalReader, position: int, first: int, stop: int) -> Iterator[pa.RecordBatch]:
-        for row, batch in _rows_of(reader, self.target.files[position], first, stop):
+    def _keys(self, reader: LogicalReader, unit: Unit) -> Iterator[pa.RecordBatch]:
+        for row, batch in _rows_of(reader, self.target.files[unit.position], unit):
             refuse_null_keys(batch, self.target.rules.keys)
-            batch = batch.append_column(FILE, pa.repeat(pa.scalar(position, pa.int32()), batch.num_rows))
-            yield batch.append_column(ROW, pa.array(row + np.arange(batch.num_rows)))
+            files = pa.repeat(pa.scalar(unit.position, pa.int32()), batch.num_rows)
+            yield batch.append_column(FILE, files).append_column(ROW, pa.array(row + np.arange(batch.num_rows)))
+
+    def _key_schema(self) -> pa.Schema:
+        return pa.schema([self.schema.field(name) for name in self.target.rules.keys])
+
+    def _texts(self) -> Form:
+        """Keys that stand only in the path are compared as texts."""
+        form = self.target.form
+        return replace(form, path_only={name: pa.string() for name in form.path_only})
 
 
-Reader = ReadSource | ReadKeys
+def _rows_of(reader: LogicalReader, file: FileInfo, unit: Unit) -> Iterator[tuple[int, pa.RecordBatch]]:
+    """The rows of some row groups, and the number of each batch's first row in the file."""
+    row = sum(group.num_rows for group in file.row_groups[: unit.first])
+    for _, batches in reader.read_row_groups(file, range(unit.first, unit.stop)):
+        for batch in batches:
+            yield row, batch
+            row += batch.num_rows
 
 
 @dataclass(frozen=True)

@@ -13,13 +13,12 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
 import pyarrow as pa
 
 from parketto.engines.spark.frames import RESULT_SCHEMA, described
-from parketto.engines.spark.merge_stages import BUCKETED, SENT, Edit, Join, Reader, ReadKeys, ReadSource, Report
-from parketto.engines.spark.shipping import Shipped, unship
-from parketto.engines.spark.tasks import collect, parallelism, stage_progress
+from parketto.engines.spark.merge_stages import BUCKETED, SENT, Edit, Join, Read, Report, Unit
+from parketto.engines.spark.shipping import Shipped, ship, unship
+from parketto.engines.spark.tasks import collect, parallelism, payload_frame, stage_progress
 from parketto.kernels.joined import Edited, FileCounts, joined_outcome, planned_outcome
 from parketto.kernels.key_join import SEQUENCE, edit_schema
 from parketto.kernels.keys import may_share_key
@@ -31,7 +30,7 @@ from parketto.storage.bounds import bounds
 from parketto.storage.footers import FileInfo
 
 if TYPE_CHECKING:
-    from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql import SparkSession
 
     from parketto.engines.base import Context
 
@@ -99,13 +98,9 @@ class LargeMerge:
         """What the tasks of the one job return."""
         store, staging, target = self._context.store, self._context.staging, self._target
         buckets, parts = self._buckets(), self._parts()
-        frame = self._read(
-            self._source.files, ReadSource(self._source, target, self._schema, self._memory, buckets)
-        )
-        if self._scanned:
-            files = [target.files[position] for position in self._scanned]
-            reader = ReadKeys(store, target, self._schema, self._memory, buckets, self._scanned)
-            frame = frame.unionAll(self._read(files, reader))
+        read = Read(self._source, target, store, self._schema, self._memory, buckets)
+        frame = payload_frame(self._spark, [ship(units) for units in self._units()])
+        frame = frame.mapInArrow(Shipped(read), BUCKETED)
         join = Join(target, store, staging, self._memory, self._schema, parts, self._chunk_rows())
         sent = (
             frame.repartitionById(buckets, "bucket")
@@ -122,24 +117,26 @@ class LargeMerge:
         )
         return [unship(row["result"]) for row in found]
 
-    def _read(self, files: Sequence[FileInfo], reader: Reader) -> DataFrame:
-        """What a reader makes of files: small ones share a task, and large ones get several."""
-        units = [(at, *run, size) for at, file in enumerate(files) for *run, size in row_group_runs(file)]
-        total = sum(size for *_, size in units)
-        wanted = max(-(-len(units) // _UNITS_PER_TASK), -(-total // _READ_BYTES), min(self._cores, len(units)))
-        tasks = max(1, min(len(units), wanted))
-        before = np.cumsum([0, *(size for *_, size in units)])[:-1]
-        table = pa.table(
-            {
-                "task": pa.array((before * tasks // max(1, total)).astype(np.int32)),
-                **{
-                    name: pa.array([unit[at] for unit in units], pa.int32())
-                    for at, name in enumerate(("position", "first", "stop"))
-                },
-            }
-        )
-        frame = self._spark.createDataFrame(table).repartitionById(tasks, "task")
-        return frame.select("position", "first", "stop").mapInArrow(Shipped(reader), BUCKETED)
+    def _units(self) -> list[list[Unit]]:
+        """What each task reads: neighbours, so that small files share a task, and large ones get several."""
+        target = self._target
+        share = len(target.rules.keys) / len(self._schema.names)
+        found = [(True, at, file, 1.0) for at, file in enumerate(self._source.files)]
+        found += [(False, at, target.files[at], share) for at in self._scanned]
+        units = [
+            (Unit(is_source, at, first, stop), size * share)
+            for is_source, at, file, share in found
+            for first, stop, size in row_group_runs(file)
+        ]
+        total = sum(size for _, size in units)
+        tasks = max(-(-len(units) // _UNITS_PER_TASK), int(total // _READ_BYTES))
+        tasks = min(len(units), _multiple(tasks, self._cores))
+        bundles: list[list[Unit]] = [[] for _ in range(tasks)]
+        before = 0.0
+        for unit, size in units:
+            bundles[int(before * tasks / max(1.0, total))].append(unit)
+            before += size
+        return [bundle for bundle in bundles if bundle]
 
     def _buckets(self) -> int:
         """How many hash buckets there are: each fits into a task's memory, and every core has one."""

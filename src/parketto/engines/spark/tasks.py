@@ -160,6 +160,17 @@ def run_bundles(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
                     yield pa.record_batch({"position": [position], "failed": [failed], "result": [result]})
 
 
+def payload_frame(spark: SparkSession, payloads: Sequence[bytes]) -> DataFrame:
+    """A frame of payloads, each in a Spark task of its own."""
+    table = pa.table({"id": pa.array(range(len(payloads)), pa.int32()), "payload": payloads})
+    frame = spark.createDataFrame(table)
+    # Spark spreads rows evenly by itself, over as many partitions as there are cores, and without a shuffle, which
+    # takes longer than much of the work. A Connect server does not say what it will do.
+    if len(payloads) > parallelism(spark) or is_connect(spark):
+        frame = frame.repartitionById(len(payloads), "id")
+    return frame
+
+
 def run_tasks(
     spark: SparkSession,
     tasks: Sequence[Task[Result]],
@@ -174,12 +185,7 @@ def run_tasks(
     bundles = _bundled(tasks, cores)
     threads = _threads_for_each(spark, cores, len(bundles))
     payloads = [ship(Bundle(store, staging, memory, tuple(bundle), threads)) for bundle in bundles]
-    table = pa.table({"id": pa.array(range(len(payloads)), pa.int32()), "payload": payloads})
-    frame = spark.createDataFrame(table)
-    # Spark deals rows out evenly by itself, over as many partitions as there are cores: a shuffle of bundles that
-    # are more than that takes longer than much of the work. A Connect server does not say what it will do.
-    if len(payloads) > cores or is_connect(spark):
-        frame = frame.repartitionById(len(payloads), "id")
+    frame = payload_frame(spark, payloads)
     told = 0
 
     def tell(finished: int) -> None:
