@@ -11,7 +11,7 @@ PARALLEL := --numprocesses 3 --dist loadgroup
 UV_PIN := $(shell sed -n 's/^uv==\([^ ;]*\).*/uv==\1/p' constraints.txt)
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-all lint format bench bench-quick bench-gate docs constraints clean
+.PHONY: help demo test test-all lint format bench bench-quick bench-spark bench-gate docs constraints clean
 
 help:  ## show what there is
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -47,6 +47,9 @@ bench: $(READY)  ## every operation beside its peers, and what clustering is wor
 bench-quick: $(READY)  ## the same on little data (minutes)
 	$(BIN)/python benchmarks/run.py --quick --json $(RESULTS)/quick.json
 	$(BIN)/python benchmarks/clustering.py --quick --json $(RESULTS)/quick-clustering.json
+
+bench-spark: $(READY)  ## Parketto on Spark beside hand-written Spark jobs (half an hour)
+	$(BIN)/python benchmarks/spark.py --json $(RESULTS)/spark.json
 
 bench-gate: $(READY)  ## three quick rounds beside the baseline: ratios only, on a machine with nothing else to do
 	$(BIN)/python benchmarks/run.py --quick --rounds 3 --json $(RESULTS)/gate.json
