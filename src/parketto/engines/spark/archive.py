@@ -90,8 +90,8 @@ def make_archive() -> Path:
             f"an archive is of use to embedded sessions only, and Spark is configured to run on {where}"
         )
     java = find_java()
+    path = archive_path(java)
     try:
-        path = archive_path(java)
         path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
         with tempfile.TemporaryDirectory(prefix=_SCRATCH_PREFIX, dir=path.parent) as folder:
             made = Path(folder, path.name)
@@ -140,7 +140,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
                 print(f"there is no archive in {cache_folder()}")
         else:
             java = find_java()
-            print(f"making an archive for Java {java.version} ({java.executable}); this takes a minute or two …")
+            print(
+                f"making an archive for Java {java.version} ({java.executable}); this takes a minute or two …",
+                flush=True,
+            )
             path = make_archive()
             print(f"made {path} ({_megabytes(path.stat().st_size)})")
             print("Embedded Spark sessions now use it.")
@@ -189,10 +192,12 @@ def _run_training(notes: Path) -> None:
         "heap_bytes": machine.Runtime.getRuntime().maxMemory(),
     }
     notes.write_text(json.dumps(about))
-    table = pa.table({"id": range(100), "name": [str(number % 7) for number in range(100)]})
+    numbers = range(100)
+    table = pa.table({"id": numbers, "name": [str(n % 7) for n in numbers], "part": [n % 2 for n in numbers]})
     folder = str(notes.with_name("rows"))
     frame: Any = spark.createDataFrame(table)
-    frame.repartitionById(2, "id").mapInArrow(_same, frame.schema).write.parquet(folder)
+    frame = frame.withColumn("part", frame["part"].cast("int"))
+    frame.repartitionById(2, "part").mapInArrow(_same, frame.schema).write.parquet(folder)
     rows = spark.read.parquet(folder)
     rows.mapInArrow(_same, rows.schema).collect()
     rows.join(rows.groupBy("name").count(), "name").filter("id > 5").sort("id", "name").toArrow()
@@ -218,17 +223,20 @@ def _dump(java: Java, archive: Path, about: Mapping[str, Any]) -> None:
 
 
 def _run(command: list[str], problem: str, environment: Mapping[str, str] | None = None) -> None:
-    done = subprocess.run(  # noqa: S603 - our own Python, and the user's own java
-        command,
-        env=environment,
-        stdin=subprocess.DEVNULL,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        text=True,
-        errors="replace",
-        timeout=_TIMEOUT_SECONDS,
-        check=False,
-    )
+    try:
+        done = subprocess.run(  # noqa: S603 - our own Python, and the user's own java
+            command,
+            env=environment,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+            errors="replace",
+            timeout=_TIMEOUT_SECONDS,
+            check=False,
+        )
+    except subprocess.TimeoutExpired as error:
+        raise EngineUnavailable(f"{problem} within {_TIMEOUT_SECONDS} s, so there is no new archive") from error
     if done.returncode != 0:
         lines = [line for line in done.stdout.splitlines() if "[warning]" not in line]
         raise EngineUnavailable(f"{problem}, so there is no new archive. It said: {' / '.join(lines[-5:])}")
