@@ -19,18 +19,43 @@ from pathlib import Path
 from parketto.errors import EngineUnavailable
 
 MINIMUM_JAVA = 17
+ARCHIVE_PREFIX = "spark-classes-"
+"""How the names of class archives begin (see `archive.py`)."""
 
 # Spark's launcher asks for this module unconditionally. A Java linked without it does not start; one that has it
 # greets every user with a warning. Spark needs it for linear algebra only.
+# It also names one jar before `jars/*`, which has that jar again. Java 21 uses no archive of classes if the class
+# path has duplicates. So with an archive of ours, each entry is named once, and `*` is expanded in order of names
+# (Java's own order is undefined).
 _WRAPPER = """\
 #!/usr/bin/env bash
 # Made by Parketto: {java} without the one module that Spark asks for and need not have.
+shopt -s nullglob
+each_once() {{
+  local entries entry jars jar path=
+  IFS=: read -rd '' -a entries < <(printf '%s\\0' "$1")
+  for entry in "${{entries[@]}}"; do
+    jars=("${{entry:-.}}")
+    if [[ "$entry" == */\\* ]]; then jars=("${{entry%\\*}}"*.jar "${{entry%\\*}}"*.JAR); fi
+    for jar in "${{jars[@]}}"; do
+      if [[ ":$path:" != *":$jar:"* ]]; then path+="${{path:+:}}$jar"; fi
+    done
+  done
+  printf '%s' "$path"
+}}
+archive=
+for argument; do
+  if [[ "$argument" == -XX:SharedArchiveFile=*/{prefix}*.jsa ]]; then archive=1; fi
+done
 arguments=()
 while (($#)); do
   case "$1" in
     --add-modules=jdk.incubator.vector) ;;
     --add-modules)
       if [[ "${{2-}}" == jdk.incubator.vector ]]; then shift; else arguments+=("$1"); fi ;;
+    -cp)
+      arguments+=("$1")
+      if [[ -n "$archive" && -n "${{2-}}" ]]; then arguments+=("$(each_once "$2")"); shift; fi ;;
     *) arguments+=("$1") ;;
   esac
   shift
@@ -116,7 +141,7 @@ def wrapper_home(executable: str) -> str:
     It lives in the user's cache folder and is named by its content, so that processes may make it at the same time
     and an upgraded JDK gets a new one.
     """
-    script = _WRAPPER.format(java=shlex.quote(executable))
+    script = _WRAPPER.format(java=shlex.quote(executable), prefix=ARCHIVE_PREFIX)
     name = f"java-{hashlib.sha256(script.encode()).hexdigest()[:16]}"
     problems: list[str] = []
     for cache in _caches():
@@ -134,6 +159,18 @@ def wrapper_home(executable: str) -> str:
         f"Spark needs a small script to run {executable}, and there is no folder for it ({'; '.join(problems)}). "
         f"To fix it, set XDG_CACHE_HOME to a folder that can be written, or install Java {MINIMUM_JAVA} or newer"
     )
+
+
+def cache_folder() -> str:
+    """The folder of Parketto in the user's cache. It need not exist.
+
+    Raises:
+        OSError: There is no folder that could be it.
+    """
+    folder = next(_caches(), None)
+    if folder is None:
+        raise OSError("there is no home folder, XDG_CACHE_HOME is not set, and there is no temporary folder")
+    return folder
 
 
 def _candidates() -> Iterator[tuple[str, str]]:

@@ -14,7 +14,8 @@ import threading
 from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
-from parketto.engines.spark.java import find_java
+from parketto.engines.spark.archive import archive_options
+from parketto.engines.spark.java import Java, find_java
 from parketto.engines.spark.settings import (
     SESSION_SETTINGS,
     embedded_settings,
@@ -197,15 +198,17 @@ def _start() -> SparkSession:
     settings = {key: value for key, value in SESSION_SETTINGS.items() if key not in stated}
     if where is not None and where.startswith("sc://"):
         return _build(settings)
-    with _environment(_variables(local=where is None or where.startswith("local"))):
+    with _environment(_variables(find_java(), local=where is None or where.startswith("local"))):
         return _build(settings)
 
 
 def _start_embedded(stated: Mapping[str, str]) -> SparkSession:
     # Left behind by a Connect session that is over; with it pyspark would refuse to start a classic one.
     os.environ.pop("SPARK_CONNECT_MODE_ENABLED", None)
-    settings = {key: value for key, value in embedded_settings(_warehouse()).items() if key not in stated}
-    variables = _variables(local=True, quiet=True)
+    java = find_java()
+    ours = embedded_settings(_warehouse(), archive_options(java, stated))
+    settings = {key: value for key, value in ours.items() if key not in stated}
+    variables = _variables(java, local=True, quiet=True)
     with _environment({**variables, "SPARK_LOCAL_IP": "127.0.0.1"}):
         return _build(settings)
 
@@ -227,9 +230,9 @@ def _build(settings: Mapping[str, str]) -> SparkSession:
     return builder.getOrCreate()
 
 
-def _variables(*, local: bool, quiet: bool = False) -> dict[str, str | None]:
+def _variables(java: Java, *, local: bool, quiet: bool = False) -> dict[str, str | None]:
     """The environment that the JVM, and with it the Python workers, must be started in."""
-    variables: dict[str, str | None] = {"JAVA_HOME": find_java().home(quiet=quiet)}
+    variables: dict[str, str | None] = {"JAVA_HOME": java.home(quiet=quiet)}
     if local and not os.environ.get("PYSPARK_PYTHON"):
         # Workers would take whatever python3 is on PATH. On a cluster, only the user knows.
         variables["PYSPARK_PYTHON"] = sys.executable

@@ -7,6 +7,7 @@ import itertools
 import os
 import re
 import shlex
+from collections.abc import Sequence
 from pathlib import Path
 
 from parketto.allocator import VARIABLE, suited_allocator
@@ -43,9 +44,9 @@ EMBEDDED_SETTINGS = {
 """Settings of the session that we start inside this process when no Spark is configured.
 
 `embedded_settings` adds those that depend on the machine: `spark.driver.memory` (a quarter of the memory, between
-1 and 8 GB), `spark.sql.shuffle.partitions` (four per core, at least 8), where the logging is configured
-(`spark.driver.defaultJavaOptions`), a temporary `spark.sql.warehouse.dir`, and the allocator of Arrow in Python
-workers (`spark.executorEnv.ARROW_DEFAULT_MEMORY_POOL`).
+1 and 8 GB), `spark.sql.shuffle.partitions` (four per core, at least 8), where the logging is configured and the
+class archive, if there is one (`spark.driver.defaultJavaOptions`), a temporary `spark.sql.warehouse.dir`, and the
+allocator of Arrow in Python workers (`spark.executorEnv.ARROW_DEFAULT_MEMORY_POOL`).
 """
 
 _SUBMIT_OPTIONS = {
@@ -57,11 +58,12 @@ _SUBMIT_OPTIONS = {
 }
 
 
-def embedded_settings(warehouse: str) -> dict[str, str]:
+def embedded_settings(warehouse: str, java_options: Sequence[str] = ()) -> dict[str, str]:
     """All settings of the embedded session, on this machine.
 
     Args:
         warehouse: The folder for managed tables, which would otherwise be made in the working directory.
+        java_options: Options for its JVM.
     """
     settings = {
         **EMBEDDED_SETTINGS,
@@ -71,10 +73,13 @@ def embedded_settings(warehouse: str) -> dict[str, str]:
     }
     if (allocator := suited_allocator()) is not None:
         settings[f"spark.executorEnv.{VARIABLE}"] = allocator
+    options = [*java_options]
     logging = Path(__file__).with_name("log4j2.properties")
     if logging.is_file() and not any(configuration_folder().glob("log4j2.*")):
+        options.append(f"-Dlog4j2.configurationFile={logging.as_uri()}")
+    if options:
         # The default options, not the extra ones: those remain the user's.
-        settings["spark.driver.defaultJavaOptions"] = shlex.quote(f"-Dlog4j2.configurationFile={logging.as_uri()}")
+        settings["spark.driver.defaultJavaOptions"] = shlex.join(options)
     return settings
 
 
