@@ -18,6 +18,7 @@ from parketto.engines.spark.java import find_java
 from parketto.engines.spark.settings import (
     SESSION_SETTINGS,
     embedded_settings,
+    limited_settings,
     require_pyspark,
     stated_settings,
 )
@@ -194,17 +195,21 @@ def _start() -> SparkSession:
     where = stated.get("spark.remote") or stated.get("spark.master")
     if where is None and os.environ.get("SPARK_API_MODE", "").lower() != "connect":
         return _start_embedded(stated)
-    settings = {key: value for key, value in SESSION_SETTINGS.items() if key not in stated}
     if where is not None and where.startswith("sc://"):
-        return _build(settings)
+        return _build(_unstated(SESSION_SETTINGS, stated))
     with _environment(_variables(local=where is None or where.startswith("local"))):
-        return _build(settings)
+        return _build(_unstated({**SESSION_SETTINGS, **limited_settings(stated)}, stated))
+
+
+def _unstated(settings: Mapping[str, str], stated: Mapping[str, str]) -> dict[str, str]:
+    """Settings of ours, except those that the user has made."""
+    return {key: value for key, value in settings.items() if key not in stated}
 
 
 def _start_embedded(stated: Mapping[str, str]) -> SparkSession:
     # Left behind by a Connect session that is over; with it pyspark would refuse to start a classic one.
     os.environ.pop("SPARK_CONNECT_MODE_ENABLED", None)
-    settings = {key: value for key, value in embedded_settings(_warehouse()).items() if key not in stated}
+    settings = _unstated({**embedded_settings(_warehouse()), **limited_settings(stated)}, stated)
     variables = _variables(local=True, quiet=True)
     with _environment({**variables, "SPARK_LOCAL_IP": "127.0.0.1"}):
         return _build(settings)

@@ -7,6 +7,7 @@ import itertools
 import os
 import re
 import shlex
+from collections.abc import Mapping
 from pathlib import Path
 
 from parketto.allocator import VARIABLE, suited_allocator
@@ -48,6 +49,7 @@ EMBEDDED_SETTINGS = {
 workers (`spark.executorEnv.ARROW_DEFAULT_MEMORY_POOL`).
 """
 
+_ALLOCATOR = f"spark.executorEnv.{VARIABLE}"
 _SUBMIT_OPTIONS = {
     "--master": "spark.master",
     "--remote": "spark.remote",
@@ -70,12 +72,22 @@ def embedded_settings(warehouse: str) -> dict[str, str]:
         "spark.sql.warehouse.dir": Path(warehouse).as_uri(),
     }
     if (allocator := suited_allocator()) is not None:
-        settings[f"spark.executorEnv.{VARIABLE}"] = allocator
+        settings[_ALLOCATOR] = allocator
     logging = Path(__file__).with_name("log4j2.properties")
     if logging.is_file() and not any(configuration_folder().glob("log4j2.*")):
         # The default options, not the extra ones: those remain the user's.
         settings["spark.driver.defaultJavaOptions"] = shlex.quote(f"-Dlog4j2.configurationFile={logging.as_uri()}")
     return settings
+
+
+def limited_settings(stated: Mapping[str, str]) -> dict[str, str]:
+    """What Python workers need where the user has limited their address space.
+
+    The allocator that Arrow takes by itself reserves 128 MB of it and more before there is any data, and the one
+    that suits otherwise never gives any back.
+    """
+    limited = "spark.executor.pyspark.memory" in stated and VARIABLE not in os.environ
+    return {_ALLOCATOR: "system"} if limited else {}
 
 
 def stated_settings() -> dict[str, str]:
