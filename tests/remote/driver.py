@@ -9,7 +9,6 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
-import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 from pyspark.sql import DataFrame, SparkSession
@@ -75,26 +74,6 @@ def rows(spark: SparkSession, first: int, stop: int, day: str = "'7'") -> DataFr
     return spark.range(first, stop).selectExpr("id", f"{day} AS day")
 
 
-def limited(root: str) -> None:
-    """Operations on files of some size; afterwards what a worker says of its limits."""
-    for day in range(2):
-        for part in range(4):
-            first = 10_000 + (day * 4 + part) * 100_000
-            numbers = np.arange(first, first + 100_000)
-            rows = pa.table(
-                {"id": numbers, "x": np.sin(numbers), "s": [f"name-{n * 7919 % 100_003}" for n in numbers]}
-            )
-            pq.write_table(rows, f"{root}/day={day}/large-{part}.parquet", row_group_size=50_000)
-    for chosen in (SparkEngine(), SparkEngine(broadcast_mb=1e-6, shuffle_mb=1e-6)):
-        dataset, spark = Dataset(root, chosen), chosen.session
-        dataset.compact(rewrite="encode", target_rows_per_file=500_000)
-        dataset.write(spark.range(900_000, 1_000_000).selectExpr("id", "0D AS x", "uuid() AS s", "'0' AS day"))
-        dataset.delete("id >= 900000")
-        dataset.merge(spark.range(10_000, 60_000).selectExpr("id", "0D AS x", "uuid() AS s", "'0' AS day"), ["id"])
-        dataset.optimize(["x"])
-    print("rows:", dataset.read().num_rows, flush=True)
-
-
 def overtaken(root: str, marks: str, stage: str) -> None:
     """Work whose first attempts are held up in one stage: somebody kills an executor meanwhile."""
     hold_up(marks, stage)
@@ -137,9 +116,9 @@ def hold_up(marks: str, stage: str) -> None:
 
 def main(how: str, root: str, *more: str) -> None:
     make(root)
-    if how in ("everything", "brief", "limited"):
+    if how in ("everything", "brief"):
         try:
-            {"everything": everything, "brief": brief, "limited": limited}[how](root)
+            {"everything": everything, "brief": brief}[how](root)
         except ParkettoError as error:
             print(f"{type(error).__name__}: {error}", flush=True)
         return

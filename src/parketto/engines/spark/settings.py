@@ -46,7 +46,7 @@ EMBEDDED_SETTINGS = {
 `embedded_settings` adds those that depend on the machine: `spark.driver.memory` (a quarter of the memory, between
 1 and 8 GB), `spark.sql.shuffle.partitions` (four per core, at least 8), where the logging is configured
 (`spark.driver.defaultJavaOptions`), a temporary `spark.sql.warehouse.dir`, and the allocator of Arrow in Python
-workers (`spark.executorEnv.ARROW_DEFAULT_MEMORY_POOL`).
+workers (`spark.executorEnv.ARROW_DEFAULT_MEMORY_POOL`; see also `limited_settings`).
 """
 
 _ALLOCATOR = f"spark.executorEnv.{VARIABLE}"
