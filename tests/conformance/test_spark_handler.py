@@ -33,7 +33,7 @@ from conftest import Place
 from helpers import oracle
 from parketto import SparkParquetHandler
 from parketto.engines.spark import reading
-from parketto.errors import ColumnNotFound, CommitFailed, InvalidArgument
+from parketto.errors import ColumnNotFound, CommitFailed, InvalidArgument, UnreadableFile
 
 TABLE = pa.table({"id": pa.array(range(10), pa.int64()), "name": [f"n{n}" for n in range(10)]})
 UTC = dt.timezone.utc  # noqa: UP017 - shorter beside the values
@@ -713,6 +713,18 @@ class TestWriteFile:
         with pytest.raises(NotADirectoryError, match="is a directory; expected the path of a file"):
             handler.write_parquet(TABLE, local.root)
         assert os.listdir(local.root) == []
+
+    def test_file_that_breaks_under_a_reader(self, handler: SparkParquetHandler, local: Place) -> None:
+        """What Arrow reads for Spark fails as it does elsewhere: a typed error that names the file."""
+        path = f"{local.root}/one.parquet"
+        handler.write_parquet(TABLE, path, compression="brotli")
+        frame = handler.read_parquet(path)
+        with open(path, "r+b") as file:
+            file.seek(4)
+            file.write(b"\xff" * 40)
+        with pytest.raises(UnreadableFile, match=re.escape(path)):
+            handler.write_parquet(frame, f"{local.root}/two.parquet")
+        assert os.listdir(local.root) == ["one.parquet"]
 
     def test_unknown_codec(self, handler: SparkParquetHandler, local: Place) -> None:
         with pytest.raises(ValueError, match="'snappy', 'gzip', 'lz4', 'zstd', 'brotli', 'none'"):

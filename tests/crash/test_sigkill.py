@@ -19,6 +19,7 @@ from helpers.clusters import descendants
 from parketto import Dataset
 
 WORKER = str(Path(__file__).with_name("worker.py"))
+SPARK_WORKER = str(Path(__file__).with_name("spark_worker.py"))
 
 
 def kill_repeatedly(place: Place, kills: int, seed: int) -> dict[str, int]:
@@ -83,11 +84,16 @@ def kill_drivers(place: Place, kills: int, seed: int) -> None:
         assert sorted(row["id"] for row in rows) == list(range(ROWS)), f"kill {attempt}: {recovery}"
         assert len({row["version"] for row in rows}) == 1, f"kill {attempt}: {recovery}"
         assert all(row["text"] == f"text {row['id']}" for row in rows), f"kill {attempt}: {recovery}"
-        deadline = time.monotonic() + 60
-        while any(Path(f"/proc/{pid}").exists() for pid in helpers) and time.monotonic() < deadline:
-            time.sleep(0.1)
+        wait_for_the_end(helpers)
         place.dataset().recover()
         assert place.left_behind() == []
+
+
+def wait_for_the_end(pids: list[int]) -> None:
+    """Processes of a driver that was killed end by themselves."""
+    deadline = time.monotonic() + 60
+    while any(Path(f"/proc/{pid}").exists() for pid in pids) and time.monotonic() < deadline:
+        time.sleep(0.1)
 
 
 def test_killed_spark_driver_loses_nothing(local: Place, count_crash_points: Any) -> None:
@@ -99,3 +105,32 @@ def test_killed_spark_driver_loses_nothing(local: Place, count_crash_points: Any
 def test_many_killed_spark_drivers_lose_nothing(local: Place, count_crash_points: Any) -> None:
     kill_drivers(local, 25, seed=8)
     count_crash_points(25)
+
+
+@pytest.mark.parametrize("operation", ["merge", pytest.param("compact", marks=pytest.mark.sweep)])
+def test_spark_driver_killed_while_files_are_staged(
+    local: Place, tmp_path: Path, operation: str, count_crash_points: Any
+) -> None:
+    """By a compaction's tasks, or those of a merge by shuffle: recovery sweeps them, and no file is touched."""
+    Dataset(local.root).write(version_table(0), max_rows_per_file=50)
+    before, marks = local.state(), tmp_path / "marks"
+    marks.mkdir()
+    driver = subprocess.Popen([sys.executable, SPARK_WORKER, operation, local.root, str(marks)])
+    try:
+        while not list(marks.glob("Edit-*" if operation == "merge" else "*")):
+            assert driver.poll() is None, "it ended before its time"
+            time.sleep(0.05)
+        helpers = descendants(driver.pid)
+    finally:
+        driver.kill()
+        driver.wait()
+    [workspace] = local.left_behind()
+    assert list(Path(workspace).rglob("*.staged")), "nothing was staged: the test tests nothing"
+    recovery = local.dataset().recover()
+    assert recovery
+    assert recovery.action == "none"
+    assert local.state() == before
+    wait_for_the_end(helpers)
+    local.dataset().recover()
+    assert local.left_behind() == []
+    count_crash_points(1)

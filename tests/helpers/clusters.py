@@ -76,13 +76,25 @@ def standalone_cluster(workers: int = 2, *, memory: str = "1g") -> Iterator[Stan
         folder = running.enter_context(_folder())
         port = free_port()
         cluster = StandaloneCluster(f"spark://127.0.0.1:{port}")
-        local = ["--host", "127.0.0.1", "--webui-port", "0"]
-        master = ["spark-class", "org.apache.spark.deploy.master.Master", *local, "--port", str(port)]
+        master = ["spark-class", "org.apache.spark.deploy.master.Master", "--host", "127.0.0.1"]
+        master += ["--webui-port", "0", "--port", str(port)]
         running.enter_context(_process("master", master, folder, lambda _: _listens(port)))
         for number in range(workers):
-            worker = ["spark-class", "org.apache.spark.deploy.worker.Worker", *local, "--cores", "1"]
-            worker += ["--memory", memory, "--work-dir", str(folder / f"work-{number}"), cluster.url]
-            process = running.enter_context(_process(f"worker-{number}", worker, folder, _is_registered))
+            # Each has an address of its own: Spark speculates on other hosts only.
+            host = f"127.0.0.{number + 1}"
+            worker = ["spark-class", "org.apache.spark.deploy.worker.Worker", "--host", host, "--webui-port", "0"]
+            worker += [
+                "--cores",
+                "1",
+                "--memory",
+                memory,
+                "--work-dir",
+                str(folder / f"work-{number}"),
+                cluster.url,
+            ]
+            process = running.enter_context(
+                _process(f"worker-{number}", worker, folder, _is_registered, host=host)
+            )
             cluster.workers.append(process)
         yield cluster
 
@@ -140,7 +152,12 @@ def _folder() -> Iterator[Path]:
 
 @contextlib.contextmanager
 def _process(
-    name: str, command: list[str], folder: Path, ready: Callable[[Path], bool], memory: str = "256m"
+    name: str,
+    command: list[str],
+    folder: Path,
+    ready: Callable[[Path], bool],
+    memory: str = "256m",
+    host: str = "127.0.0.1",
 ) -> Iterator[subprocess.Popen[bytes]]:
     """Run one of Spark's scripts, wait until it is ready, and end it with all that it started."""
     log = folder / f"{name}.log"
@@ -148,7 +165,7 @@ def _process(
         process = subprocess.Popen(
             [str(Path(spark_home(), "bin", command[0])), *command[1:]],
             cwd=folder,
-            env=_environment(folder, memory),
+            env=_environment(folder, memory, host),
             stdin=subprocess.DEVNULL,
             stdout=output,
             stderr=subprocess.STDOUT,
@@ -207,7 +224,7 @@ def _listens(port: int) -> bool:
     return False
 
 
-def _environment(folder: Path, memory: str) -> dict[str, str]:
+def _environment(folder: Path, memory: str, host: str) -> dict[str, str]:
     environment = {key: value for key, value in os.environ.items() if key not in _FOREIGN}
     home = find_java().home()
     environment.pop("JAVA_HOME", None)
@@ -222,7 +239,7 @@ def _environment(folder: Path, memory: str) -> dict[str, str]:
         "SPARK_DAEMON_MEMORY": memory,  # a Connect server counts as a daemon too, whatever its driver memory
         "SPARK_HOME": spark_home(),
         "SPARK_LOCAL_DIRS": str(folder),
-        "SPARK_LOCAL_IP": "127.0.0.1",
+        "SPARK_LOCAL_IP": host,
         "SPARK_LOG_DIR": str(folder),
     }
     return environment

@@ -5,15 +5,17 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 from parketto.engines.base import Context, GroupResult
 from parketto.engines.spark.engine import SparkEngine
 from parketto.engines.spark.shipping import Batches, Shipped
+from parketto.kernels.key_join import WriteAdditions
 from parketto.kernels.rewrite import RewriteGroup
 from parketto.kernels.work import StagedFile, Worker
+from parketto.kernels.write import Written
 from parketto.plan.rewrite import RewritePlan
 
 
@@ -54,15 +56,31 @@ class SlowShipped(Shipped):
     """A function over batches that says when it has written its files, and is done only a while later."""
 
     marks = ""
+    seconds: ClassVar[dict[str, float]] = {}  # for some functions; for others it is 1.5
 
     def __init__(self, function: Callable[[Batches], Iterator[Any]]) -> None:
         super().__init__(function)
-        self._mark = os.path.join(self.marks, type(function).__name__)
+        name = type(function).__name__
+        self._mark, self._seconds = os.path.join(self.marks, name), self.seconds.get(name, 1.5)
 
     def __call__(self, batches: Batches) -> Iterator[Any]:
         yield from super().__call__(batches)
         Path(f"{self._mark}-{os.getpid()}-{time.time_ns()}").touch()
+        time.sleep(self._seconds)
+
+
+@dataclass(frozen=True)
+class SlowAdditions(WriteAdditions):
+    """Writes rows that a merge adds, says so, and is done only a while later."""
+
+    marks: ClassVar[str] = ""
+    folder: str = field(default_factory=lambda: SlowAdditions.marks)
+
+    def run(self, worker: Worker) -> Written:
+        written = super().run(worker)
+        Path(self.folder, f"WriteAdditions-{os.getpid()}-{time.time_ns()}").touch()
         time.sleep(1.5)
+        return written
 
 
 def wait_for_mark(folder: Path, seconds: float = 60.0) -> str:

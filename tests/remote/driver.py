@@ -9,14 +9,15 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
-import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
+from pyspark.sql import DataFrame, SparkSession
 
-from helpers import slow
+from helpers import attempts, slow
 from parketto import Dataset, ParkettoError, sql
-from parketto.engines.spark import frames, merging
+from parketto.engines.spark import dealing, engine, frames, merging
 from parketto.engines.spark.engine import SparkEngine
+from parketto.engines.spark.shipping import Shipped
 from parketto.handlers import SparkParquetHandler
 
 
@@ -48,51 +49,88 @@ def interfere(dataset: Dataset, marks: str, how: Callable[[], object]) -> None:
 
 def everything(root: str) -> None:
     """One operation of every kind, in tasks and by shuffles."""
-    for engine in (SparkEngine(), SparkEngine(broadcast_mb=1e-6, shuffle_mb=1e-6)):
-        dataset, spark = Dataset(root, engine), engine.session
-        dataset.write(spark.range(4000, 4100).selectExpr("id", "'7' AS day"))
-        dataset.delete("id >= 4050")
-        dataset.merge(spark.range(3990, 4010).selectExpr("id", "'7' AS day"), ["id"])
-        dataset.delete("id >= 4000")
-        dataset.update("id % 2 = 0", {"id": sql("id + 0")})
-        dataset.optimize(["id"])
+    in_tasks, shuffled = (Dataset(root, SparkEngine(broadcast_mb=limit, shuffle_mb=limit)) for limit in (64, 1e-6))
+    spark = shuffled.engine.session  # type: ignore[attr-defined]
+    in_tasks.write(rows(spark, 4000, 4100))
+    in_tasks.merge(rows(spark, 3990, 4010), ["id"])
+    in_tasks.update("id % 2 = 0", {"id": sql("id + 0")})
+    shuffled.merge(rows(spark, 4090, 4110), ["id"])
+    shuffled.delete("id >= 4000")
+    shuffled.optimize(["id"])
+    print("rows:", shuffled.read().num_rows, flush=True)
+
+
+def brief(root: str) -> None:
+    """What shows whether workers can do anything: rows of a frame, in tasks and by a shuffle."""
+    chosen = SparkEngine(broadcast_mb=1e-6)
+    dataset = Dataset(root, chosen)
+    dataset.merge(rows(chosen.session, 3990, 4010), ["id"])
+    dataset.delete("id >= 4000")
     print("rows:", dataset.read().num_rows, flush=True)
 
 
-def limited(root: str) -> None:
-    """Operations on files of some size; afterwards what a worker says of its limits."""
-    for day in range(2):
-        for part in range(4):
-            first = 10_000 + (day * 4 + part) * 100_000
-            numbers = np.arange(first, first + 100_000)
-            rows = pa.table(
-                {"id": numbers, "x": np.sin(numbers), "s": [f"name-{n * 7919 % 100_003}" for n in numbers]}
-            )
-            pq.write_table(rows, f"{root}/day={day}/large-{part}.parquet", row_group_size=50_000)
-    for engine in (SparkEngine(), SparkEngine(broadcast_mb=1e-6, shuffle_mb=1e-6)):
-        dataset, spark = Dataset(root, engine), engine.session
-        dataset.compact(rewrite="encode", target_rows_per_file=500_000)
-        dataset.write(spark.range(900_000, 1_000_000).selectExpr("id", "0D AS x", "uuid() AS s", "'0' AS day"))
-        dataset.delete("id >= 900000")
-        dataset.merge(spark.range(10_000, 60_000).selectExpr("id", "0D AS x", "uuid() AS s", "'0' AS day"), ["id"])
-        dataset.optimize(["x"])
-    print("rows:", dataset.read().num_rows, flush=True)
+def rows(spark: SparkSession, first: int, stop: int, day: str = "'7'") -> DataFrame:
+    """Rows of a partition, by default the last one."""
+    return spark.range(first, stop).selectExpr("id", f"{day} AS day")
 
 
-def main(how: str, root: str) -> None:
+def overtaken(root: str, marks: str, stage: str) -> None:
+    """Work whose first attempts are held up in one stage: somebody kills an executor meanwhile."""
+    hold_up(marks, stage)
+    chosen = SparkEngine(broadcast_mb=1e-6)
+    changed = rows(chosen.session, 0, 4200, "cast(least(id, 3999) div 500 AS string)")
+    print("working", flush=True)
+    if stage == "WriteRows":
+        chosen.session.conf.set(
+            "spark.sql.adaptive.coalescePartitions.enabled", "false"
+        )  # two tasks, however small
+        chosen.session.conf.set("spark.sql.shuffle.partitions", "2")
+        Dataset(root, chosen).write(changed, "overwrite", partition_by=["day"])
+    else:
+        print(Dataset(root, chosen).merge(changed, ["id"]), flush=True)
+
+
+def speculative(root: str, marks: str) -> None:
+    """Work whose first attempt at one task is held up: Spark's speculation starts another."""
+    hold_up(marks, "WriteRows")
+    attempts.OvertakenShipped.only = 0
+    chosen = attempts.OvertakenSpark()
+    chosen.marks = marks
+    dataset = Dataset(root, chosen)
+    dataset.write(chosen.session.range(4000, 4200, numPartitions=4).selectExpr("id", "'7' AS day"))
+    print(dataset.compact(), flush=True)
+
+
+def ship_with(kind: type[Shipped]) -> None:
+    """Send functions to Spark's tasks in another way."""
+    for module in (dealing, engine, frames, merging):
+        module.Shipped = kind  # type: ignore[attr-defined]
+
+
+def hold_up(marks: str, stage: str) -> None:
+    """Have first attempts wait in a stage."""
+    attempts.OvertakenShipped.marks, attempts.OvertakenShipped.stage = marks, stage
+    ship_with(attempts.OvertakenShipped)
+    merging._LEAST_EDIT_BYTES = 1  # several tasks rewrite files, however small
+
+
+def main(how: str, root: str, *more: str) -> None:
     make(root)
-    if how in ("everything", "limited"):
+    if how in ("everything", "brief"):
         try:
-            {"everything": everything, "limited": limited}[how](root)
+            {"everything": everything, "brief": brief}[how](root)
         except ParkettoError as error:
             print(f"{type(error).__name__}: {error}", flush=True)
         return
     marks = os.path.join(os.path.dirname(os.path.dirname(root)), "marks")
     os.makedirs(marks)
-    engine = slow.SlowSpark()
-    engine.marks = marks
-    dataset = Dataset(root, engine=engine)
-    session = engine.session
+    if how in ("overtaken", "speculative"):
+        {"overtaken": overtaken, "speculative": speculative}[how](root, marks, *more)
+        return
+    slowly = slow.SlowSpark()
+    slowly.marks = marks
+    dataset = Dataset(root, engine=slowly)
+    session = slowly.session
     if how == "connected":
         session.addTag("mine")
         interfere(dataset, marks, lambda: session.interruptTag("mine"))
@@ -107,11 +145,14 @@ def main(how: str, root: str) -> None:
         interfere(dataset, marks, session.stop)
         return
     if how == "joining":
-        slow.SlowShipped.marks = marks
-        merging.Shipped = frames.Shipped = slow.SlowShipped  # type: ignore[misc]
-        shuffling = Dataset(root, SparkEngine(session, broadcast_mb=1e-6, shuffle_mb=1e-6))
+        slow.SlowShipped.marks = slow.SlowAdditions.marks = marks
+        ship_with(slow.SlowShipped)
+        engine.WriteAdditions = slow.SlowAdditions  # type: ignore[misc, attr-defined]
+        # What is new is written in a task, or shuffled by partition.
+        shuffle_mb = 1e-6 if more == ("shuffled",) else 1024
+        joining = Dataset(root, SparkEngine(session, broadcast_mb=1e-6, shuffle_mb=shuffle_mb))
         print("working", flush=True)
-        print(shuffling.merge(session.range(3900, 4100).selectExpr("id", "'7' AS day"), ["id"]), flush=True)
+        print(joining.merge(rows(session, 3900, 4100), ["id"]), flush=True)
         return
     if how == "slowly":
         dataset.compact()
@@ -144,4 +185,4 @@ def same_names(root: str) -> None:
 
 
 if __name__ == "__main__":
-    main(sys.argv[1], sys.argv[2])
+    main(*sys.argv[1:])

@@ -2,20 +2,24 @@
 
 from __future__ import annotations
 
+import json
 import os
 import shutil
 import signal
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 import parketto
 from helpers import oracle
-from helpers.clusters import StandaloneCluster, bare_python, standalone_cluster
+from helpers.clusters import StandaloneCluster, bare_python, descendants, standalone_cluster
 from helpers.suites import TESTS, run_suite
 
 DRIVER = str(Path(__file__).with_name("driver.py"))
@@ -43,27 +47,52 @@ def test_smoke(cluster: StandaloneCluster) -> None:
     assert found > 10
 
 
-def kill_executors(cluster: StandaloneCluster, tmp_path: Path, how: str, mark: str) -> str:
-    """What a driver reports whose executors die as soon as a task has written its files, and is not done yet."""
-    root = str(tmp_path / "data" / "events")
-    driver = subprocess.Popen(
-        [sys.executable, DRIVER, how, root],
-        env={**os.environ, "MASTER": cluster.url},
+@contextmanager
+def driving(cluster: StandaloneCluster, tmp_path: Path, *how: str, **settings: str) -> Iterator[Driver]:
+    """A driver at work. At the end it must have succeeded, and left nothing beside the dataset."""
+    process = subprocess.Popen(
+        [sys.executable, DRIVER, how[0], str(tmp_path / "data" / "events"), *how[1:]],
+        env={**os.environ, "MASTER": cluster.url, **settings},
         stdout=subprocess.PIPE,
         text=True,
     )
-    assert driver.stdout is not None
-    with driver.stdout:
-        assert driver.stdout.readline() == "working\n"
-        while not list((tmp_path / "marks").glob(mark)):
-            assert driver.poll() is None, "it ended before its time"
+    driver = Driver(process, tmp_path / "marks")
+    try:
+        yield driver
+        driver.report = process.communicate()[0]
+    finally:
+        process.kill()  # unless it has ended
+    assert process.returncode == 0, driver.report
+    assert os.listdir(tmp_path / "data") == ["events"]
+
+
+@dataclass
+class Driver:
+    """A driver in a process of its own, and the marks that its tasks leave."""
+
+    process: subprocess.Popen[str]
+    marks: Path
+    report: str = ""
+
+    def wait_for(self, *patterns: str) -> None:
+        """Wait for marks of each kind."""
+        while not all(any(self.marks.glob(pattern)) for pattern in patterns):
+            assert self.process.poll() is None, "it ended before its time"
             time.sleep(0.05)
+
+    def reports(self, kind: str) -> dict[str, Any]:
+        """What attempts have reported, by the task and the attempt."""
+        found = sorted(self.marks.glob(f"{kind}-*.json"))
+        return {path.stem.partition("-")[2]: json.loads(path.read_text()) for path in found}
+
+
+def kill_executors(cluster: StandaloneCluster, tmp_path: Path, mark: str, *how: str) -> str:
+    """What a driver reports whose executors die as soon as a task has written its files, and is not done yet."""
+    with driving(cluster, tmp_path, *how) as driver:
+        driver.wait_for(mark)
         for executor in cluster.executor_pids():
             os.kill(executor, signal.SIGKILL)
-        report = driver.stdout.read()
-    assert driver.wait() == 0, report
-    assert os.listdir(tmp_path / "data") == ["events"]
-    return report
+    return driver.report
 
 
 def ids(tmp_path: Path) -> list[int]:
@@ -73,51 +102,96 @@ def ids(tmp_path: Path) -> list[int]:
 
 def test_killed_executor(cluster: StandaloneCluster, tmp_path: Path) -> None:
     """Its tasks are run again elsewhere: every row once, nothing left behind of what it had staged."""
-    report = kill_executors(cluster, tmp_path, "slowly", "*")
+    report = kill_executors(cluster, tmp_path, "*", "slowly")
     assert "tried again" in report, "the test tests nothing if no task had to be run again"
     assert ids(tmp_path) == list(range(4000))
 
 
 @pytest.mark.sweep
-@pytest.mark.parametrize("stage", ["SpoolRows", "ReadRows", "_EditFiles", "WriteRows"])
+@pytest.mark.parametrize("stage", ["SpoolRows", "Read", "Join", "Edit", "_WriteDealt", "WriteAdditions"])
 def test_killed_executors_in_a_merge_by_a_join(cluster: StandaloneCluster, tmp_path: Path, stage: str) -> None:
     """What they had shuffled is gone with them, and stages are tried again: every row once."""
-    report = kill_executors(cluster, tmp_path, "joining", f"{stage}-*")
+    how = "in tasks" if stage == "WriteAdditions" else "shuffled"
+    report = kill_executors(cluster, tmp_path, f"{stage}-*", "joining", how)
     assert "{'inserted': 100, 'updated': 100, 'deleted': 0, 'total': 4100}" in report
     assert ids(tmp_path) == list(range(4100))
 
 
-def run_everything(cluster: StandaloneCluster, root: Path, python: str, *settings: str) -> str:
+@pytest.mark.parametrize(
+    "stage", ["Edit", *(pytest.param(name, marks=pytest.mark.sweep) for name in ("Join", "WriteRows"))]
+)
+def test_stage_that_is_tried_again_while_its_first_attempt_still_writes(
+    cluster: StandaloneCluster, tmp_path: Path, stage: str
+) -> None:
+    """An executor dies with what it had shuffled, and the stage runs again; on the other one a task goes on."""
+    with driving(cluster, tmp_path, "overtaken", stage) as driver:
+        driver.wait_for(f"first-{stage}-0", f"first-{stage}-1")
+        _, lost = (driver.marks / f"first-{stage}-1").read_text().split()
+        [killed] = [pid for pid in cluster.executor_pids() if int(lost) in descendants(pid)]
+        os.kill(killed, signal.SIGKILL)
+    check_overtaken(driver)
+    if stage != "WriteRows":
+        assert "{'inserted': 200, 'updated': 4000, 'deleted': 0, 'total': 4200}" in driver.report
+    assert ids(tmp_path) == list(range(4200))
+
+
+def check_overtaken(driver: Driver) -> None:
+    """Two attempts at one task, at the same time, have staged files of different names."""
+    late, staged = driver.reports("late"), driver.reports("staged")
+    assert late, "no first attempt has written on: the test tests nothing"
+    for task, first in late.items():
+        place = task.removesuffix(first["attempt"])
+        [other] = [report for name, report in staged.items() if name.startswith(place)]
+        print(f"{task}: {first['files']} while {other['files']}")
+        assert first["attempt"] != other["attempt"]
+        assert first["files"]
+        assert other["files"]
+        assert not set(first["files"]) & set(other["files"])
+        assert first["began"] < other["ended"] < first["ended"]
+
+
+def test_speculation(cluster: StandaloneCluster, tmp_path: Path) -> None:
+    """Rows of a frame, then a compaction: of two attempts at the same task, one counts."""
+    quickly = ("=true", ".interval=100ms", ".multiplier=1", ".quantile=0.5", ".task.duration.threshold=1s")
+    settings = arguments(f"spark.speculation{setting}" for setting in quickly)
+    with driving(cluster, tmp_path, "speculative", PYSPARK_SUBMIT_ARGS=settings) as driver:
+        pass
+    check_overtaken(driver)
+    assert {name[:5] for name in driver.reports("late")} == {"Write", "group"}
+    assert ids(tmp_path) == list(range(4200))
+    assert len(oracle.data_files(str(tmp_path / "data" / "events"))) == 8
+
+
+def run_elsewhere(cluster: StandaloneCluster, tmp_path: Path, how: str, python: str, *settings: str) -> str:
     """What a driver reports whose executors have another Python."""
-    arguments = " ".join(f"--conf {setting}" for setting in settings)
-    variables = {
-        "MASTER": cluster.url,
-        "PYSPARK_PYTHON": python,
-        "PYSPARK_DRIVER_PYTHON": sys.executable,
-        "PYSPARK_SUBMIT_ARGS": f"{arguments} pyspark-shell",
-    }
-    command = [sys.executable, DRIVER, "everything", str(root)]
-    env = {**os.environ, **variables}
-    return subprocess.run(command, env=env, stdout=subprocess.PIPE, text=True, check=True).stdout
+    variables = {"PYSPARK_PYTHON": python, "PYSPARK_DRIVER_PYTHON": sys.executable}
+    with driving(cluster, tmp_path, how, **variables, PYSPARK_SUBMIT_ARGS=arguments(settings)) as driver:
+        pass
+    return driver.report
+
+
+def arguments(settings: Iterable[str]) -> str:
+    """What `spark-submit` would be told."""
+    return " ".join([*(f"--conf {setting}" for setting in settings), "pyspark-shell"])
 
 
 def test_bare_executors(cluster: StandaloneCluster, tmp_path: Path) -> None:
     """They have what Spark needs and nothing else: a zip of the package, without metadata, is enough."""
     python = bare_python(tmp_path / "bare")
     package = shutil.make_archive(str(tmp_path / "parketto"), "zip", SOURCE, "parketto")
-    found = run_everything(cluster, tmp_path / "data" / "events", python, f"spark.submit.pyFiles={package}")
+    found = run_elsewhere(cluster, tmp_path, "everything", python, f"spark.submit.pyFiles={package}")
     assert found == "rows: 4000\n"
-    assert os.listdir(tmp_path / "data") == ["events"]
 
 
 @pytest.mark.sweep
 def test_packed_environment(cluster: StandaloneCluster, tmp_path: Path) -> None:
     """As `spark.archives` brings it to executors; without Parketto in it the error says what is missing."""
     python = bare_python(tmp_path / "bare")
-    assert "cannot import parketto" in run_everything(cluster, tmp_path / "data" / "none", python)
+    assert "cannot import parketto" in run_elsewhere(cluster, tmp_path, "brief", python)
     shutil.copytree(SOURCE / "parketto", tmp_path / "environment" / "site" / "parketto")
     bare_python(tmp_path / "environment", '$(dirname "$0")/../site')
     archive = shutil.make_archive(str(tmp_path / "environment"), "gztar", tmp_path / "environment")
+    shutil.rmtree(tmp_path / "environment")
+    shutil.rmtree(tmp_path / "data")
     settings = f"spark.archives={archive}#environment"
-    found = run_everything(cluster, tmp_path / "data" / "events", "./environment/bin/python", settings)
-    assert found == "rows: 4000\n"
+    assert run_elsewhere(cluster, tmp_path, "brief", "./environment/bin/python", settings) == "rows: 4000\n"

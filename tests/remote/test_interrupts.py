@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -14,6 +15,8 @@ import pytest
 from helpers import oracle
 
 DRIVER = str(Path(__file__).with_name("driver.py"))
+LIMITED = str(Path(__file__).with_name("limited.py"))
+OPERATIONS = 7  # that it tries with each limit
 
 
 def test_interrupt_cancels_the_jobs(tmp_path: Path) -> None:
@@ -49,23 +52,38 @@ def test_stopped_session_ends_the_operation(tmp_path: Path) -> None:
     assert os.listdir(tmp_path / "data") == ["events"]
 
 
-@pytest.mark.parametrize(
-    ("limit", "told"),
-    [
-        ("330m", "OutOfMemory: spark.executor.pyspark.memory: the limit of 330 MB is too little"),
-        pytest.param("1g", "rows: 804000", marks=pytest.mark.sweep),
-    ],
-)
-def test_memory_of_python_workers(tmp_path: Path, limit: str, told: str) -> None:
-    """Spark limits the address space of its workers: tasks keep within it, or say what would be enough."""
-    root = str(tmp_path / "data" / "events")
-    arguments = f"--master local[2] --conf spark.executor.pyspark.memory={limit} pyspark-shell"
-    report = subprocess.run(
-        [sys.executable, DRIVER, "limited", root],
-        env={**os.environ, "PYSPARK_SUBMIT_ARGS": arguments},
+def run_limited(tmp_path: Path, *limits: str) -> list[str]:
+    """How operations end, and how many rows there are, where Spark limits the memory of its Python workers."""
+    return subprocess.run(
+        [sys.executable, LIMITED, str(tmp_path), *limits],
+        env={**os.environ, "PYSPARK_PYTHON": sys.executable},
         stdout=subprocess.PIPE,
         text=True,
         check=True,
-    ).stdout
-    assert report.startswith(told)
-    assert os.listdir(tmp_path / "data") == ["events"]
+    ).stdout.splitlines()
+
+
+def test_too_little_memory_for_python_workers(tmp_path: Path) -> None:
+    """Every operation says which setting is too small, or had nothing to do; never an error of Spark's."""
+    *ends, rows = run_limited(tmp_path, "330m=100")
+    told = re.compile(
+        r"330m [a-z ]+: (done|spark.executor.pyspark.memory: the limit of 330 MB is too little memory for a task: "
+        r"Python and its libraries use \d+ MB of it. About \d+ MB would be enough, .+ Nothing was changed; .+)"
+    )
+    assert len(ends) == OPERATIONS
+    assert [end for end in ends if not told.fullmatch(end)] == []
+    assert [end.split(":")[0] for end in ends if end.endswith("done")] == ["330m delete"], "no row matches it"
+    assert rows == "330m rows: 800, beside: 0"
+
+
+@pytest.mark.sweep
+def test_memory_of_python_workers(tmp_path: Path) -> None:
+    """With 1 GB for each of two tasks all goes well; 512 MB are enough for small files, or the error says so."""
+    ends = run_limited(tmp_path, "512m=12500", "1g=100000")
+    small, large = ends[: OPERATIONS + 1], ends[OPERATIONS + 1 :]
+    assert small.pop() == "512m rows: 100000, beside: 0"
+    assert large.pop() == "1g rows: 800000, beside: 0"
+    assert [end for end in large if not end.endswith(": done")] == []
+    failed = [end for end in small if not end.endswith(": done")]
+    assert all(": spark.executor.pyspark.memory: the limit of 512 MB is too little" in end for end in failed)
+    assert len(failed) < OPERATIONS

@@ -218,6 +218,21 @@ class TestStarting:
         assert "spark.sql.session.timeZone" not in built[0]
         assert "spark.driver.memory" not in built[0]
 
+    @pytest.mark.parametrize("master", ["", "--master yarn"], ids=["embedded", "configured"])
+    def test_limited_workers_get_an_allocator_that_reserves_nothing(
+        self, built: list[dict[str, str | None]], monkeypatch: pytest.MonkeyPatch, master: str
+    ) -> None:
+        """Address space is what Spark limits, and Arrow's usual allocator takes much of it at once."""
+        variable = "ARROW_DEFAULT_MEMORY_POOL"
+        monkeypatch.delenv(variable, raising=False)
+        limit = f"{master} --conf spark.executor.pyspark.memory=1g"
+        chosen = f"{limit} --conf spark.executorEnv.{variable}=mimalloc"
+        for arguments in (limit, chosen):
+            session._started.clear()
+            monkeypatch.setenv("PYSPARK_SUBMIT_ARGS", f"{arguments} pyspark-shell")
+            session.get_session()
+        assert [asked.get(f"spark.executorEnv.{variable}") for asked in built] == ["system", None]
+
     @pytest.mark.parametrize(
         ("variable", "value", "python"),
         [

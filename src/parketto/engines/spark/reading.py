@@ -15,6 +15,7 @@ import pyarrow.types as pat
 
 from parketto.engines.spark.carriers import frame_type
 from parketto.engines.spark.shipping import Shipped
+from parketto.engines.spark.tasks import raising_typed
 from parketto.kernels.carrier import carrier_schema
 from parketto.kernels.reader import LogicalReader
 from parketto.kernels.rows import FileRows
@@ -186,7 +187,7 @@ class _ReadNatural:
     memory: int
 
     def __call__(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        with Worker(self.rows.store, Staging(""), self.memory) as worker:
+        with raising_typed(), Worker(self.rows.store, Staging(""), self.memory) as worker:
             reader = LogicalReader(self.rows.store, self.rows.schema, worker.batch_bytes, self.rows.form)
             for position in chain.from_iterable(batch.column(0).to_pylist() for batch in batches):
                 for batch in reader.read(self.rows.files[position]):

@@ -19,6 +19,7 @@ from parketto.engines.spark.java import Java, find_java
 from parketto.engines.spark.settings import (
     SESSION_SETTINGS,
     embedded_settings,
+    limited_settings,
     require_pyspark,
     stated_settings,
 )
@@ -195,19 +196,23 @@ def _start() -> SparkSession:
     where = stated.get("spark.remote") or stated.get("spark.master")
     if where is None and os.environ.get("SPARK_API_MODE", "").lower() != "connect":
         return _start_embedded(stated)
-    settings = {key: value for key, value in SESSION_SETTINGS.items() if key not in stated}
     if where is not None and where.startswith("sc://"):
-        return _build(settings)
+        return _build(_unstated(SESSION_SETTINGS, stated))
     with _environment(_variables(find_java(), local=where is None or where.startswith("local"))):
-        return _build(settings)
+        return _build(_unstated({**SESSION_SETTINGS, **limited_settings(stated)}, stated))
+
+
+def _unstated(settings: Mapping[str, str], stated: Mapping[str, str]) -> dict[str, str]:
+    """Settings of ours, except those that the user has made."""
+    return {key: value for key, value in settings.items() if key not in stated}
 
 
 def _start_embedded(stated: Mapping[str, str]) -> SparkSession:
     # Left behind by a Connect session that is over; with it pyspark would refuse to start a classic one.
     os.environ.pop("SPARK_CONNECT_MODE_ENABLED", None)
     java = find_java()
-    ours = embedded_settings(_warehouse(), archive_options(java, stated))
-    settings = {key: value for key, value in ours.items() if key not in stated}
+    ours = {**embedded_settings(_warehouse(), archive_options(java, stated)), **limited_settings(stated)}
+    settings = _unstated(ours, stated)
     variables = _variables(java, local=True, quiet=True)
     with _environment({**variables, "SPARK_LOCAL_IP": "127.0.0.1"}):
         return _build(settings)

@@ -7,7 +7,7 @@ import itertools
 import os
 import re
 import shlex
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from parketto.allocator import VARIABLE, suited_allocator
@@ -46,9 +46,11 @@ EMBEDDED_SETTINGS = {
 `embedded_settings` adds those that depend on the machine: `spark.driver.memory` (a quarter of the memory, between
 1 and 8 GB), `spark.sql.shuffle.partitions` (four per core, at least 8), where the logging is configured and the
 class archive, if there is one (`spark.driver.defaultJavaOptions`), a temporary `spark.sql.warehouse.dir`, and the
-allocator of Arrow in Python workers (`spark.executorEnv.ARROW_DEFAULT_MEMORY_POOL`).
+allocator of Arrow in Python workers (`spark.executorEnv.ARROW_DEFAULT_MEMORY_POOL`; see also
+`limited_settings`).
 """
 
+_ALLOCATOR = f"spark.executorEnv.{VARIABLE}"
 _SUBMIT_OPTIONS = {
     "--master": "spark.master",
     "--remote": "spark.remote",
@@ -72,7 +74,7 @@ def embedded_settings(warehouse: str, java_options: Sequence[str] = ()) -> dict[
         "spark.sql.warehouse.dir": Path(warehouse).as_uri(),
     }
     if (allocator := suited_allocator()) is not None:
-        settings[f"spark.executorEnv.{VARIABLE}"] = allocator
+        settings[_ALLOCATOR] = allocator
     options = [*java_options]
     logging = Path(__file__).with_name("log4j2.properties")
     if logging.is_file() and not any(configuration_folder().glob("log4j2.*")):
@@ -81,6 +83,16 @@ def embedded_settings(warehouse: str, java_options: Sequence[str] = ()) -> dict[
         # The default options, not the extra ones: those remain the user's.
         settings["spark.driver.defaultJavaOptions"] = shlex.join(options)
     return settings
+
+
+def limited_settings(stated: Mapping[str, str]) -> dict[str, str]:
+    """What Python workers need where the user has limited their address space.
+
+    The allocator that Arrow takes by itself reserves 128 MB of it and more before there is any data, and the one
+    that suits otherwise never gives any back.
+    """
+    limited = "spark.executor.pyspark.memory" in stated and VARIABLE not in os.environ
+    return {_ALLOCATOR: "system"} if limited else {}
 
 
 def stated_settings() -> dict[str, str]:
