@@ -103,8 +103,11 @@ def standalone_cluster(workers: int = 2, *, memory: str = "1g") -> Iterator[Stan
 _SPARKS_OWN = ("pyspark", "py4j", "pyarrow", "numpy", "pandas", "dateutil", "pytz", "tzdata", "six")
 
 
-def bare_python(folder: Path, *more: str) -> str:
-    """A Python that has nothing but what Spark needs, and further entries of its path; returns its executable."""
+def bare_python(folder: Path) -> str:
+    """A Python that has what Spark needs, and what is in the folder's `site`; returns its executable.
+
+    The folder can be packed and unpacked elsewhere on the same machine: libraries are links.
+    """
     packages = folder / "packages"
     packages.mkdir(parents=True)
     for name in _SPARKS_OWN:
@@ -117,8 +120,10 @@ def bare_python(folder: Path, *more: str) -> str:
                     (packages / path.name).symlink_to(path)
     executable = folder / "bin" / "python"
     executable.parent.mkdir()
-    path = os.pathsep.join([*more, str(packages)])
-    executable.write_text(f'#!/bin/sh\nexport PYTHONPATH="{path}"\nexec {sys.executable} -S "$@"\n')
+    executable.write_text(
+        '#!/bin/sh\nhere=$(cd "$(dirname "$0")/.." && pwd)\n'
+        f'export PYTHONPATH="$here/site:$here/packages"\nexec {sys.executable} -S "$@"\n'
+    )
     executable.chmod(0o755)
     return str(executable)
 

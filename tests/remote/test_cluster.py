@@ -189,9 +189,9 @@ def test_packed_environment(cluster: StandaloneCluster, tmp_path: Path) -> None:
     python = bare_python(tmp_path / "bare")
     assert "cannot import parketto" in run_elsewhere(cluster, tmp_path, "brief", python)
     shutil.copytree(SOURCE / "parketto", tmp_path / "environment" / "site" / "parketto")
-    bare_python(tmp_path / "environment", '$(dirname "$0")/../site')
+    bare_python(tmp_path / "environment")
     archive = shutil.make_archive(str(tmp_path / "environment"), "gztar", tmp_path / "environment")
-    shutil.rmtree(tmp_path / "environment")
+    shutil.rmtree(tmp_path / "environment")  # so that nothing but the archive can be used
     shutil.rmtree(tmp_path / "data")
     settings = f"spark.archives={archive}#environment"
     assert run_elsewhere(cluster, tmp_path, "brief", "./environment/bin/python", settings) == "rows: 4000\n"
