@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import itertools
 import os
+import zlib
+from collections import defaultdict
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any
@@ -79,6 +81,12 @@ def place(request: pytest.FixtureRequest) -> Place:
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--engines", default=",".join(MERGE_ENGINES), help="which engines `engine` stands for")
+    parser.addoption(
+        "--spark-share",
+        type=int,
+        default=3,
+        help="on Spark, one in so many cases of each test runs, at least one; the others are part of the sweeps",
+    )
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
@@ -96,6 +104,20 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     for item in items:
         if group := _group(item):
             item.add_marker(pytest.mark.xdist_group(group))
+    for item in _beyond_share(items, config.getoption("--spark-share")):
+        item.add_marker(pytest.mark.sweep)
+
+
+def _beyond_share(items: list[pytest.Item], share: int) -> Iterator[pytest.Item]:
+    """Cases that differ in more than the engine and run on the others anyway: Spark takes seconds for each."""
+    cases: defaultdict[tuple[str, str], list[pytest.Item]] = defaultdict(list)
+    for item in items:
+        if engine := next((name for name in _engines(item) if name.startswith("spark")), None):
+            cases[item.nodeid.partition("[")[0], engine].append(item)
+    for found in cases.values():
+        # Which ones is always the same, and has nothing to do with their order.
+        found.sort(key=lambda item: zlib.crc32(item.nodeid.encode()))
+        yield from found[-(-len(found) // share) :]
 
 
 def _group(item: pytest.Item) -> str | None:
@@ -109,9 +131,13 @@ def _group(item: pytest.Item) -> str | None:
 
 def _memory_on_spark(item: pytest.Item) -> bool:
     chosen = getattr(getattr(item, "callspec", None), "params", {})
-    engines = [chosen.get("engine", ""), chosen.get("merge_engine", "")]
     in_memory = chosen.get("place") == "memory" or "memory" in getattr(item, "fixturenames", ())
-    return in_memory and any(str(name).startswith("spark") for name in engines)
+    return in_memory and any(name.startswith("spark") for name in _engines(item))
+
+
+def _engines(item: pytest.Item) -> list[str]:
+    chosen = getattr(getattr(item, "callspec", None), "params", {})
+    return [str(chosen.get(name, "")) for name in ("engine", "merge_engine")]
 
 
 @pytest.fixture

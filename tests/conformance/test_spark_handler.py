@@ -5,6 +5,7 @@ How merging, compacting and ordering behave is tested in depth elsewhere; here i
 
 from __future__ import annotations
 
+import contextlib
 import datetime as dt
 import inspect
 import os
@@ -805,8 +806,8 @@ class TestSql:
 
     def test_a_frame_of_another_session_leaves_no_view_there(self, handler: SparkParquetHandler) -> None:
         other = handler.spark.newSession()
-        with pytest.raises(AnalysisException):
-            handler.execute_sql("SELECT * FROM t", tables={"t": other.range(1)})
+        with contextlib.suppress(AnalysisException):  # Spark Connect can do it
+            assert handler.execute_sql("SELECT * FROM t", tables={"t": other.range(1)}).count() == 1
         assert other.catalog.listTables() == []
 
     @pytest.mark.parametrize("name", ["t", "no name", "a.b"])

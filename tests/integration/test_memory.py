@@ -47,7 +47,7 @@ def measure(root: str, operation: str, memory_mb: int, engine: str = "pyarrow") 
     return result
 
 
-@pytest.mark.parametrize("operation", ["auto", "encode", "optimize"])
+@pytest.mark.parametrize("operation", ["auto", "encode", pytest.param("optimize", marks=pytest.mark.sweep)])
 def test_a_kilobyte_that_decodes_to_a_gigabyte(local: Place, operation: str) -> None:
     """Half a million rows of the same thousand letters: tiny on disk, a gigabyte as soon as it is decoded."""
     os.makedirs(local.root)

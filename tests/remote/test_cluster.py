@@ -44,7 +44,7 @@ def test_smoke(cluster: StandaloneCluster) -> None:
         "-k",
         f"spark and ({SMOKE})",
     )
-    assert found > 10
+    assert found > 5
 
 
 @contextmanager
@@ -117,9 +117,8 @@ def test_killed_executors_in_a_merge_by_a_join(cluster: StandaloneCluster, tmp_p
     assert ids(tmp_path) == list(range(4100))
 
 
-@pytest.mark.parametrize(
-    "stage", ["Edit", *(pytest.param(name, marks=pytest.mark.sweep) for name in ("Join", "WriteRows"))]
-)
+@pytest.mark.sweep
+@pytest.mark.parametrize("stage", ["Edit", "Join", "WriteRows"])
 def test_stage_that_is_tried_again_while_its_first_attempt_still_writes(
     cluster: StandaloneCluster, tmp_path: Path, stage: str
 ) -> None:
@@ -150,6 +149,7 @@ def check_overtaken(driver: Driver) -> None:
         assert first["began"] < other["ended"] < first["ended"]
 
 
+@pytest.mark.sweep
 def test_speculation(cluster: StandaloneCluster, tmp_path: Path) -> None:
     """Rows of a frame, then a compaction: of two attempts at the same task, one counts."""
     quickly = ("=true", ".interval=100ms", ".multiplier=1", ".quantile=0.5", ".task.duration.threshold=1s")

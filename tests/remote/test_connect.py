@@ -24,32 +24,33 @@ def server() -> Iterator[str]:
         yield url
 
 
-# Classes over operations that are in the suite anyway.
-LATER = ("crud", "partial_merge", "repartitioner", "compactor")
+FIRST = ("test_append", "test_compact.py", "test_edit", "test_merge", "test_optimize", "test_spark_handler")
 
 
 def test_conformance(server: str) -> None:
     """Every operation with the source at hand in every task; merges by a join have a test of their own."""
-    chosen = "spark and not (" + " or ".join(LATER) + ")"
-    assert run_suite({"SPARK_REMOTE": server}, CONFORMANCE, "--engines=spark", "-k", chosen) > 200
+    chosen = "spark and (" + " or ".join(FIRST) + ")"
+    options = ("--engines=spark", "--spark-share=6", "-k", chosen)
+    assert run_suite({"SPARK_REMOTE": server}, CONFORMANCE, *options) > 200
 
 
 @pytest.mark.sweep
-def test_later_conformance(server: str) -> None:
-    chosen = "spark and (" + " or ".join(LATER) + ")"
-    assert run_suite({"SPARK_REMOTE": server}, CONFORMANCE, "--engines=spark", "-k", chosen) > 100
+def test_all_conformance(server: str) -> None:
+    options = ("--engines=spark", "--spark-share=1", "-k", "spark")
+    assert run_suite({"SPARK_REMOTE": server}, CONFORMANCE, *options) > 600
 
 
 def test_merges_through_the_join(server: str) -> None:
     chosen = "test_every_strategy or test_both_forms or test_types_that_spark_cannot_hold or test_hostile_names"
     merges = f"{CONFORMANCE}/test_merge.py"
-    assert run_suite({"SPARK_REMOTE": server}, merges, "--engines=spark-shuffle", "-k", chosen) > 15
+    assert run_suite({"SPARK_REMOTE": server}, merges, "--engines=spark-shuffle", "-k", chosen) > 5
 
 
 @pytest.mark.sweep
 def test_everything_through_the_join(server: str) -> None:
     merges = f"{CONFORMANCE}/test_merge.py"
-    assert run_suite({"SPARK_REMOTE": server}, merges, "--engines=spark-shuffle", "-k", "spark") > 80
+    options = ("--engines=spark-shuffle", "--spark-share=1", "-k", "spark")
+    assert run_suite({"SPARK_REMOTE": server}, merges, *options) > 80
 
 
 def test_guest_of_a_session(server: str, tmp_path: Path) -> None:

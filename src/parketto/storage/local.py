@@ -44,7 +44,7 @@ class LocalStore(Store):
 
     def __reduce__(self) -> tuple[Any, ...]:
         ordinary = type(self._fs).__module__ == "fsspec.implementations.local" and not self._fs.storage_options
-        return type(self), () if self._fs is None or ordinary else (self._fs,)
+        return LocalStore, () if self._fs is None or ordinary else (self._fs,)
 
     @property
     def fs(self) -> AbstractFileSystem:

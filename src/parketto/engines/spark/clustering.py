@@ -9,9 +9,8 @@ from typing import TYPE_CHECKING
 
 import pyarrow as pa
 
-from parketto.engines.spark.frames import read_frame
-from parketto.engines.spark.shipping import ship
-from parketto.engines.spark.tasks import raising_typed, task_attempt
+from parketto.engines.spark.frames import Described, read_frame
+from parketto.engines.spark.tasks import task_attempt
 from parketto.kernels.carrier import carrier_schema
 from parketto.kernels.clustering import (
     BUCKET,
@@ -84,7 +83,7 @@ class WriteBuckets:
     rows_per_bucket: float
     flags: int = 0
 
-    def __call__(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    def __call__(self, batches: Iterable[pa.RecordBatch]) -> Iterator[Described]:
         """One description of what was written, or none."""
         rows = (batch for batch in batches if batch.num_rows)
         if (first := next(rows, None)) is None:
@@ -92,11 +91,11 @@ class WriteBuckets:
         schema = carrier_schema(self.output.row_schema).remove_metadata()
         staging = replace(self.staging, attempt=task_attempt())
         counted = _Counted(chain([first], rows))
-        with raising_typed(), Worker(self.store, staging, self.memory) as worker:
+        with Worker(self.store, staging, self.memory) as worker:
             with output_writer(self.output, self.output.directory, worker) as writer:
                 write_buckets(unpacked_buckets(counted, schema), writer, self.rows_per_bucket)
             written = Written(tuple(writer.staged), counted.rows)
-        yield pa.record_batch({"result": [ship((written, []))]})
+        yield written, []
 
 
 class _Counted:

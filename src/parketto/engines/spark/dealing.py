@@ -14,10 +14,10 @@ from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
-from parketto.engines.spark.frames import RESULT_SCHEMA, positions_frame
+from parketto.engines.spark.frames import positions_frame
 from parketto.engines.spark.packets import packets, unpacked
-from parketto.engines.spark.shipping import Shipped, ship, unship
-from parketto.engines.spark.tasks import StageProgress, collect, raising_typed, task_attempt
+from parketto.engines.spark.shipping import Shipped
+from parketto.engines.spark.tasks import StageProgress, raising_typed, results, task_attempt
 from parketto.kernels.partitions import pieces_by_folder
 from parketto.kernels.rows import FileRows
 from parketto.kernels.sizes import runs
@@ -49,8 +49,7 @@ def write_dealt(
     # one task for the largest of them.
     dealt = packets.hint("rebalance", "folder").sortWithinPartitions("folder", "place")
     writer = _WriteDealt(store, staging, memory, output)
-    found = collect(spark, dealt.mapInArrow(Shipped(writer), RESULT_SCHEMA), what, progress)
-    written: list[Written] = [unship(row["result"]) for row in found]
+    written: list[Written] = results(spark, dealt, writer, what, progress)
     return Written(
         tuple(staged for each in written for staged in each.staged), sum(each.num_rows for each in written)
     )
@@ -85,15 +84,13 @@ class _WriteDealt:
     memory: int
     output: Output
 
-    def __call__(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    def __call__(self, batches: Iterable[pa.RecordBatch]) -> Iterator[Written]:
         staging = replace(self.staging, attempt=task_attempt())
         packets: Iterator[tuple[str, Any]] = (
             (folder.as_py(), packet)
             for batch in batches
             for folder, packet in zip(batch.column("folder"), batch.column("packet"), strict=True)
         )
-        with raising_typed(), Worker(self.store, staging, self.memory) as worker:
+        with Worker(self.store, staging, self.memory) as worker:
             for folder, found in groupby(packets, key=lambda item: item[0]):
-                rows = unpacked(packet for _, packet in found)
-                written = write_folder(rows, self.output, folder, worker)
-                yield pa.record_batch({"result": [ship(written)]})
+                yield write_folder(unpacked(packet for _, packet in found), self.output, folder, worker)

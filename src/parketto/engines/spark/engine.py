@@ -17,7 +17,6 @@ from parketto.engines.spark.carriers import frame_schema, stored_columns
 from parketto.engines.spark.clustering import WriteBuckets, along_curve, in_order, sampling
 from parketto.engines.spark.dealing import write_dealt
 from parketto.engines.spark.frames import (
-    RESULT_SCHEMA,
     SpoolRows,
     WriteRows,
     count_frame,
@@ -37,8 +36,7 @@ from parketto.engines.spark.session import (
     stop_session,
     worker_memory_mb,
 )
-from parketto.engines.spark.shipping import Shipped
-from parketto.engines.spark.tasks import collect, parallelism, run_tasks, spark_errors, stage_progress
+from parketto.engines.spark.tasks import parallelism, results, run_tasks, spark_errors, stage_progress
 from parketto.errors import InvalidArgument, TransformFailed
 from parketto.kernels.clustering import buckets_of
 from parketto.kernels.key_join import WriteAdditions
@@ -306,12 +304,7 @@ class SparkEngine(TaskEngine):
         context.store.make_dirs(context.staging.spool_path("").rstrip("/"))
         if isinstance(source, FrameRows):
             spooler = SpoolRows(context.store, context.staging, self._memory, source.schema)
-            found = collect(
-                session,
-                _travelling(source).mapInArrow(Shipped(spooler), RESULT_SCHEMA),
-                "parketto merge: source",
-            )
-            paths = sorted(row["result"].decode() for row in found)
+            paths = sorted(results(session, _travelling(source), spooler, "parketto merge: source"))
         else:
             head, rest = _head(source, self._broadcast_bytes(session))
             if rest is None:

@@ -12,8 +12,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from parketto.engines.spark.carriers import spark_schema
-from parketto.engines.spark.shipping import Shipped, ship, unship
-from parketto.engines.spark.tasks import StageProgress, collect, raising_typed, task_attempt
+from parketto.engines.spark.shipping import Shipped
+from parketto.engines.spark.tasks import StageProgress, raising_typed, results, task_attempt
 from parketto.kernels.carrier import carrier_schema, recast
 from parketto.kernels.counting import count_folders
 from parketto.kernels.merge_source import as_target
@@ -30,7 +30,8 @@ from parketto.storage.store import Store
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
-RESULT_SCHEMA = "result binary"
+#: What a task has written, and how many rows had each flag.
+Described = tuple[Written, list[int]]
 _FILES_PER_READ = 16
 _READ_BYTES = 32 * 1024 * 1024
 
@@ -114,7 +115,7 @@ class WriteRows:
     output: Output
     flags: int = 0
 
-    def __call__(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    def __call__(self, batches: Iterable[pa.RecordBatch]) -> Iterator[Described]:
         """One description of what was written, or none."""
         counts = [0] * self.flags
         schema = carrier_schema(self.output.row_schema).remove_metadata()
@@ -127,10 +128,10 @@ class WriteRows:
                 yield unpack(batch.select(list(range(width))), schema)
 
         staging = replace(self.staging, attempt=task_attempt())
-        with raising_typed(), Worker(self.store, staging, self.memory) as worker:
+        with Worker(self.store, staging, self.memory) as worker:
             written = write_rows(rows(), self.output, worker, at_least_one=False, in_partition_order=True)
         if written.num_rows:
-            yield pa.record_batch({"result": [ship((written, counts))]})
+            yield written, counts
 
 
 class FrameWriter(Protocol):
@@ -144,7 +145,7 @@ class FrameWriter(Protocol):
     def flags(self) -> int:
         """How many counts come back."""
 
-    def __call__(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    def __call__(self, batches: Iterable[pa.RecordBatch]) -> Iterator[Described]:
         """One description of what was written, or none."""
 
 
@@ -164,13 +165,11 @@ def write_frame(
         # Adaptive execution joins small partitions and splits large ones: neither a file per task and partition,
         # nor one task for the largest of them.
         frame = frame.hint("rebalance", *names).sortWithinPartitions(*(F.col(name) for name in names))
-    found = collect(spark, frame.mapInArrow(Shipped(writer), RESULT_SCHEMA), what, progress)
-    results = [unship(row["result"]) for row in found]
+    found: list[Described] = results(spark, frame, writer, what, progress)
     written = Written(
-        tuple(staged for result, _ in results for staged in result.staged),
-        sum(result.num_rows for result, _ in results),
+        tuple(staged for each, _ in found for staged in each.staged), sum(each.num_rows for each, _ in found)
     )
-    return written, [sum(counts[at] for _, counts in results) for at in range(writer.flags)]
+    return written, [sum(counts[at] for _, counts in found) for at in range(writer.flags)]
 
 
 @dataclass(frozen=True)
@@ -179,19 +178,16 @@ class CountRows:
 
     schema: pa.Schema
 
-    def __call__(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    def __call__(self, batches: Iterable[pa.RecordBatch]) -> Iterator[Counter[str]]:
         """One count for each folder."""
-        with raising_typed():
-            counts = count_folders((unpack(batch, self.schema) for batch in batches), self.schema.names)
-        yield pa.record_batch({"result": [ship(counts)]})
+        yield count_folders((unpack(batch, self.schema) for batch in batches), self.schema.names)
 
 
 def count_frame(spark: SparkSession, frame: DataFrame, schema: pa.Schema, columns: Sequence[str]) -> Counter[str]:
     """How many rows of a frame of travelling columns belong into the folder of each partition."""
     wanted = frame.select(*(travel_name(schema.get_field_index(name)) for name in columns))
     carried = carrier_schema(pa.schema([schema.field(name) for name in columns])).remove_metadata()
-    found = collect(spark, wanted.mapInArrow(Shipped(CountRows(carried)), RESULT_SCHEMA), "parketto: partitions")
-    return sum((unship(row["result"]) for row in found), Counter())
+    return sum(results(spark, wanted, CountRows(carried), "parketto: partitions"), Counter())
 
 
 @dataclass(frozen=True)
@@ -203,15 +199,15 @@ class SpoolRows:
     memory: int
     schema: pa.Schema
 
-    def __call__(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    def __call__(self, batches: Iterable[pa.RecordBatch]) -> Iterator[str]:
         """The path of the file that was written, if there were rows."""
         attempt = task_attempt()
         number = int(attempt.split("-")[1])
         path = self.staging.spool_path(f"rows-{number:08d}-{attempt}")
-        with raising_typed(), Worker(self.store, self.staging, self.memory) as worker:
+        with Worker(self.store, self.staging, self.memory) as worker:
             rows = (unpack(batch, self.schema) for batch in batches)
             if spool(rows, self.schema, path, worker):
-                yield pa.record_batch({"result": [path.encode()]})
+                yield path
 
 
 def spool(batches: Iterable[pa.RecordBatch], schema: pa.Schema, path: str, worker: Worker) -> int:

@@ -13,7 +13,7 @@ import pyarrow as pa
 from parketto.engines.spark.frames import spool
 from parketto.engines.spark.packets import packets, unpacked
 from parketto.engines.spark.shipping import ship, unship
-from parketto.engines.spark.tasks import raising_typed, task_attempt
+from parketto.engines.spark.tasks import catching, task_attempt
 from parketto.kernels.joined import FileCounts, edit_file
 from parketto.kernels.key_join import FILE, ROW, SEQUENCE, by_bucket, join_bucket
 from parketto.kernels.merge import refuse_null_keys
@@ -28,6 +28,7 @@ from parketto.plan.form import Form
 from parketto.storage.footers import FileInfo
 from parketto.storage.store import Store
 
+#: A packet that is neither of the source nor of the target is an error.
 BUCKETED = "bucket int, is_source boolean, packet binary"
 SENT = "part int, file int, chunk int, packet binary"
 _REPORT = -1  # the number of no file: marks what a bucket reports
@@ -59,20 +60,20 @@ class Read:
 
     def __call__(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         """Packets of rows by hash bucket, for the units that come in."""
-        with raising_typed(), Worker(self.store, Staging(""), self.memory) as worker:
+        failed: list[Exception] = []
+        with catching(failed), Worker(self.store, Staging(""), self.memory) as worker:
             whole = LogicalReader(self.source.store, self.source.schema, worker.batch_bytes, self.source.form)
             keys = LogicalReader(self.store, self._key_schema(), worker.batch_bytes, self._texts())
             for payload in chain.from_iterable(batch.column("payload") for batch in batches):
                 for unit in unship(payload.as_py()):
                     rows = self._source_rows(whole, unit) if unit.is_source else self._keys(keys, unit)
                     yield from self._bucketed(runs(rows, worker.run_bytes), is_source=unit.is_source)
+        yield from (_bucketed(0, None, ship(error)) for error in failed)
 
     def _bucketed(self, tables: Iterable[pa.Table], *, is_source: bool) -> Iterator[pa.RecordBatch]:
         for table in tables:
             for bucket, piece in by_bucket(table, self.target.rules.keys, self.buckets):
-                for packet in packets(piece):
-                    columns = [pa.array([bucket], pa.int32()), pa.array([is_source]), pa.array([packet])]
-                    yield pa.RecordBatch.from_arrays(columns, ["bucket", "is_source", "packet"])
+                yield from (_bucketed(bucket, is_source, packet) for packet in packets(piece))
 
     def _source_rows(self, reader: LogicalReader, unit: Unit) -> Iterator[pa.RecordBatch]:
         target = self.target
@@ -99,6 +100,11 @@ class Read:
         """Keys that stand only in the path are compared as texts."""
         form = self.target.form
         return replace(form, path_only={name: pa.string() for name in form.path_only})
+
+
+def _bucketed(bucket: int, is_source: bool | None, packet: bytes) -> pa.RecordBatch:
+    columns = [pa.array([bucket], pa.int32()), pa.array([is_source], pa.bool_()), pa.array([packet])]
+    return pa.RecordBatch.from_arrays(columns, ["bucket", "is_source", "packet"])
 
 
 def _rows_of(reader: LogicalReader, file: FileInfo, unit: Unit) -> Iterator[tuple[int, pa.RecordBatch]]:
@@ -143,11 +149,16 @@ class Join:
         arrived: dict[int, tuple[list[Any], list[Any]]] = {}
         for batch in batches:
             for bucket, is_source, packet in zip(*batch.columns, strict=True):
+                if not is_source.is_valid:
+                    yield _sent(0, _REPORT, 0, packet.as_py())
+                    return
                 arrived.setdefault(bucket.as_py(), ([], []))[not is_source.as_py()].append(packet)
-        with raising_typed(), Worker(self.store, self.staging, self.memory) as worker:
+        failed: list[Exception] = []
+        with catching(failed), Worker(self.store, self.staging, self.memory) as worker:
             for bucket, (source, keys) in sorted(arrived.items()):
                 if source:
                     yield from self._joined(bucket, source, keys, worker)
+        yield from (_sent(0, _REPORT, 0, ship(error)) for error in failed)
 
     def _joined(self, bucket: int, source: list[Any], keys: list[Any], worker: Worker) -> Iterator[pa.RecordBatch]:
         rows = pa.Table.from_batches(unpacked(source))
@@ -194,7 +205,7 @@ class Edit:
     memory: int
     values: pa.Schema
 
-    def __call__(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    def __call__(self, batches: Iterable[pa.RecordBatch]) -> Iterator[Any]:
         """What became of the files whose edits come in."""
         staging = replace(self.staging, attempt=task_attempt())
         rows = (
@@ -202,13 +213,12 @@ class Edit:
             for batch in batches
             for _, file, chunk, packet in zip(*batch.columns, strict=True)
         )
-        with raising_typed(), Worker(self.store, staging, self.memory) as worker:
+        with Worker(self.store, staging, self.memory) as worker:
             for file, found in groupby(rows, key=lambda row: row[0]):
                 if file == _REPORT:
-                    yield from (pa.record_batch({"result": [packet.as_py()]}) for _, _, packet in found)
+                    yield from (unship(packet.as_py()) for _, _, packet in found)
                 else:
-                    edited = edit_file(file, _in_order(found), self.target, self.values, worker)
-                    yield pa.record_batch({"result": [ship(edited)]})
+                    yield edit_file(file, _in_order(found), self.target, self.values, worker)
 
 
 def _in_order(rows: Iterator[tuple[int, int, Any]]) -> Iterator[pa.RecordBatch]:

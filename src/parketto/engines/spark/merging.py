@@ -15,10 +15,10 @@ from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
-from parketto.engines.spark.frames import RESULT_SCHEMA, described
+from parketto.engines.spark.frames import described
 from parketto.engines.spark.merge_stages import BUCKETED, SENT, Edit, Join, Read, Report, Unit
-from parketto.engines.spark.shipping import Shipped, ship, unship
-from parketto.engines.spark.tasks import collect, parallelism, payload_frame, stage_progress
+from parketto.engines.spark.shipping import Shipped, ship
+from parketto.engines.spark.tasks import parallelism, payload_frame, results, stage_progress
 from parketto.kernels.joined import Edited, FileCounts, joined_outcome, planned_outcome
 from parketto.kernels.key_join import SEQUENCE, edit_schema
 from parketto.kernels.keys import may_share_key
@@ -71,17 +71,17 @@ class LargeMerge:
     def run(self) -> MergeOutcome:
         """Join, rewrite the files with matches, then write what is new."""
         target = self._target
-        results = self._shuffled()
-        reports = [each for each in results if isinstance(each, Report)]
+        found = self._shuffled()
+        reports = [each for each in found if isinstance(each, Report)]
         inserted = sum(report.inserted for report in reports)
         if target.dry_run:
             counts: dict[int, FileCounts] = {}
             for report in reports:
-                for position, found in report.counts.items():
-                    counts[position] = counts.get(position, FileCounts(0, 0, 0)) + found
+                for position, count in report.counts.items():
+                    counts[position] = counts.get(position, FileCounts(0, 0, 0)) + count
             folders = sorted(frozenset[str]().union(*(report.folders for report in reports)))
             return planned_outcome(target, counts, inserted, folders, self._ranges, len(self._scanned))
-        edited = {each.position: each for each in results if isinstance(each, Edited)}
+        edited = {each.position: each for each in found if isinstance(each, Edited)}
         added = self._added([report.additions for report in reports if report.additions is not None])
         moved = sum(report.moved for report in reports)
         return joined_outcome(target, edited, added, inserted, moved, self._ranges, len(self._scanned))
@@ -109,13 +109,7 @@ class LargeMerge:
             .sortWithinPartitions("file", "chunk")
         )
         edit = Edit(target, store, staging, self._memory, edit_schema(self._schema, target.change.updated))
-        found = collect(
-            self._spark,
-            sent.mapInArrow(Shipped(edit), RESULT_SCHEMA),
-            "parketto merge",
-            stage_progress(self._context.counter()),
-        )
-        return [unship(row["result"]) for row in found]
+        return results(self._spark, sent, edit, "parketto merge", stage_progress(self._context.counter()))
 
     def _units(self) -> list[list[Unit]]:
         """What each task reads: neighbours, so that small files share a task, and large ones get several."""

@@ -19,7 +19,7 @@ import pyarrow as pa
 
 from parketto.engines.spark.jobs import Caller, Stage, Watch, cancel, typed_errors
 from parketto.engines.spark.session import is_connect, is_local
-from parketto.engines.spark.shipping import MARK, ship, unship
+from parketto.engines.spark.shipping import MARK, Batches, Shipped, ship, unship
 from parketto.errors import EngineUnavailable, OutOfMemory, ParkettoError
 from parketto.kernels.crew import Crew
 from parketto.kernels.limits import address_space_limit, too_little
@@ -82,12 +82,22 @@ _ERROR = re.compile(r"parketto-error:([A-Za-z0-9+/=]+):")
 @contextlib.contextmanager
 def raising_typed() -> Iterator[None]:
     """Send an error of ours from a task to the driver as it is: Spark itself passes on no more than its text."""
+    failed: list[Exception] = []
+    with catching(failed):
+        yield
+    for error in failed:
+        packed = base64.b64encode(ship(error)).decode()
+        raise RuntimeError(f"parketto-error:{packed}: {error}") from error
+
+
+@contextlib.contextmanager
+def catching(failed: list[Exception]) -> Iterator[None]:
+    """Keep an error that another attempt would only repeat; Spark would try a task that raises it again."""
     try:
         with own_cores(), memory_errors():
             yield
     except (ParkettoError, FileNotFoundError, PermissionError) as error:
-        packed = base64.b64encode(ship(error)).decode()
-        raise RuntimeError(f"parketto-error:{packed}: {error}") from error
+        failed.append(error)
 
 
 def _typed(error: Exception) -> BaseException | None:
@@ -209,6 +219,35 @@ def run_tasks(
             raise result
         results[row["position"]] = result
     return [results[position] for position in range(len(tasks))]
+
+
+@dataclass(frozen=True)
+class LastStage:
+    """What a job ends with: results of any kind, and an error of ours is one."""
+
+    stage: Callable[[Batches], Iterator[Any]]
+
+    def __call__(self, batches: Batches) -> Iterator[pa.RecordBatch]:
+        """The results as bytes."""
+        failed: list[Exception] = []
+        with catching(failed):
+            yield from (pa.record_batch({"result": [ship(result)]}) for result in self.stage(batches))
+        yield from (pa.record_batch({"result": [ship(error)]}) for error in failed)
+
+
+def results(
+    spark: SparkSession,
+    frame: DataFrame,
+    stage: Callable[[Batches], Iterator[Any]],
+    what: str,
+    progress: StageProgress | None = None,
+) -> list[Any]:
+    """What the last stage of a job makes of a frame."""
+    last = frame.mapInArrow(Shipped(LastStage(stage)), "result binary")
+    found = [unship(row["result"]) for row in collect(spark, last, what, progress)]
+    for error in (each for each in found if isinstance(each, Exception)):
+        raise error
+    return found
 
 
 def collect(spark: SparkSession, frame: DataFrame, what: str, progress: StageProgress | None = None) -> list[Any]:
