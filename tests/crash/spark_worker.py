@@ -8,7 +8,7 @@ from worker import version_table
 
 from helpers import slow
 from parketto import Dataset
-from parketto.engines.spark import merging
+from parketto.engines.spark import tasks
 from parketto.engines.spark.engine import SparkEngine
 
 _FOR_LONG = 300.0  # seconds
@@ -21,7 +21,7 @@ def main(operation: str, root: str, marks: str) -> None:
         Dataset(root, engine).compact()
     else:
         slow.SlowShipped.marks, slow.SlowShipped.seconds = marks, {"Edit": _FOR_LONG}
-        merging.Shipped = slow.SlowShipped  # type: ignore[misc, attr-defined]
+        tasks.Shipped = slow.SlowShipped  # type: ignore[misc]
         large = SparkEngine(broadcast_mb=1e-6)
         Dataset(root, large).merge(large.session.createDataFrame(version_table(1)), ["id"])
 

@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from helpers.slow import stage_of
 from parketto.engines.base import Context, GroupResult
 from parketto.engines.spark.engine import SparkEngine
 from parketto.engines.spark.shipping import Batches, Shipped
@@ -105,9 +106,10 @@ class OvertakenShipped(Shipped):
     def __init__(self, function: Callable[[Batches], Iterator[Any]]) -> None:
         super().__init__(function)
         self._meeting = None
-        if type(function).__name__ == self.stage:
+        work: Any = stage_of(function)
+        if type(work).__name__ == self.stage:
             self._meeting = Meeting(self.marks, self.stage, self.only)
-            self._folder = function.staging.directory  # type: ignore[attr-defined]
+            self._folder = work.staging.directory
 
     def __call__(self, batches: Batches) -> Iterator[Any]:
         if self._meeting is None:

@@ -12,6 +12,7 @@ from typing import Any, ClassVar
 from parketto.engines.base import Context, GroupResult
 from parketto.engines.spark.engine import SparkEngine
 from parketto.engines.spark.shipping import Batches, Shipped
+from parketto.engines.spark.tasks import LastStage
 from parketto.kernels.key_join import WriteAdditions
 from parketto.kernels.rewrite import RewriteGroup
 from parketto.kernels.work import StagedFile, Worker
@@ -52,6 +53,11 @@ class SlowSpark(SparkEngine):
         return [GroupResult(g, s) for g, s in zip(plan.groups, self.run(tasks, context), strict=True)]
 
 
+def stage_of(function: Callable[[Batches], Iterator[Any]]) -> object:
+    """What a function over batches does; the last stage of a job is inside of another function."""
+    return function.stage if isinstance(function, LastStage) else function
+
+
 class SlowShipped(Shipped):
     """A function over batches that says when it has written its files, and is done only a while later."""
 
@@ -60,7 +66,7 @@ class SlowShipped(Shipped):
 
     def __init__(self, function: Callable[[Batches], Iterator[Any]]) -> None:
         super().__init__(function)
-        name = type(function).__name__
+        name = type(stage_of(function)).__name__
         self._mark, self._seconds = os.path.join(self.marks, name), self.seconds.get(name, 1.5)
 
     def __call__(self, batches: Batches) -> Iterator[Any]:

@@ -17,6 +17,7 @@ from fsspec.implementations.local import LocalFileSystem
 from conftest import Place
 from helpers import oracle
 from parketto import Dataset
+from parketto.commit import apply
 from parketto.storage.exchange import exchangeable
 from parketto.storage.local import LocalStore
 
@@ -106,6 +107,28 @@ def test_what_strangers_do_just_before_the_swap_is_carried_over(local: Place, fo
     assert "going.parquet" not in tables
     assert sum(table.num_rows for table in tables.values()) == ROWS + 1 + 4444
     assert os.path.isdir(f"{directory}_temporary/0")
+    assert local.left_behind() == []
+
+
+def test_a_stranger_who_found_the_directory_before_the_swap_and_writes_after_it(
+    local: Place, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The kernel looks a path up and writes then: a file that lands in the old directory must not go with it."""
+    make(local)
+    if not exchangeable([local.root]):
+        pytest.skip("directories cannot be swapped here")
+    found = os.open(local.root, os.O_RDONLY)
+    original = apply.carry_over
+
+    def late(*args: Any) -> None:
+        original(*args)
+        pq.write_table(pa.table({"a": [77], "b": [77]}), f"{local.root}-tmp")
+        os.rename(f"{local.root}-tmp", "late.parquet", dst_dir_fd=found)
+
+    monkeypatch.setattr(apply, "carry_over", late)
+    Dataset(local.root).compact(target_rows_per_file=5000)
+    os.close(found)
+    assert oracle.read_file(f"{local.root}/late.parquet").column("a").to_pylist() == [77]
     assert local.left_behind() == []
 
 

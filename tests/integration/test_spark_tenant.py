@@ -195,7 +195,7 @@ def test_attempts_never_share_a_file(tmp_path: Path, monkeypatch: pytest.MonkeyP
         context = SimpleNamespace(**{name: lambda value=value: value for name, value in known.items()})
         monkeypatch.setattr(pyspark.TaskContext, "get", lambda context=context: context)
         spool = SpoolRows(store, Staging(str(tmp_path)), 1 << 24, pa.schema([("id", pa.int64())]))
-        paths += [batch["result"][0].as_py().decode() for batch in spool(iter(rows.to_batches()))]
+        paths += [*spool(iter(rows.to_batches()))]
         given, rules = ArrowRows(rows.schema, rows.to_batches()), MergeRules("upsert", ("c0",))
         task = PrepareSource(given, rows.schema, Form(), rules, str(tmp_path / "source"))
         with Worker(store, Staging(str(tmp_path), attempt=task_attempt()), 1 << 24) as worker:

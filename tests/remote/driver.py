@@ -15,7 +15,7 @@ from pyspark.sql import DataFrame, SparkSession
 
 from helpers import attempts, slow
 from parketto import Dataset, ParkettoError, sql
-from parketto.engines.spark import dealing, engine, frames, merging
+from parketto.engines.spark import dealing, engine, frames, merging, tasks
 from parketto.engines.spark.engine import SparkEngine
 from parketto.engines.spark.shipping import Shipped
 from parketto.handlers import SparkParquetHandler
@@ -103,7 +103,7 @@ def speculative(root: str, marks: str) -> None:
 
 def ship_with(kind: type[Shipped]) -> None:
     """Send functions to Spark's tasks in another way."""
-    for module in (dealing, engine, frames, merging):
+    for module in (dealing, frames, merging, tasks):
         module.Shipped = kind  # type: ignore[attr-defined]
 
 

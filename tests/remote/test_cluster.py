@@ -36,6 +36,7 @@ def cluster() -> Iterator[StandaloneCluster]:
         yield running
 
 
+@pytest.mark.sweep
 def test_smoke(cluster: StandaloneCluster) -> None:
     found = run_suite(
         {"MASTER": cluster.url},

@@ -28,29 +28,16 @@ FIRST = ("test_append", "test_compact.py", "test_edit", "test_merge", "test_opti
 
 
 def test_conformance(server: str) -> None:
-    """Every operation with the source at hand in every task; merges by a join have a test of their own."""
+    """Every operation; merges with the source at hand in every task, and by a join."""
     chosen = "spark and (" + " or ".join(FIRST) + ")"
-    options = ("--engines=spark", "--spark-share=6", "-k", chosen)
+    options = ("--engines=spark,spark-shuffle", "--spark-share=8", "-k", chosen)
     assert run_suite({"SPARK_REMOTE": server}, CONFORMANCE, *options) > 200
 
 
 @pytest.mark.sweep
 def test_all_conformance(server: str) -> None:
-    options = ("--engines=spark", "--spark-share=1", "-k", "spark")
-    assert run_suite({"SPARK_REMOTE": server}, CONFORMANCE, *options) > 600
-
-
-def test_merges_through_the_join(server: str) -> None:
-    chosen = "test_every_strategy or test_both_forms or test_types_that_spark_cannot_hold or test_hostile_names"
-    merges = f"{CONFORMANCE}/test_merge.py"
-    assert run_suite({"SPARK_REMOTE": server}, merges, "--engines=spark-shuffle", "-k", chosen) > 5
-
-
-@pytest.mark.sweep
-def test_everything_through_the_join(server: str) -> None:
-    merges = f"{CONFORMANCE}/test_merge.py"
-    options = ("--engines=spark-shuffle", "--spark-share=1", "-k", "spark")
-    assert run_suite({"SPARK_REMOTE": server}, merges, *options) > 80
+    options = ("--engines=spark,spark-shuffle", "--spark-share=1", "-k", "spark")
+    assert run_suite({"SPARK_REMOTE": server}, CONFORMANCE, *options) > 700
 
 
 def test_guest_of_a_session(server: str, tmp_path: Path) -> None:

@@ -63,6 +63,7 @@ def run_limited(tmp_path: Path, *limits: str) -> list[str]:
     ).stdout.splitlines()
 
 
+@pytest.mark.sweep
 def test_too_little_memory_for_python_workers(tmp_path: Path) -> None:
     """Every operation says which setting is too small, or had nothing to do; never an error of Spark's."""
     *ends, rows = run_limited(tmp_path, "330m=100")

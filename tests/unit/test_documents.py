@@ -63,6 +63,7 @@ def test_corrections_example_runs() -> None:
     assert "all checked: 3,993 rows" in done.stdout
 
 
+@pytest.mark.sweep
 def test_repartitioning_example_runs() -> None:
     """As a user runs it: on Spark, with functions of the script that is run."""
     environment = {name: value for name, value in os.environ.items() if name != "PARKETTO_ENGINE"}

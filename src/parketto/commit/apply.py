@@ -13,13 +13,16 @@ from collections.abc import Iterable
 from typing import TypeVar
 
 from parketto.commit.journal import Journal, Publication, Retirement
-from parketto.commit.swap import carry_over, is_quiet
+from parketto.commit.swap import carry_over, is_quiet, move_arrived
 from parketto.commit.workspace import Workspace
 from parketto.errors import CommitConflict
 
 logger = logging.getLogger(__name__)
 
 Step = TypeVar("Step", Publication, Retirement)
+
+# How often an old directory is emptied: each time, somebody has written into it meanwhile.
+_EMPTYING_ATTEMPTS = 100
 
 
 class Applier:
@@ -51,11 +54,7 @@ class Applier:
             for directory, steps in self._publish_steps.items()
             if not self._is_swapped(directory)
             for new in steps
-        ) and all(
-            old.fingerprint
-            in (self._fingerprint(self._live(old.path)), self._fingerprint(self._staged(old.parked)))
-            for old in self._journal.retire
-        )
+        ) and all(old.fingerprint in map(self._fingerprint, self._places(old)) for old in self._journal.retire)
 
     def roll_forward(self) -> None:
         """Bring the dataset to the state after the operation.
@@ -72,7 +71,7 @@ class Applier:
             if self._first:
                 retired = self._swap(directory)
             elif self._is_swapped(directory):
-                self._carry_over(directory)
+                self._finish_swap(directory)
                 continue
             for new in self._publish_steps[directory]:
                 self._publish(new)
@@ -85,7 +84,7 @@ class Applier:
         """Bring the dataset back to the state before the operation; what others made meanwhile stays."""
         for directory in self._swaps:
             if self._is_swapped(directory):
-                self._carry_over(directory)
+                self._finish_swap(directory)
         for old in self._journal.retire:
             parked = self._staged(old.parked)
             if self._exists(parked):
@@ -112,33 +111,69 @@ class Applier:
             # Somebody made a folder in it, or the filesystem cannot do it: the single steps are as good.
             logger.debug("%s is not swapped: %s", live, error)
             return set()
-        retired = self._carry_over(directory)
+        self._finish_swap(directory)
+        parked = {posixpath.basename(old.path) for old in self._retire_steps[directory] if self._is_parked(old)}
         # Where somebody has made a file of the same name just now, it is looked at singly.
-        return retired.difference(self._store.list_names(live))
+        return parked.difference(self._store.list_names(live))
 
     def _is_swapped(self, directory: str) -> bool:
-        """Whether the old directory stands where its twin was."""
+        """Whether the old directory stands where its twin was, or has stood there."""
         swap = self._swaps.get(directory)
         if swap is None:
             return False
         twin = self._staged(swap.twin)
-        return self._store.is_dir(twin) and self._store.identity(twin) == swap.identity
+        return self._store.is_dir(_emptying(twin)) or (
+            self._store.is_dir(twin) and self._store.identity(twin) == swap.identity
+        )
 
-    def _carry_over(self, directory: str) -> set[str]:
-        """Carry over what strangers did just before a swap; the names of the files that lie parked as planned."""
+    def _finish_swap(self, directory: str) -> None:
+        """Carry over what strangers did to the old directory, park what is retired, and remove the directory.
+
+        Removing it last, and only when it is empty, is what no stranger can slip through: one who had found it
+        just before the swap may write into it a moment later.
+        """
         swap, live = self._swaps[directory], self._live(directory)
-        if not self._store.is_dir(live):
-            return set()
         twin = self._staged(swap.twin)
-        there = self._store.identities(twin)
-        parked = {
-            name
+        if not self._store.is_dir(_emptying(twin)):
+            there = self._store.identities(twin)
+            if self._store.is_dir(live):
+                carry_over(self._store, live, twin, swap.kept, there, {*self._retired_in(directory, twin, there)})
+            # From here on a name that is missing there is not missing because of a stranger.
+            self._store.make_dirs(_emptying(twin))
+        for _ in range(_EMPTYING_ATTEMPTS):
+            if not self._store.is_dir(twin):
+                return
+            there = self._store.identities(twin)
+            retired = self._retired_in(directory, twin, there)
+            for name, old in retired.items():
+                self._store.move(f"{twin}/{name}", self._staged(old.parked))
+            late = {name: found for name, found in there.items() if name not in retired}
+            if self._store.is_dir(live):
+                move_arrived(self._store, live, twin, swap.kept, late)
+            for name in late:
+                if not self._store.is_dir(f"{twin}/{name}"):
+                    self._store.remove(f"{twin}/{name}")
+            self._store.remove_empty_dir(twin)
+
+    def _retired_in(self, directory: str, twin: str, there: dict[str, str]) -> dict[str, Retirement]:
+        """Those files of an old directory that are to be retired, by their names."""
+        return {
+            name: old
             for old in self._retire_steps[directory]
-            if old.fingerprint == there.get(name := posixpath.basename(old.parked))
-            or old.fingerprint == self._fingerprint(f"{twin}/{name}")  # a link is not what it leads to
+            if (name := posixpath.basename(old.path)) in there
+            # A link is not what it leads to.
+            and old.fingerprint in (there[name], self._fingerprint(f"{twin}/{name}"))
         }
-        carry_over(self._store, live, twin, swap.kept, there, parked)
-        return parked
+
+    def _places(self, old: Retirement) -> list[str]:
+        """Where a file that is to be retired can be."""
+        directory, name = posixpath.split(old.path)
+        swap = self._swaps.get(directory)
+        places = [self._live(old.path), self._staged(old.parked)]
+        return places if swap is None else [*places, f"{self._staged(swap.twin)}/{name}"]
+
+    def _is_parked(self, old: Retirement) -> bool:
+        return self._fingerprint(self._staged(old.parked)) == old.fingerprint
 
     def _exists(self, path: str) -> bool:
         return self._store.stat(path) is not None
@@ -191,7 +226,7 @@ class Applier:
             else:
                 self.irreversible = True
                 self._store.remove(live)
-        elif self._first and (found is not None or self._fingerprint(self._staged(old.parked)) != old.fingerprint):
+        elif self._first and (found is not None or not self._is_parked(old)):
             # Somebody was quicker than the check before the journal.
             raise CommitConflict.over(live, gone=found is None)
         elif found is not None:
@@ -215,6 +250,11 @@ class Applier:
 
     def _staged(self, path: str) -> str:
         return f"{self._workspace.path}/{path}"
+
+
+def _emptying(twin: str) -> str:
+    """The folder that says: files are being taken out of the old directory."""
+    return f"{twin}.swapped"
 
 
 def _by_directory(steps: Iterable[Step]) -> defaultdict[str, list[Step]]:

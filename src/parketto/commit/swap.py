@@ -108,8 +108,14 @@ def carry_over(
                 store.move(f"{directory}/{name}", f"{directory}/{renamed}")
             else:
                 store.remove(f"{directory}/{name}")
+    move_arrived(store, directory, twin, kept, {name: found for found, name in arrived.items()})
+
+
+def move_arrived(store: Store, directory: str, twin: str, kept: dict[str, str], old: dict[str, str]) -> None:
+    """Move what has arrived in the old directory to the new one, unless it is there already."""
     new = store.identities(directory)
     here = {*new.values()}
-    for identity, name in arrived.items():
-        if identity not in here and (name not in new or new[name] == kept.get(name)):
+    for name, identity in old.items():
+        known = kept.get(name)
+        if identity not in here and identity != known and new.get(name) in (None, known):
             store.move(f"{twin}/{name}", f"{directory}/{name}")

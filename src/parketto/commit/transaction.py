@@ -193,13 +193,7 @@ class Transaction:
     ) -> Journal:
         root, work = self._workspace.root, self._workspace.path
         folder = relative(self._directory, work)
-        twins = {swap.directory: swap.twin for swap in swaps}
         staged = self._store.stat_many([file.path for file in publish])
-
-        def parked(number: int, path: str) -> str:
-            directory, name = posixpath.split(path)
-            # After a swap the twin is the old directory: there a retired file simply stays.
-            return f"{twins[directory]}/{name}" if directory in twins else f"{folder}/old/{number}"
 
         return Journal(
             id=self._id,
@@ -212,9 +206,8 @@ class Transaction:
                 for file in publish
             ),
             retire=tuple(
-                Retirement(path, entry.fingerprint, parked(number, path))
+                Retirement(relative(entry.path, root), entry.fingerprint, f"{folder}/old/{number}")
                 for number, entry in enumerate(retire)
-                for path in [relative(entry.path, root)]
             ),
             swaps=swaps,
         )
