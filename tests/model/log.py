@@ -1,0 +1,184 @@
+"""The protocol of the log: one immutable record per commit, numbered, made by one writer only.
+
+    look → validate → create record n+1 → publish all → retire all → remove what was staged → create "done n+1"
+
+A record is made only when the one before it is done, by its owner or by somebody who helps. "Done" is made only
+when nothing is staged any more: a step of a writer that comes late then finds nothing to publish.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Generator
+from dataclasses import dataclass, replace
+from typing import Any
+
+from model.explore import Missing, Step
+from model.operations import Operation
+from model.storage import (
+    Files,
+    Record,
+    World,
+    is_staged,
+    list_live,
+    lock,
+    publish,
+    retire,
+    rows_of,
+    stage,
+    step,
+    unlock,
+    unstage,
+)
+
+Steps = Generator[Step, Any, Any]
+
+
+@dataclass(frozen=True)
+class Latest:
+    """The end of the log."""
+
+    number: int
+    record: Record | None
+    done: bool
+
+
+def look() -> Step:
+    """List the log."""
+
+    def act(world: World) -> tuple[World, Any]:
+        number = len(world.log)
+        return world, Latest(number, world.log[-1] if number else None, number in world.done or not number)
+
+    return step("look at the log", act)
+
+
+def create(number: int, record: Record) -> Step:
+    """Make the record of that number, unless somebody else has it."""
+
+    def act(world: World) -> tuple[World, Any]:
+        if len(world.log) != number - 1:
+            return world, False
+        return replace(world, log=(*world.log, record)), True
+
+    return step(f"create record {number}", act)
+
+
+def create_done(number: int) -> Step:
+    return step(f"create done {number}", lambda w: (replace(w, done=w.done | {number}), None))
+
+
+def is_done(number: int) -> Step:
+    return step(f"is {number} done?", lambda w: (w, number in w.done))
+
+
+def standing() -> Step:
+    """Which dataset stands at the path."""
+    return step("which dataset is it?", lambda w: (w, w.dataset))
+
+
+def carry_out(number: int, record: Record) -> Steps:
+    """All that a record says; everybody may do it, also several at once, also again."""
+    if (yield standing()) == record.dataset:
+        for name, rows in sorted(record.publish):
+            try:
+                yield publish(record.owner, name, rows)
+            except Missing:
+                break  # somebody else was here and has removed what was staged, so all of it is published
+        for name in sorted(record.retire):
+            yield retire(name)
+    yield unstage(record.sweeps or record.owner)
+    yield create_done(number)
+
+
+def settled() -> Steps:
+    """The end of the log, once all before it is done."""
+    latest = yield look()
+    while not latest.done:
+        yield from carry_out(latest.number, latest.record)
+        latest = yield look()
+    return latest
+
+
+def writer(me: str, operation: Operation, *, local: bool, retries: int = 1) -> Generator[Step, Any, str]:
+    """One operation, from discovery to its report; a conflict is planned anew."""
+    for attempt in range(retries + 1):
+        owner = f"{me}{attempt}"
+        if local:
+            yield lock(me)
+        yield from settled()
+        files: Files = yield list_live()
+        if local:
+            yield unlock(me)
+        new, old = operation.plan(owner, files)
+        yield stage(owner, new)
+        outcome = yield from commit(me, owner, operation, files, new, old, local=local)
+        if outcome != "conflict":
+            return str(outcome)
+    return "conflict"
+
+
+def commit(
+    me: str, owner: str, operation: Operation, seen: Files, new: dict[str, Any], old: set[str], *, local: bool
+) -> Steps:
+    record = Record(owner, 1, frozenset(new.items()), frozenset(old))
+    if local:
+        yield lock(me)
+    while True:
+        latest = yield from settled()
+        now: Files = yield list_live()
+        gone = {name for name, _ in seen - now}
+        if old & gone or any(operation.concerns(rows) for _, rows in now - seen):
+            yield unstage(owner)
+            if local:
+                yield unlock(me)
+            return "conflict"
+        if not (yield is_staged(owner, new)) or (yield standing()) != record.dataset:
+            if local:
+                yield unlock(me)
+            return "failed"
+        if (yield create(latest.number + 1, record)):
+            break
+    yield from carry_out(latest.number + 1, record)
+    if local:
+        yield unlock(me)
+    return "committed"
+
+
+def sweeper(me: str, whose: str) -> Generator[Step, Any, str]:
+    """Takes a writer for dead that may only stall, and removes what it has staged."""
+    while True:
+        latest = yield from settled()
+        if not (yield has_staged(whose)):
+            return "nothing to sweep"
+        record = Record(me, 1, sweeps=whose)
+        if (yield create(latest.number + 1, record)):
+            yield from carry_out(latest.number + 1, record)
+            return "swept"
+
+
+def has_staged(owner: str) -> Step:
+    return step(f"has {owner} staged?", lambda w: (w, any(own == owner for own, _, _ in w.staged)))
+
+
+def reader(me: str) -> Generator[Step, Any, str]:
+    """Reads without writing anything: of a commit that is not done, what it says tells old files from new ones."""
+    del me
+    before = yield look()
+    files: Files = yield list_live()
+    after = yield look()
+    if before != after:
+        return "reads again"
+    record = before.record
+    if not before.done and record is not None and record.dataset == (yield standing()):
+        if record.publish <= files:
+            files = frozenset(file for file in files if file[0] not in record.retire)
+        else:
+            files = files - record.publish
+    return f"read {rows_of(files)!r}"
+
+
+def next_user() -> Generator[Step, Any, str]:
+    """Whoever comes when all is over: settles what is left, and reads."""
+    yield from settled()
+    files = yield list_live()
+    return repr(rows_of(files))

@@ -1,0 +1,55 @@
+"""What writers of the model do: to rows, as a user means it, and to files, as it is planned."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from model.storage import Files, Rows
+
+Table = tuple[tuple[int, ...], ...]
+Plan = tuple[dict[str, Rows], set[str]]
+
+
+@dataclass(frozen=True)
+class Operation:
+    """An operation: on a table, and as new files and the old ones that they replace.
+
+    Attributes:
+        on_rows: What it does to a table.
+        plan: New files, named after the writer, and the old ones, for the files that were listed.
+        concerns: Whether rows of a file that has appeared meanwhile matter to the decision.
+    """
+
+    on_rows: Callable[[Table], Table]
+    plan: Callable[[str, Files], Plan]
+    concerns: Callable[[Rows], bool] = lambda rows: False
+
+
+def append(row: tuple[int, ...]) -> Operation:
+    return Operation(lambda table: tuple(sorted((*table, row))), lambda me, files: ({me: frozenset({row})}, set()))
+
+
+def update(
+    where: Callable[[tuple[int, ...]], bool], to: Callable[[tuple[int, ...]], tuple[int, ...]]
+) -> Operation:
+    def changed(rows: Rows) -> Rows:
+        return frozenset(to(row) if where(row) else row for row in rows)
+
+    def plan(me: str, files: Files) -> Plan:
+        old = [(name, rows) for name, rows in sorted(files) if any(map(where, rows))]
+        return {f"{me}-{name}": changed(rows) for name, rows in old}, {name for name, _ in old}
+
+    return Operation(
+        lambda table: tuple(sorted(to(row) if where(row) else row for row in table)),
+        plan,
+        lambda rows: any(map(where, rows)),
+    )
+
+
+def compact() -> Operation:
+    def plan(me: str, files: Files) -> Plan:
+        rows = frozenset[tuple[int, ...]]().union(*(rows for _, rows in files))
+        return {me: rows}, {name for name, _ in files}
+
+    return Operation(lambda table: table, plan)
