@@ -82,7 +82,7 @@ def place(request: pytest.FixtureRequest) -> Place:
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--engines", default=",".join(MERGE_ENGINES), help="which engines `engine` stands for")
     parser.addoption(
-        "--spark-share",
+        "--share",
         type=int,
         default=3,
         help="on Spark, one in so many cases of each test runs, at least one; the others are part of the sweeps",
@@ -96,6 +96,7 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
             metafunc.parametrize(name, [choice for choice in choices if choice in wanted], indirect=True)
 
 
+@pytest.hookimpl(tryfirst=True)  # xdist looks at the groups when its turn comes
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Spark's tasks run in other processes: what is in this one's memory is not theirs to see."""
     apart = [item for item in items if _memory_on_spark(item)]
@@ -104,16 +105,17 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     for item in items:
         if group := _group(item):
             item.add_marker(pytest.mark.xdist_group(group))
-    for item in _beyond_share(items, config.getoption("--spark-share")):
+    for item in _beyond_share(items, config.getoption("--share")):
         item.add_marker(pytest.mark.sweep)
 
 
 def _beyond_share(items: list[pytest.Item], share: int) -> Iterator[pytest.Item]:
-    """Cases that differ in more than the engine and run on the others anyway: Spark takes seconds for each."""
+    """Cases that take long and run in another way anyway: on Spark, and where files are renamed one by one."""
     cases: defaultdict[tuple[str, str], list[pytest.Item]] = defaultdict(list)
     for item in items:
-        if engine := next((name for name in _engines(item) if name.startswith("spark")), None):
-            cases[item.nodeid.partition("[")[0], engine].append(item)
+        for way in _parameters(item):
+            if way.startswith("spark") or way == "local, renamed":
+                cases[item.nodeid.partition("[")[0], way].append(item)
     for found in cases.values():
         # Which ones is always the same, and has nothing to do with their order.
         found.sort(key=lambda item: zlib.crc32(item.nodeid.encode()))
@@ -130,14 +132,16 @@ def _group(item: pytest.Item) -> str | None:
 
 
 def _memory_on_spark(item: pytest.Item) -> bool:
-    chosen = getattr(getattr(item, "callspec", None), "params", {})
-    in_memory = chosen.get("place") == "memory" or "memory" in getattr(item, "fixturenames", ())
-    return in_memory and any(name.startswith("spark") for name in _engines(item))
+    engine, merge_engine, place = _parameters(item)
+    in_memory = place == "memory" or "memory" in getattr(item, "fixturenames", ())
+    return in_memory and any(name.startswith("spark") for name in (engine, merge_engine))
 
 
-def _engines(item: pytest.Item) -> list[str]:
+def _parameters(item: pytest.Item) -> tuple[str, str, str]:
+    """The engine, the engine for merges, and the place that a test was given."""
     chosen = getattr(getattr(item, "callspec", None), "params", {})
-    return [str(chosen.get(name, "")) for name in ("engine", "merge_engine")]
+    engine, merge_engine, place = (str(chosen.get(name, "")) for name in ("engine", "merge_engine", "place"))
+    return engine, merge_engine, place
 
 
 @pytest.fixture

@@ -1656,15 +1656,20 @@ class TestLife:
         handler.close()
         handler.close()
 
-    def test_a_closed_handler_opens_again(self, local: Place) -> None:
+    def test_a_closed_handler_is_not_used(self, local: Place) -> None:
         handler = DuckDBParquetHandler()
-        first = handler.connection
-        handler.close()
-        assert handler.execute_sql("SELECT 1 AS a").to_pylist() == [{"a": 1}]
-        assert handler.connection is not first
         handler.write_parquet_dataset(TABLE, local.root)
-        assert handler.read_parquet(local.root).equals(TABLE)
         handler.close()
+        for use in (
+            lambda: handler.connection,
+            lambda: handler.execute_sql("SELECT 1 AS a"),
+            lambda: handler.read_parquet(local.root),
+            lambda: handler.write_parquet(TABLE, f"{local.root}.parquet"),
+            lambda: handler.merge_parquet_dataset(TABLE, local.root, "id"),
+        ):
+            with pytest.raises(InvalidArgument, match="DuckDBParquetHandler is closed; make a new one"):
+                use()
+        assert local.left_behind() == []
 
     def test_nothing_is_left_on_disk(self, tmp_path: Path, local: Place, monkeypatch: pytest.MonkeyPatch) -> None:
         scratch = tmp_path / "scratch"

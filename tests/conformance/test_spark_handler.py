@@ -791,8 +791,9 @@ class TestSql:
         wanted = handler.spark.createDataFrame(pa.table({"id": [1, 6, 7]}))
         result = handler.execute_sql(query, {"least": 1}, {"events": local.root, "wanted": wanted})
         assert [tuple(row) for row in result.collect()] == [("a", 3, 14), ("b", 2, 14)]
+        session = handler.spark
         handler.close()  # over Connect views must stay as long as somebody may use the result
-        assert handler.spark.catalog.listTables() == []
+        assert session.catalog.listTables() == []
 
     def test_views_of_the_session_are_left_alone(self, handler: SparkParquetHandler) -> None:
         handler.spark.range(3).createTempView("mine")
@@ -815,16 +816,18 @@ class TestSql:
         given = TABLE if name == "t" else handler.spark.range(1)
         with pytest.raises((InvalidArgument, PySparkException), match=re.escape(name)):
             handler.execute_sql("SELECT 1", tables={"fine": handler.spark.range(1), name: given})
+        session = handler.spark
         handler.close()  # over Connect views must stay as long as somebody may use the result
-        assert handler.spark.catalog.listTables() == []
+        assert session.catalog.listTables() == []
 
     def test_errors_are_sparks(self, handler: SparkParquetHandler) -> None:
         with pytest.raises(ParseException, match="PARSE_SYNTAX_ERROR"):
             handler.execute_sql("SELEC 1")
         with pytest.raises(AnalysisException, match=r"UNRESOLVED_COLUMN.*`nope`"):
             handler.execute_sql("SELECT nope FROM t", tables={"t": handler.spark.range(1)})
+        session = handler.spark
         handler.close()  # over Connect views must stay as long as somebody may use the result
-        assert handler.spark.catalog.listTables() == []
+        assert session.catalog.listTables() == []
 
 
 class TestMerge:
@@ -1002,6 +1005,19 @@ class TestSessions:
                 assert handler.spark is spark
             handler.close()
             assert spark.range(1).count() == 1
+
+    def test_a_closed_handler_is_not_used(self, spark: Any, local: Place) -> None:
+        handler = SparkParquetHandler(spark)
+        handler.close()
+        for use in (
+            lambda: handler.spark,
+            lambda: handler.execute_sql("SELECT 1"),
+            lambda: handler.read_parquet(local.root),
+            lambda: handler.write_parquet_dataset(TABLE, local.root),
+        ):
+            with pytest.raises(InvalidArgument, match="SparkParquetHandler is closed; make a new one"):
+                use()
+        assert local.left_behind() == []
 
     def test_only_a_session_of_ours_is_stopped(self) -> None:
         script = """

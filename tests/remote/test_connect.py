@@ -30,13 +30,13 @@ FIRST = ("test_append", "test_compact.py", "test_edit", "test_merge", "test_opti
 def test_conformance(server: str) -> None:
     """Every operation; merges with the source at hand in every task, and by a join."""
     chosen = "spark and (" + " or ".join(FIRST) + ")"
-    options = ("--engines=spark,spark-shuffle", "--spark-share=8", "-k", chosen)
+    options = ("--engines=spark,spark-shuffle", "--share=8", "-k", chosen)
     assert run_suite({"SPARK_REMOTE": server}, CONFORMANCE, *options) > 200
 
 
 @pytest.mark.sweep
 def test_all_conformance(server: str) -> None:
-    options = ("--engines=spark,spark-shuffle", "--spark-share=1", "-k", "spark")
+    options = ("--engines=spark,spark-shuffle", "--share=1", "-k", "spark")
     assert run_suite({"SPARK_REMOTE": server}, CONFORMANCE, *options) > 700
 
 

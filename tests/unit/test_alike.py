@@ -237,7 +237,7 @@ def test_a_name_that_is_no_text_names_its_file(tmp_path: Path, store: LocalStore
 
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="Arrow ends some of these processes")
-@pytest.mark.parametrize("seed", [0, 1, *(pytest.param(seed, marks=pytest.mark.sweep) for seed in range(2, 50))])
+@pytest.mark.parametrize("seed", [0, *(pytest.param(seed, marks=pytest.mark.sweep) for seed in range(1, 50))])
 def test_damaged_footers_say_the_same_as_they_do_alone(tmp_path: Path, store: LocalStore, seed: int) -> None:
     """One bit at a time: an error, at once or when row groups are asked for, or what Arrow makes of it."""
     first, other = tmp_path / "first.parquet", tmp_path / "other.parquet"

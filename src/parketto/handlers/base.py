@@ -10,6 +10,7 @@ from fsspec import AbstractFileSystem
 
 from parketto.dataset import Dataset
 from parketto.engines.base import Engine, ProgressCallback
+from parketto.errors import InvalidArgument
 from parketto.kernels.rows import FileRows
 from parketto.operations.single import write_file
 from parketto.operations.sources import given_rows, path_rows
@@ -33,7 +34,8 @@ class ParquetHandler:
         storage_options: GivenOptions = None,
         filesystem: AbstractFileSystem | None = None,
     ) -> None:
-        self._any_engine, self._storage_options, self._filesystem = engine, storage_options, filesystem
+        self._own_engine, self._storage_options, self._filesystem = engine, storage_options, filesystem
+        self._closed = False
 
     def __enter__(self) -> Self:
         return self
@@ -43,7 +45,16 @@ class ParquetHandler:
 
     def close(self) -> None:
         """Let go of what the handler holds. Safe to call twice."""
-        raise NotImplementedError
+        self._closed = True
+
+    @property
+    def _any_engine(self) -> Engine:
+        self._check_open()
+        return self._own_engine
+
+    def _check_open(self) -> None:
+        if self._closed:
+            raise InvalidArgument(f"this {type(self).__name__} is closed; make a new one")
 
     def write_parquet(self, table: Any, path: str | os.PathLike[str], compression: str = "snappy") -> None:
         """Write rows to one Parquet file: all of it appears, or nothing. Folders on the way are made.

@@ -64,6 +64,7 @@ class DuckDBParquetHandler(ParquetHandler):
     @property
     def connection(self) -> DuckDBPyConnection:
         """The connection that queries run on; the filesystem is registered in it."""
+        self._check_open()
         return self._queries.connection
 
     def close(self) -> None:
@@ -73,6 +74,7 @@ class DuckDBParquetHandler(ParquetHandler):
             >>> handler = DuckDBParquetHandler()
             >>> handler.close()
         """
+        super().close()
         self._queries.close()
 
     def read_parquet(
@@ -135,6 +137,7 @@ class DuckDBParquetHandler(ParquetHandler):
             >>> handler.execute_sql(query, {"least": 2.0}, {"trades": trades}).sort_by("symbol").to_pylist()
             [{'symbol': 'BTC', 'size': 2.0}, {'symbol': 'ETH', 'size': 2.0}]
         """
+        self._check_open()
         sources = {
             name: self._rows(table)[0] if isinstance(table, str | os.PathLike) else arrow_rows(table)
             for name, table in (tables or {}).items()

@@ -51,10 +51,12 @@ class SparkParquetHandler(ParquetHandler):
     @property
     def spark(self) -> SparkSession:
         """The session that everything runs on."""
+        self._check_open()
         return self._engine.session
 
     def close(self) -> None:
         """Stop the session if this handler started it. Safe to call twice."""
+        super().close()
         self._engine.close()
 
     def read_parquet(
@@ -105,6 +107,7 @@ class SparkParquetHandler(ParquetHandler):
             >>> handler.execute_sql("SELECT :low + 1 AS n", {"low": 41}).collect()
             [Row(n=42)]
         """
+        self._check_open()
         frames = {
             name: self.read_parquet(table) if isinstance(table, str | os.PathLike) else table
             for name, table in (tables or {}).items()

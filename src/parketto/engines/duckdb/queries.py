@@ -62,7 +62,7 @@ class Queries:
             return self._connection
 
     def close(self) -> None:
-        """Close the connection. Safe to call twice; the next use opens another."""
+        """Close the connection. Safe to call twice."""
         connection, self._connection = self._connection, None
         if connection is not None:
             connection.close()

@@ -8,6 +8,7 @@ import functools
 import logging
 import os
 import re
+import shutil
 import sys
 import tempfile
 import threading
@@ -23,7 +24,7 @@ from parketto.engines.spark.settings import (
     require_pyspark,
     stated_settings,
 )
-from parketto.errors import InvalidArgument
+from parketto.errors import EngineUnavailable, InvalidArgument
 
 if TYPE_CHECKING:
     from pyspark import SparkContext
@@ -33,8 +34,14 @@ logger = logging.getLogger(__name__)
 # Who waits for longer than this is told what for.
 _SILENT_SECONDS = 1.0
 
+_FORKED = (
+    "this process was forked from one that has a Spark session, and they cannot share it. Start processes with "
+    "multiprocessing's 'spawn', or use engine='pyarrow' or engine='duckdb' in them"
+)
+
 _lock = threading.RLock()
 _started: list[Any] = []  # the session that we started, if any
+_inherited: list[int] = []  # not empty in a process that was forked from one with a session
 
 
 def get_session(spark: SparkSession | None = None) -> tuple[SparkSession, bool]:
@@ -49,8 +56,10 @@ def get_session(spark: SparkSession | None = None) -> tuple[SparkSession, bool]:
 
     Raises:
         InvalidArgument: `spark` is no session, or one that has been stopped.
-        EngineUnavailable: pyspark or Java is missing. The message says what to install.
+        EngineUnavailable: pyspark or Java is missing, or the session belongs to the process that this one was
+            forked from. The message says what to do.
     """
+    refuse_inherited()
     with _lock:
         if spark is not None:
             _check_given(spark)
@@ -64,7 +73,9 @@ def get_session(spark: SparkSession | None = None) -> tuple[SparkSession, bool]:
 
 
 def stop_session(spark: SparkSession) -> bool:
-    """Stop a session if it is one that we started; returns whether it was."""
+    """Stop a session if it is one that we started, in this process; returns whether it was."""
+    if is_inherited():
+        return False
     with _lock:
         if not _is_ours(spark):
             return False
@@ -76,6 +87,7 @@ def stop_session(spark: SparkSession) -> bool:
 
 def active_session() -> SparkSession | None:
     """The session that is alive in this process, if there is one. Looking for it starts nothing."""
+    refuse_inherited()
     if "pyspark.sql" not in sys.modules:
         return None
     from pyspark.sql.utils import is_remote
@@ -109,9 +121,46 @@ def worker_memory_mb(spark: SparkSession) -> float | None:
 
 def is_stopped(spark: SparkSession) -> bool:
     """Whether a session has been stopped, or its JVM is gone. A Connect server is not asked."""
+    refuse_inherited()
     if is_connect(spark):
         return bool(spark.is_stopped)  # type: ignore[attr-defined]
     return not _alive(spark._sc)
+
+
+def refuse_inherited() -> None:
+    """Touch nothing of another process's: a session cannot be used on both sides of a fork."""
+    if is_inherited():
+        raise EngineUnavailable(_FORKED)
+
+
+def is_inherited() -> bool:
+    """Whether the session that pyspark knows of was started by the process that this one was forked from."""
+    if _inherited:
+        return True
+    core = sys.modules.get("pyspark.core.context")
+    context = core.SparkContext._active_spark_context if core is not None else None
+    java = getattr(getattr(context, "_gateway", None), "proc", None)
+    return java is not None and _parent(java.pid) not in (None, os.getpid())
+
+
+def _parent(process: int) -> int | None:
+    """Who has started a process, where the system tells and it is still there."""
+    with contextlib.suppress(OSError), open(f"/proc/{process}/stat") as file:
+        # Its name, in brackets, may hold anything.
+        return int(file.read().rpartition(")")[2].split()[1])
+    return None
+
+
+def _after_fork() -> None:
+    """Remember in a forked process that what pyspark knows of is not its own."""
+    classic, connect = map(sys.modules.get, ("pyspark.core.context", "pyspark.sql.connect.session"))
+    known = classic is not None and classic.SparkContext._active_spark_context is not None
+    if known or (connect is not None and connect.SparkSession._get_default_session() is not None):
+        _inherited.append(os.getpid())
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_after_fork)
 
 
 def _is_ours(spark: SparkSession) -> bool:
@@ -221,9 +270,14 @@ def _start_embedded(stated: Mapping[str, str]) -> SparkSession:
 @functools.cache
 def _warehouse() -> str:
     """A folder of this process for tables that somebody might make; it goes when the process ends."""
-    folder = tempfile.TemporaryDirectory(prefix="parketto-warehouse-", ignore_cleanup_errors=True)
-    atexit.register(folder.cleanup)
-    return folder.name
+    folder, owner = tempfile.mkdtemp(prefix="parketto-warehouse-"), os.getpid()
+
+    def remove() -> None:
+        if os.getpid() == owner:  # not at the end of a process that was forked from this one
+            shutil.rmtree(folder, ignore_errors=True)
+
+    atexit.register(remove)
+    return folder
 
 
 def _build(settings: Mapping[str, str]) -> SparkSession:
