@@ -7,7 +7,7 @@ RESULTS := benchmarks/results
 EXTRAS := spark,connect,jdk,duckdb,s3
 UV     := $(BIN)/uv pip --quiet
 # Three processes: one has Spark, one starts Sparks of its own, one does the rest.
-PARALLEL := --numprocesses 3 --dist loadgroup
+PARALLEL := --numprocesses 3
 UV_PIN := $(shell sed -n 's/^uv==\([^ ;]*\).*/uv==\1/p' constraints.txt)
 
 .DEFAULT_GOAL := help

@@ -27,6 +27,8 @@ os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, [os.path.dirname(__file_
 ENGINES = ("pyarrow", "duckdb", "spark")
 MERGE_ENGINES = ("pyarrow", "duckdb", "spark", "spark-shuffle")
 _numbers = itertools.count()
+# What tells by its name that a test needs the shared Spark.
+_ON_SPARK = ("spark", "across_engines", "mixed_writers", "languages", "test_transform")
 
 
 @dataclass
@@ -96,15 +98,12 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
             metafunc.parametrize(name, [choice for choice in choices if choice in wanted], indirect=True)
 
 
-@pytest.hookimpl(tryfirst=True)  # xdist looks at the groups when its turn comes
+@pytest.hookimpl(tryfirst=True)  # before tests are chosen by their markers
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Spark's tasks run in other processes: what is in this one's memory is not theirs to see."""
     apart = [item for item in items if _memory_on_spark(item)]
     config.hook.pytest_deselected(items=apart)
     items[:] = [item for item in items if item not in set(apart)]
-    for item in items:
-        if group := _group(item):
-            item.add_marker(pytest.mark.xdist_group(group))
     for item in _beyond_share(items, config.getoption("--share")):
         item.add_marker(pytest.mark.sweep)
 
@@ -122,13 +121,24 @@ def _beyond_share(items: list[pytest.Item], share: int) -> Iterator[pytest.Item]
         yield from found[-(-len(found) // share) :]
 
 
-def _group(item: pytest.Item) -> str | None:
+def _group(test: str) -> str:
     """Tests that share one Spark are run by one process; those that start others of their own by another one."""
-    if "test_s3.py" in item.nodeid:  # one server for all of them, and one for the test with the shared Spark
-        return "spark" if "spark" in getattr(item, "fixturenames", ()) else "s3"
-    if any(name in item.nodeid for name in ("tests/remote/", "test_documents", "test_spark_handler")):
+    if "test_s3.py" in test:  # one server for all of them, and one for the test with the shared Spark
+        return "spark" if "spark" in test else "s3"
+    if any(name in test for name in ("tests/remote/", "test_documents", "test_spark_handler", "test_spark_forks")):
         return "other sparks"
-    return "spark" if "spark" in item.nodeid.lower() or "spark" in getattr(item, "fixturenames", ()) else None
+    return "spark" if any(name in test.lower() for name in _ON_SPARK) else test
+
+
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
+    """Spread tests by groups."""
+    from xdist.scheduler import LoadScopeScheduling
+
+    class Groups(LoadScopeScheduling):
+        def _split_scope(self, nodeid: str) -> str:
+            return _group(nodeid)
+
+    return Groups(config, log)
 
 
 def _memory_on_spark(item: pytest.Item) -> bool:

@@ -2,20 +2,17 @@
 
 from __future__ import annotations
 
-import atexit
 import contextlib
-import functools
 import logging
 import os
 import re
-import shutil
 import sys
-import tempfile
 import threading
 from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
 from parketto.engines.spark.archive import archive_options
+from parketto.engines.spark.forks import is_inherited, refuse_inherited, warehouse
 from parketto.engines.spark.java import Java, find_java
 from parketto.engines.spark.settings import (
     SESSION_SETTINGS,
@@ -24,7 +21,7 @@ from parketto.engines.spark.settings import (
     require_pyspark,
     stated_settings,
 )
-from parketto.errors import EngineUnavailable, InvalidArgument
+from parketto.errors import InvalidArgument
 
 if TYPE_CHECKING:
     from pyspark import SparkContext
@@ -34,14 +31,8 @@ logger = logging.getLogger(__name__)
 # Who waits for longer than this is told what for.
 _SILENT_SECONDS = 1.0
 
-_FORKED = (
-    "this process was forked from one that has a Spark session, and they cannot share it. Start processes with "
-    "multiprocessing's 'spawn', or use engine='pyarrow' or engine='duckdb' in them"
-)
-
 _lock = threading.RLock()
 _started: list[Any] = []  # the session that we started, if any
-_inherited: list[int] = []  # not empty in a process that was forked from one with a session
 
 
 def get_session(spark: SparkSession | None = None) -> tuple[SparkSession, bool]:
@@ -125,42 +116,6 @@ def is_stopped(spark: SparkSession) -> bool:
     if is_connect(spark):
         return bool(spark.is_stopped)  # type: ignore[attr-defined]
     return not _alive(spark._sc)
-
-
-def refuse_inherited() -> None:
-    """Touch nothing of another process's: a session cannot be used on both sides of a fork."""
-    if is_inherited():
-        raise EngineUnavailable(_FORKED)
-
-
-def is_inherited() -> bool:
-    """Whether the session that pyspark knows of was started by the process that this one was forked from."""
-    if _inherited:
-        return True
-    core = sys.modules.get("pyspark.core.context")
-    context = core.SparkContext._active_spark_context if core is not None else None
-    java = getattr(getattr(context, "_gateway", None), "proc", None)
-    return java is not None and _parent(java.pid) not in (None, os.getpid())
-
-
-def _parent(process: int) -> int | None:
-    """Who has started a process, where the system tells and it is still there."""
-    with contextlib.suppress(OSError), open(f"/proc/{process}/stat") as file:
-        # Its name, in brackets, may hold anything.
-        return int(file.read().rpartition(")")[2].split()[1])
-    return None
-
-
-def _after_fork() -> None:
-    """Remember in a forked process that what pyspark knows of is not its own."""
-    classic, connect = map(sys.modules.get, ("pyspark.core.context", "pyspark.sql.connect.session"))
-    known = classic is not None and classic.SparkContext._active_spark_context is not None
-    if known or (connect is not None and connect.SparkSession._get_default_session() is not None):
-        _inherited.append(os.getpid())
-
-
-if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_after_fork)
 
 
 def _is_ours(spark: SparkSession) -> bool:
@@ -260,24 +215,11 @@ def _start_embedded(stated: Mapping[str, str]) -> SparkSession:
     # Left behind by a Connect session that is over; with it pyspark would refuse to start a classic one.
     os.environ.pop("SPARK_CONNECT_MODE_ENABLED", None)
     java = find_java()
-    ours = {**embedded_settings(_warehouse(), archive_options(java, stated)), **limited_settings(stated)}
+    ours = {**embedded_settings(warehouse(), archive_options(java, stated)), **limited_settings(stated)}
     settings = _unstated(ours, stated)
     variables = _variables(java, local=True, quiet=True)
     with _environment({**variables, "SPARK_LOCAL_IP": "127.0.0.1"}):
         return _build(settings)
-
-
-@functools.cache
-def _warehouse() -> str:
-    """A folder of this process for tables that somebody might make; it goes when the process ends."""
-    folder, owner = tempfile.mkdtemp(prefix="parketto-warehouse-"), os.getpid()
-
-    def remove() -> None:
-        if os.getpid() == owner:  # not at the end of a process that was forked from this one
-            shutil.rmtree(folder, ignore_errors=True)
-
-    atexit.register(remove)
-    return folder
 
 
 def _build(settings: Mapping[str, str]) -> SparkSession:
