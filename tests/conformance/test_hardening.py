@@ -26,6 +26,11 @@ from parketto.storage import locks
 from parketto.storage.footers import _logical_type
 from parketto.storage.local import LocalStore
 
+UUID = "0198f3b2-7c11-7d3e-9a55-0c1d2e3f4a5b"
+DUCKLAKE = f"ducklake-{UUID}"
+DUCKLAKE_DATA = f"{DUCKLAKE}.parquet"
+PAIMON_DATA = f"bucket-0/data-{UUID}-0.parquet"
+
 
 def small_files(place: Place, count: int = 4, folder: str = "") -> None:
     place.write_files({f"{folder}f{n}.parquet": pa.table({"x": [n]}) for n in range(count)})
@@ -268,15 +273,65 @@ class TestListing:
         operations: list[Callable[[Dataset], object]] = [
             lambda dataset: dataset.compact(),
             lambda dataset: dataset.optimize(["x"]),
+            lambda dataset: dataset.write(pa.table({"x": [1]})),
             lambda dataset: dataset.write(pa.table({"x": [1]}), "overwrite"),
         ]
-        if folder != "metadata":
-            operations.append(lambda dataset: dataset.write(pa.table({"x": [1]})))
         for operation in operations:
             with pytest.raises(NotPlainParquet, match="is a table of"):
                 operation(place.dataset())
         assert place.state() == before
         assert place.left_behind() == []
+
+    @pytest.mark.parametrize(
+        "names",
+        [
+            (DUCKLAKE_DATA, f"{DUCKLAKE}-delete.parquet"),
+            (f"day=1/{DUCKLAKE_DATA}", f"day=1/{DUCKLAKE}-deletes.parquet"),
+            ("f0.parquet", f"{DUCKLAKE}-delete.puffin"),
+            (DUCKLAKE_DATA,),
+            (PAIMON_DATA, "snapshot/snapshot-1", "snapshot/LATEST", "schema/schema-0"),
+            ("other-prefix.parquet", "schema/schema-0", "snapshot/snapshot-12"),
+            ("other-prefix.parquet", "schema/schema-3", f"manifest/manifest-list-{UUID}-0"),
+            (f"dt=1/{PAIMON_DATA}",),
+            (f"dt=1/bucket-postpone/data-{UUID}-0.zstd.parquet",),
+        ],
+    )
+    def test_table_formats_without_a_marker_folder_are_refused(self, place: Place, names: tuple[str, ...]) -> None:
+        place.write_files({name: pa.table({"x": [1]}) for name in names})
+        before = place.state()
+        operations: list[Callable[[Dataset], object]] = [
+            lambda dataset: dataset.read(),
+            lambda dataset: dataset.compact(),
+            lambda dataset: dataset.delete("x = 1"),
+            lambda dataset: dataset.write(pa.table({"x": [1]})),
+            lambda dataset: dataset.write(pa.table({"x": [1]}), "overwrite"),
+            lambda dataset: dataset.merge(pa.table({"x": [1]}), "x"),
+        ]
+        for operation in operations:
+            with pytest.raises(NotPlainParquet, match=r"is a table of (DuckLake|Apache Paimon)"):
+                operation(place.dataset())
+        assert place.state() == before
+        assert place.left_behind() == []
+
+    @pytest.mark.parametrize(
+        "name",
+        [
+            "ducklake-1.parquet",
+            "ducklake-deletes.parquet",
+            f"x-{DUCKLAKE_DATA}",
+            "snapshot/snapshot-1.parquet",
+            "schema/schema-0",
+            "snapshot/snapshot-1",
+            f"data-{UUID}-0.parquet",
+            "bucket-0/data-0.parquet",
+            f"bucket-0/part-{UUID}-0.parquet",
+        ],
+    )
+    def test_names_that_only_resemble_a_table_format_are_data(self, place: Place, name: str) -> None:
+        place.write_files({file: pa.table({"x": [1]}) for file in (name, "f0.parquet", "f1.parquet")})
+        expected = place.dataset().read().num_rows
+        place.dataset().compact()
+        assert place.dataset().read().num_rows == expected
 
     @pytest.mark.parametrize("publish", ["auto", "rename"])
     def test_a_file_that_is_linked_in_gives_its_rows(self, local: Place, tmp_path: Any, publish: Any) -> None:

@@ -11,15 +11,15 @@ from functools import cached_property
 from itertools import islice
 from typing import TypeVar
 
-from parketto.errors import DatasetNotFound, NotADataset, NotPlainParquet, quoted
+from parketto.errors import DatasetNotFound, NotADataset, quoted
 from parketto.storage.footers import FileInfo, FooterReader, StatsColumns
 from parketto.storage.hive import PartitionFilter, directory_matcher, is_data_path, partition_values
 from parketto.storage.store import FileEntry, Store
+from parketto.storage.table_formats import MARKER_FOLDERS, not_plain, refuse_table_formats
 
 _LISTING_ATTEMPTS = 5
 _FIRST_READ = 5
 _MOSTLY_WORK = 0.6
-_TABLE_FORMATS = {"_delta_log": "Delta Lake", ".hoodie": "Hudi", "_spark_metadata": "Spark Structured Streaming"}
 
 
 Result = TypeVar("Result")
@@ -62,12 +62,10 @@ def select_data_files(
 ) -> list[FileEntry]:
     """Of listed files, the data files that match the filter; none is an error that says why there is none."""
     matches = directory_matcher(partition_filter)
-    data = []
-    for entry in found:
-        path = relative(entry.path, root)
-        _refuse_table_format(path, root)
-        if is_data_path(path):
-            data.append(entry)
+    entries = list(found)
+    paths = [relative(entry.path, root) for entry in entries]
+    refuse_table_formats(paths, root)
+    data = [entry for entry, path in zip(entries, paths, strict=True) if is_data_path(path)]
     if not data:
         refuse_missing(store, root)
         raise DatasetNotFound(f"no dataset at {root!r}: no parquet files were found under it")
@@ -88,16 +86,6 @@ def select_data_files(
     return sorted(matching, key=lambda entry: entry.path)
 
 
-def _refuse_table_format(path: str, root: str) -> None:
-    for folder in path.split("/")[:-1]:
-        if folder in _TABLE_FORMATS or (folder == "metadata" and path.endswith(".metadata.json")):
-            kind = _TABLE_FORMATS.get(folder, "Iceberg")
-            raise NotPlainParquet(
-                f"{root!r} is a table of {kind} (it has {folder!r}): its log names the files that count, so "
-                f"changing or reading them past it would be wrong. Use the tools of {kind}"
-            )
-
-
 def refuse_file(store: Store, root: str) -> None:
     """A dataset is a directory: say so when the path is a file."""
     if store.stat(root) is not None:
@@ -114,9 +102,9 @@ def refuse_missing(store: Store, root: str) -> None:
 def refuse_foreign(store: Store, root: str) -> None:
     """What may be written to without a listing: no file, and no table format."""
     refuse_file(store, root)
-    for folder in _TABLE_FORMATS:
+    for folder, kind in MARKER_FOLDERS.items():
         if store.is_dir(f"{root}/{folder}"):
-            _refuse_table_format(f"{folder}/", root)
+            raise not_plain(root, kind, folder)
 
 
 def read_snapshot(
