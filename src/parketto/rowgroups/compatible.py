@@ -144,8 +144,6 @@ def _why_not_metadata(first: Footer, other: Footer, same_arrow_schema: SameArrow
     for name in sorted(mine.keys() | theirs.keys()):
         if mine.get(name) != theirs.get(name):
             return f"their notes on {name.decode()!r} differ, and with them how files are read"
-    if first.unknown_fields != other.unknown_fields:
-        return "their footers say different things that this version does not know"
     # Bounds without a declared order can be left out; those in another one could not even be told apart.
     if None not in (first.column_orders, other.column_orders) and first.column_orders != other.column_orders:
         return "their bounds are in different orders"
