@@ -20,7 +20,7 @@ from fsspec.implementations.dirfs import DirFileSystem
 from conftest import Place
 from helpers import oracle
 from helpers.crash import Crash, mortal
-from parketto import CommitConflict, CommitStateUnknown, Dataset, NotPlainParquet, UnreadableFile
+from parketto import CommitConflict, CommitFailed, CommitStateUnknown, Dataset, NotPlainParquet, UnreadableFile
 from parketto.engines.base import Engine
 from parketto.storage import locks
 from parketto.storage.footers import _logical_type
@@ -344,6 +344,61 @@ class TestListing:
         assert sorted(local.dataset().read()["x"].to_pylist()) == expected
         assert (tmp_path / "elsewhere.parquet").exists()
         assert local.left_behind() == []
+
+    @pytest.mark.parametrize("publish", ["auto", "rename"])
+    def test_a_relative_link_gives_its_rows_and_is_retired(
+        self, local: Place, tmp_path: Any, publish: Any
+    ) -> None:
+        """In the workspace it leads elsewhere."""
+        small_files(local, 3, "day=1/")
+        pq.write_table(pa.table({"x": [99]}), tmp_path / "elsewhere.parquet")
+        os.symlink("../../../elsewhere.parquet", f"{local.root}/day=1/linked.parquet")
+        Dataset(local.root, engine="pyarrow", publish=publish).compact()
+        assert len(local.files()) == 1
+        assert values(local) == [0, 1, 2, 99]
+        assert (tmp_path / "elsewhere.parquet").exists()
+        assert local.left_behind() == []
+
+    @pytest.mark.parametrize("publish", ["auto", "rename"])
+    def test_a_relative_link_survives_a_commit_that_is_undone(
+        self, local: Place, tmp_path: Any, publish: Any
+    ) -> None:
+        small_files(local, 3)
+        pq.write_table(pa.table({"x": [99]}), tmp_path / "elsewhere.parquet")
+        os.symlink("../../elsewhere.parquet", f"{local.root}/a.parquet")
+        dataset = Dataset(local.root, engine="pyarrow", publish=publish)
+        base = type(dataset._store)
+
+        def sync(self: Any, paths: Any) -> None:
+            paths = list(paths)
+            if paths == [local.root] and not os.path.lexists(f"{local.root}/a.parquet"):
+                raise OSError("disk full")
+            base.sync(self, paths)
+
+        dataset._store.__class__ = type("Broken", (base,), {"sync": sync})
+        with pytest.raises((CommitFailed, CommitStateUnknown)):
+            dataset.compact()
+        dataset._store.__class__ = base
+        assert values(local) == [0, 1, 2, 99]
+
+    def test_a_relative_link_whose_file_is_replaced_meanwhile_is_a_conflict(
+        self, local: Place, tmp_path: Any, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        small_files(local, 3)
+        pq.write_table(pa.table({"x": [99]}), tmp_path / "elsewhere.parquet")
+        os.symlink("../../elsewhere.parquet", f"{local.root}/linked.parquet")
+        dataset = Dataset(local.root, engine="pyarrow")
+        run = dataset._place.engine.__class__.rewrite
+
+        def late(self: Any, *args: Any, **options: Any) -> Any:
+            found = run(self, *args, **options)
+            pq.write_table(pa.table({"x": [100]}), tmp_path / "elsewhere.parquet")
+            return found
+
+        monkeypatch.setattr(dataset._place.engine.__class__, "rewrite", late)
+        with pytest.raises(CommitConflict, match=r"linked\.parquet"):
+            dataset.compact()
+        assert values(local) == [0, 1, 2, 100]
 
     def test_dangling_links_and_pipes_are_named(self, local: Place) -> None:
         small_files(local)

@@ -54,7 +54,10 @@ class Applier:
             for directory, steps in self._publish_steps.items()
             if not self._is_swapped(directory)
             for new in steps
-        ) and all(old.fingerprint in map(self._fingerprint, self._places(old)) for old in self._journal.retire)
+        ) and all(
+            any(self._fingerprint(place, self._live(old.path)) == old.fingerprint for place in self._places(old))
+            for old in self._journal.retire
+        )
 
     def roll_forward(self) -> None:
         """Bring the dataset to the state after the operation.
@@ -87,7 +90,7 @@ class Applier:
                 self._finish_swap(directory)
         for old in self._journal.retire:
             parked = self._staged(old.parked)
-            if self._exists(parked):
+            if self._fingerprint(parked, self._live(old.path)) is not None:
                 self._make_dirs(posixpath.dirname(self._live(old.path)))
                 self._store.move(parked, self._free_path(old.path))
         for new in self._journal.publish:
@@ -162,7 +165,7 @@ class Applier:
             for old in self._retire_steps[directory]
             if (name := posixpath.basename(old.path)) in there
             # A link is not what it leads to.
-            and old.fingerprint in (there[name], self._fingerprint(f"{twin}/{name}"))
+            and old.fingerprint in (there[name], self._fingerprint(f"{twin}/{name}", self._live(old.path)))
         }
 
     def _places(self, old: Retirement) -> list[str]:
@@ -173,13 +176,13 @@ class Applier:
         return places if swap is None else [*places, f"{self._staged(swap.twin)}/{name}"]
 
     def _is_parked(self, old: Retirement) -> bool:
-        return self._fingerprint(self._staged(old.parked)) == old.fingerprint
+        return self._fingerprint(self._staged(old.parked), self._live(old.path)) == old.fingerprint
 
     def _exists(self, path: str) -> bool:
         return self._store.stat(path) is not None
 
-    def _fingerprint(self, path: str) -> str | None:
-        entry = self._store.stat(path)
+    def _fingerprint(self, path: str, origin: str) -> str | None:
+        entry = self._store.stat_moved(path, origin)
         return None if entry is None else entry.fingerprint
 
     def _is_ours(self, new: Publication, live: str) -> bool:
@@ -221,7 +224,7 @@ class Applier:
         if found is not None and found.fingerprint == old.fingerprint:
             if self._store.atomic_move:
                 self._store.move(live, self._staged(old.parked))
-                if self._fingerprint(self._staged(old.parked)) != old.fingerprint:  # replaced at this very moment
+                if not self._is_parked(old):  # replaced at this very moment
                     raise CommitConflict.over(live, gone=False)
             else:
                 self.irreversible = True

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import errno
 import functools
 import operator
@@ -95,6 +96,15 @@ class LocalStore(Store):
                 raise
             return None
         return None if S_ISDIR(status.st_mode) else _local_entry(path, status)
+
+    def stat_moved(self, path: str, origin: str) -> FileEntry | None:
+        try:
+            # A relative link leads elsewhere from its new folder: follow it from the old one.
+            target = os.path.join(os.path.dirname(origin), os.readlink(path))
+        except OSError:  # no link
+            target = path
+        found = self.stat(target)
+        return None if found is None else dataclasses.replace(found, path=path)
 
     def stat_many(self, paths: Sequence[str]) -> dict[str, FileEntry]:
         found = {path: self.stat(path) for path in paths}

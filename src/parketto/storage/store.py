@@ -113,6 +113,10 @@ class Store:
             return None
         return self._entry(path, info) if info["type"] == "file" else None
 
+    def stat_moved(self, path: str, origin: str) -> FileEntry | None:  # noqa: ARG002
+        """A file that was moved, with the fingerprint that it had at its origin, or None."""
+        return self.stat(path)
+
     def stat_many(self, paths: Sequence[str]) -> dict[str, FileEntry]:
         """Those of the files that exist. Many of them cost one listing, not a request each."""
         if len(paths) <= _STAT_ONE_BY_ONE:
