@@ -400,6 +400,19 @@ class TestListing:
             dataset.compact()
         assert values(local) == [0, 1, 2, 100]
 
+    @pytest.mark.parametrize("name", ["n" * 244, "n" * 246, "n" * 250, "é" * 125, "n" * 255])
+    @pytest.mark.parametrize("journal", [None, "journals"])
+    def test_a_dataset_may_have_the_longest_name_that_there_is(
+        self, tmp_path: Any, name: str, journal: str | None
+    ) -> None:
+        location = None if journal is None else str(tmp_path / journal)
+        dataset = Dataset(str(tmp_path / name), engine="pyarrow", journal=location)
+        for n in range(3):
+            dataset.write(pa.table({"x": [n]}))
+        dataset.compact()
+        assert sorted(dataset.read()["x"].to_pylist()) == [0, 1, 2]
+        assert [found for found in os.listdir(tmp_path) if found != journal] == [name]
+
     def test_dangling_links_and_pipes_are_named(self, local: Place) -> None:
         small_files(local)
         os.symlink(f"{local.root}/nowhere", f"{local.root}/gone.parquet")

@@ -27,6 +27,7 @@ from parketto.storage.store import FileEntry, Store
 LOCK_TIMEOUT_SECONDS = 600.0
 _TRANSACTION_PREFIX = "tx-"
 _SUFFIX = ".parketto"
+_MAX_NAME_BYTES = 255  # what common filesystems take; a longer name of a workspace is cut and hashed
 
 
 class Workspace:
@@ -172,8 +173,18 @@ def _workspace_path(store: Store, root: str, location: str | None) -> str:
                 "choose a folder on the same filesystem"
             )
         # Several datasets may share the folder: the hash keeps those of the same name apart.
-        return f"{folder}/.{name}-{hashlib.sha256(root.encode()).hexdigest()[:8]}.parketto"
+        return f"{folder}/{_folder_name(f'{name}-{hashlib.sha256(root.encode()).hexdigest()[:8]}')}"
     beside = "/" in root and bool(name)  # a whole bucket or disk has nothing beside it
     if beside and store.is_dir(root) and not store.same_device(root, parent or "/"):
         beside = False  # the dataset is a mount point: nothing can be moved across
-    return f"{parent}/.{name}.parketto" if beside else f"{root.rstrip('/')}/.parketto"
+    return f"{parent}/{_folder_name(name)}" if beside else f"{root.rstrip('/')}/.parketto"
+
+
+def _folder_name(name: str) -> str:
+    """The name of a workspace: that of the dataset, unless it leaves no room for the suffix."""
+    whole = f".{name}{_SUFFIX}"
+    if len(whole.encode(errors="surrogateescape")) <= _MAX_NAME_BYTES:
+        return whole
+    encoded = name.encode(errors="surrogateescape")
+    cut = encoded[: _MAX_NAME_BYTES - 32].decode(errors="ignore")
+    return f".{cut}-{hashlib.sha256(encoded).hexdigest()[:16]}{_SUFFIX}"
