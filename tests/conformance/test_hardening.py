@@ -5,10 +5,12 @@ from __future__ import annotations
 import datetime as dt
 import io
 import os
+import shutil
 import stat
+import subprocess
 import time
 import uuid
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import numpy as np
@@ -39,6 +41,31 @@ def small_files(place: Place, count: int = 4, folder: str = "") -> None:
 def values(place: Place, column: str = "x") -> list[Any]:
     tables = [oracle.read_file(path, place.fs) for path in oracle.data_files(place.root, place.fs)]
     return sorted(value for table in tables for value in table.column(column).to_pylist())
+
+
+Mounts = Callable[[str, str], None]
+
+
+@pytest.fixture
+def mounts(tmp_path: Any) -> Iterator[Mounts]:
+    """Mounts of a kind on a folder, gone after the test."""
+    mounted: list[str] = []
+
+    def mount(kind: str, folder: str) -> None:
+        os.makedirs(origin := f"{tmp_path}/origin-{len(mounted)}")
+        options = ["-t", "tmpfs", "none"] if kind == "tmpfs" else ["--bind", origin]
+        done = subprocess.run(["mount", *options, folder], check=False, capture_output=True, text=True)
+        if done.returncode:
+            pytest.skip(f"mounting is not allowed here: {done.stderr.strip()}")
+        mounted.append(folder)
+
+    if os.geteuid() != 0 or shutil.which("mount") is None:
+        pytest.skip("only root can mount")
+    try:
+        yield mount
+    finally:
+        for folder in reversed(mounted):
+            subprocess.run(["umount", folder], check=True)
 
 
 class TestCommit:
@@ -412,6 +439,33 @@ class TestListing:
         dataset.compact()
         assert sorted(dataset.read()["x"].to_pylist()) == [0, 1, 2]
         assert [found for found in os.listdir(tmp_path) if found != journal] == [name]
+
+    @pytest.mark.parametrize("kind", ["tmpfs", "bind"])
+    @pytest.mark.parametrize("publish", ["auto", "rename"])
+    def test_a_mount_inside_of_a_dataset_is_named(
+        self, local: Place, tmp_path: Any, mounts: Mounts, kind: str, publish: Any
+    ) -> None:
+        small_files(local, 2, "day=1/")
+        os.makedirs(mounted := f"{local.root}/day=2")
+        mounts(kind, mounted)
+        small_files(local, 3, "day=2/")
+        before = local.state()
+        dataset = Dataset(local.root, engine="pyarrow", publish=publish)
+        operations: list[Callable[[], object]] = [
+            dataset.compact,
+            lambda: dataset.delete("x = 2"),
+            lambda: dataset.write(pa.table({"x": [9], "day": [2]})),
+        ]
+        for operation in operations:
+            with pytest.raises(CommitFailed, match=r"day=2' is on another mount, '.*day=2'.*nothing was changed"):
+                operation()
+        assert local.state() == before
+        assert local.left_behind() == []
+        # What does not concern it goes on as ever, and so does the mount as a dataset of its own.
+        dataset.compact(partition_filter="day=1")
+        Dataset(mounted, engine="pyarrow", publish=publish).compact()
+        assert len(local.files()) == 2
+        assert values(local) == [0, 0, 1, 1, 2]
 
     def test_dangling_links_and_pipes_are_named(self, local: Place) -> None:
         small_files(local)

@@ -215,7 +215,7 @@ class Transaction:
     def _check_destinations(self, publish: Sequence[StagedFile], retire: Sequence[FileEntry]) -> None:
         touched = {posixpath.dirname(path) for path in self._touched(publish, retire)}
         for directory in sorted(touched):
-            if problem := self._store.writable_problem(directory):
+            if problem := self._store.writable_problem(directory, self._directory):
                 raise CommitFailed(f"{problem}; nothing was changed")
         for path in self._store.stat_many([file.destination for file in publish]):
             raise CommitConflict(f"{path!r} exists already; nothing was changed")

@@ -18,6 +18,7 @@ import pyarrow as pa
 from parketto.errors import UnreadableFile
 from parketto.storage.exchange import exchange, exchangeable
 from parketto.storage.locks import HAS_FLOCK, FileLock, Lock, make_dirs
+from parketto.storage.mounts import existing_folder, mount_point, same_mount
 from parketto.storage.store import FileEntry, Store
 from parketto.storage.writing_out import EagerFile
 
@@ -222,13 +223,19 @@ class LocalStore(Store):
     def try_lock(self, path: str) -> Lock | None:
         return FileLock.attempt(path) if HAS_FLOCK else super().try_lock(path)
 
-    def writable_problem(self, directory: str) -> str | None:
+    def writable_problem(self, directory: str, workspace: str) -> str | None:
+        existing = existing_folder(directory)
+        if not same_mount(existing, workspace):
+            return (
+                f"{directory!r} is on another mount, {mount_point(existing)!r}, than {workspace!r}, so files "
+                "cannot be moved between them. Unmount it, or work on what is mounted as a dataset of its own"
+            )
         if not os.path.isdir(directory):
             return _naming_problem(directory)
         return None if os.access(directory, os.W_OK | os.X_OK) else f"no permission to write in {directory!r}"
 
     def same_device(self, first: str, second: str) -> bool:
-        return os.stat(first).st_dev == os.stat(second).st_dev
+        return same_mount(first, second)
 
     def change_mark(self, directory: str) -> object:
         with contextlib.suppress(FileNotFoundError):

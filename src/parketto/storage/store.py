@@ -237,8 +237,8 @@ class Store:
         """The lock of that name, or None while somebody else holds it."""
         return LeaseLock.attempt(self, path)
 
-    def writable_problem(self, directory: str) -> str | None:  # noqa: ARG002
-        """Why files in a folder could not be added or removed, as far as can be told beforehand."""
+    def writable_problem(self, directory: str, workspace: str) -> str | None:  # noqa: ARG002
+        """Why files could not be moved between a folder and the workspace, as far as can be told beforehand."""
         return None
 
     def same_device(self, first: str, second: str) -> bool:  # noqa: ARG002
