@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from typing import Any
 
 import pyarrow as pa
@@ -58,7 +59,7 @@ def cast(scope: Scope, node: Node, tree: Any, *, attempt: bool) -> Node:
             f"{tree.parent.this.sql()} names a time zone, and TIMESTAMP_NTZ has none; leave the zone out, or CAST "
             "it to TIMESTAMP first"
         )
-    return changed
+    return dataclasses.replace(changed, untyped=False)
 
 
 def _type_name(tree: Any) -> str:

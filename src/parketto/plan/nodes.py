@@ -29,6 +29,7 @@ from parketto.plan.values import (
     decimal_type,
     evaluate,
     family,
+    float32_at_most,
     from_count,
 )
 from parketto.plan.zones import Clock, Conversion, Step, is_clock, is_instant, parse_time
@@ -50,11 +51,15 @@ _ONE_ROW = pa.table([pa.nulls(1)], names=["rows"])
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Node:
-    """An expression, the type of its values, and the value itself where it is a literal."""
+    """An expression, the type of its values, and the value itself where it is a literal.
+
+    An `untyped` literal is a number as it stands in the text, of a type that nobody asked for.
+    """
 
     expression: pc.Expression
     type: pa.DataType
     literal: pa.Scalar | None = None
+    untyped: bool = False
 
     @property
     def family(self) -> str:
@@ -241,7 +246,14 @@ class Scope:
         number = float(right.literal.as_py())
         if math.isnan(number):
             return self._compare_nan(operator, left)
-        if math.isfinite(number) and not math.isfinite(pa.scalar(number, left.type).as_py()):
+        if pat.is_float32(left.type) and pat.is_float64(right.type) and not right.untyped:
+            # As SQL widens the left side: exactly, even if the number lies between two of its values.
+            below = float32_at_most(number)
+            if below != number:
+                if operator in ("=", "<>"):
+                    return self.constant(left, operator == "<>")
+                operator, number = "<=" if operator in ("<", "<=") else ">", below
+        elif math.isfinite(number) and not math.isfinite(pa.scalar(number, left.type).as_py()):
             left = self.cast(left, pa.float64())
         plain = self.call(_COMPARISONS[operator], left, literal(pa.scalar(number, left.type)))
         # What the comparison itself says of NaN must not matter: bounds in footers leave NaN out, so pruning
@@ -343,9 +355,9 @@ class Scope:
         return self.cast(left, sides[0]), self.cast(right, sides[1])
 
 
-def literal(value: pa.Scalar) -> Node:
+def literal(value: pa.Scalar, *, untyped: bool = False) -> Node:
     """A literal value."""
-    return Node(pc.scalar(value), value.type, value)
+    return Node(pc.scalar(value), value.type, value, untyped)
 
 
 # Functions, because PyArrow's first value brings pandas along where that is installed.

@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from decimal import Decimal
 from fractions import Fraction
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.types as pat
@@ -149,6 +150,17 @@ def from_count(count: int, kind: pa.DataType) -> pa.Scalar | None:
         return pa.array([count], raw).view(kind)[0]
     except (pa.ArrowInvalid, OverflowError):
         return None
+
+
+def float32_at_most(number: float) -> float:
+    """The largest float of 32 bits that is not above a number.
+
+    >>> float32_at_most(0.5), float32_at_most(0.1)
+    (0.5, 0.09999999403953552)
+    """
+    with np.errstate(over="ignore"):
+        nearest = np.float32(number)
+    return float(nearest if float(nearest) <= number else np.nextafter(nearest, np.float32(-np.inf)))
 
 
 def parse_text(text: str, kind: pa.DataType) -> pa.Scalar:
