@@ -15,7 +15,7 @@ from parketto.engines.duckdb.session import Session, require_duckdb
 from parketto.engines.duckdb.sorting import DealRows, SortGroup
 from parketto.engines.merging import merge_small
 from parketto.engines.threads import ThreadEngine
-from parketto.errors import InvalidArgument
+from parketto.errors import InvalidArgument, OutOfMemory
 from parketto.kernels.carrier import carrier_schema
 from parketto.kernels.merge_target import MergeOutcome, MergeTarget
 from parketto.kernels.rewrite import RewriteGroup
@@ -99,7 +99,7 @@ class DuckDBEngine(ThreadEngine):
                 view_files(session, "scanned", rows.store, rows.files)
                 query = f"SELECT {numbered(rows.schema, rows.schema.names)} FROM scanned"
                 return [unpack(batch, schema) for batch in session.rows(query)]
-            except require_duckdb().Error:
+            except (require_duckdb().Error, OutOfMemory):
                 return None
 
     @contextlib.contextmanager
