@@ -16,6 +16,7 @@ import pyarrow.types as pat
 
 from parketto.errors import UnreadableFile
 from parketto.kernels.carrier import carrier_schema, recast
+from parketto.kernels.memory import release_unused
 from parketto.kernels.sizes import RowSizes
 from parketto.plan.form import Form
 from parketto.plan.limits import check_columns_exist
@@ -105,20 +106,26 @@ class BatchReader:
         size, count = sum(group.total_byte_size for group in groups), sum(group.num_rows for group in groups)
         whole = file.schema.names == self._names
         columns = None if whole else self._names
+        # Of rows as wide as in these row groups, before decoding, so many make a batch: at least one.
+        fitting = max(1, int(self._batch_bytes * count / max(1, size)))
         if self._row_bytes is None:
-            probe = next(parquet.iter_batches(_PROBE_ROWS, row_groups=filled[:1], columns=columns))
+            rows = min(_PROBE_ROWS, fitting)
+            probe = next(parquet.iter_batches(rows, row_groups=filled[:1], columns=columns))
             self._row_bytes = self._width(self._exact(probe))
         # Waking other threads up takes longer than to decode a few rows.
         threads = self._use_threads and size >= _WORTH_THREADS
         width = max(self._row_bytes, size / count if whole else 0, 1)
-        rows = int(min(max(self._batch_bytes / width, _MIN_BATCH_ROWS), _MAX_BATCH_ROWS))
+        # The widest rows seen so far may have been those of another file: these are not read one by one for that.
+        rows = int(min(max(self._batch_bytes / width, min(_MIN_BATCH_ROWS, fitting)), _MAX_BATCH_ROWS))
         # Equal batches: a few rows at the end would take as long to ask for as a whole batch.
-        rows = math.ceil(count / math.ceil(count / (1.25 * rows)))
+        rows = math.ceil(count / math.ceil(count / int(1.25 * rows)))
         for found in parquet.iter_batches(rows, row_groups=filled, columns=columns, use_threads=threads):
             batch = self._exact(found)
             if self.sizes.fixed is None:
                 self._row_bytes = max(self._row_bytes, self._width(batch))
                 self._widths[tuple(self._names)] = self._row_bytes
+                if fitting == 1:
+                    release_unused()  # the pages that a huge value was in
             yield batch
 
     def _exact(self, batch: pa.RecordBatch) -> pa.RecordBatch:

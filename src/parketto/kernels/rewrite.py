@@ -21,6 +21,7 @@ from parketto.kernels.write import Output
 from parketto.kernels.writer import FileFormat, RollingWriter
 from parketto.plan.rewrite import FileGroup
 from parketto.storage.clustering import Clustering, recorded
+from parketto.storage.footers import FileInfo
 
 _BUCKET_ROOM = 2
 _PREFIXES: Mapping[str, str] = {"compact": "compact", "optimize": "optimized"}
@@ -38,6 +39,11 @@ class RewriteGroup:
     def size_bytes(self) -> int:
         """The size of the group's files."""
         return self.group.size_bytes
+
+    @property
+    def files(self) -> tuple[FileInfo, ...]:
+        """The files that it reads."""
+        return tuple(self.group.files)
 
     def run(self, worker: Worker) -> tuple[StagedFile, ...]:
         """Copy row groups, or stream the rows through, sorted on the way if need be."""
