@@ -57,7 +57,16 @@ if TYPE_CHECKING:
         plan_compaction_groups,
         plan_optimize_groups,
     )
-    from parketto.stats import EditStats, MaintenanceStats, RestoreStats, WriteStats
+    from parketto.stats import (
+        ChangedFile,
+        CheckReport,
+        Damage,
+        EditStats,
+        MaintenanceStats,
+        OtherSchema,
+        RestoreStats,
+        WriteStats,
+    )
     from parketto.storage.footers import FileInfo
     from parketto.storage.options import AwsStorageOptions, LocalStorageOptions, StorageOptions
     from parketto.storage.row_groups import ColumnStats, RowGroupInfo
@@ -72,6 +81,8 @@ __all__ = [
     "AuthenticationFailed",
     "AwsStorageOptions",
     "CRUDStats",
+    "ChangedFile",
+    "CheckReport",
     "ColumnNotFound",
     "ColumnStats",
     "CommitConflict",
@@ -79,6 +90,7 @@ __all__ = [
     "CommitFailed",
     "CommitStateUnknown",
     "CompactionStats",
+    "Damage",
     "Dataset",
     "DatasetNotFound",
     "DatasetStats",
@@ -97,6 +109,7 @@ __all__ = [
     "NotADataset",
     "NotPlainParquet",
     "OperationCancelled",
+    "OtherSchema",
     "OutOfMemory",
     "ParkettoError",
     "ParquetCRUD",
@@ -180,8 +193,12 @@ _HOMES = {
             "plan_optimize_groups",
         ),
         "parketto.stats": (
+            "ChangedFile",
+            "CheckReport",
+            "Damage",
             "EditStats",
             "MaintenanceStats",
+            "OtherSchema",
             "RestoreStats",
             "WriteStats",
         ),

@@ -74,13 +74,16 @@ class NotPlainParquet(ParkettoError, ValueError):
 
 
 class UnreadableFile(ParkettoError, ValueError):
-    """A file of the dataset cannot be read as Parquet. Nothing was touched."""
+    """A file of the dataset cannot be read as Parquet. Nothing was touched.
 
-    def __init__(self, path: str, reason: object) -> None:
-        self.path = path
-        what = " ".join(str(reason).split()).rstrip(".")
+    `path` names the file, `column` the damaged column where that is known, and `reason` says what is wrong.
+    """
+
+    def __init__(self, path: str, reason: object, column: str | None = None) -> None:
+        self.path, self.column = path, column
+        self.reason = " ".join(str(reason).split()).rstrip(".")
         super().__init__(
-            f"cannot read {path!r} as Parquet: {what}. Nothing was changed; repair the file or move it away"
+            f"cannot read {path!r} as Parquet: {self.reason}. Nothing was changed; repair the file or move it away"
         )
 
 

@@ -329,7 +329,7 @@ def test_one_listing_and_one_footer_read_per_file(
     listings: list[str] = []
     read: list[str] = []
     dataset = place.dataset(engine=engine)
-    list_files, read_tail = type(dataset._store).list_files, footers._read_tail
+    list_files, read_tail = type(dataset._store).list_files, footers.read_tail
 
     def listing(self: object, root: str) -> object:
         listings.append(root)
@@ -340,7 +340,7 @@ def test_one_listing_and_one_footer_read_per_file(
         return read_tail(store, entry)  # type: ignore[arg-type]
 
     monkeypatch.setattr(type(dataset._store), "list_files", listing)
-    monkeypatch.setattr(footers, "_read_tail", footer)
+    monkeypatch.setattr(footers, "read_tail", footer)
     before = oracle.data_files(place.root, place.fs)
     dataset.compact()
     assert listings == [place.root]

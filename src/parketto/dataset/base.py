@@ -11,13 +11,15 @@ from fsspec import AbstractFileSystem
 
 from parketto.commit.recovery import Recovery, recover
 from parketto.commit.workspace import Workspace
-from parketto.engines.base import Engine
+from parketto.engines.base import Engine, ProgressCallback
 from parketto.engines.registry import get_engine
 from parketto.errors import InvalidArgument, quoted
 from parketto.kernels.rows import RowSource
+from parketto.operations.check import check
 from parketto.operations.place import Backups, Place
 from parketto.operations.sources import given_rows
 from parketto.plan.zones import zone_info
+from parketto.stats import CheckReport
 from parketto.storage.footers import FileInfo
 from parketto.storage.hive import PartitionFilter
 from parketto.storage.opening import open_store
@@ -77,6 +79,63 @@ class BaseDataset:
         return while_files_vanish(
             self.path, lambda: read_table(self._store, self._place.snapshot(partition_filter).files, columns)
         )
+
+    def check(
+        self,
+        deep: bool = False,
+        partition_filter: PartitionFilter = None,
+        *,
+        progress: ProgressCallback | None = None,
+    ) -> CheckReport:
+        """Find every damaged file and column. Nothing is written, and one bad file does not hide the next.
+
+        A shallow check reads every footer. It finds files that are empty, truncated or no Parquet, damaged
+        footers, and footers that contradict their file: pages outside of it or on top of each other, numbers of
+        rows that do not add up, types and codecs that do not exist.
+
+        A deep check also reads every page of every column. It verifies checksums (CRC-32) where pages have them,
+        decodes all values, and compares them with the footer: rows, values and nulls, and the bounds (min and max)
+        of columns that are not nested. Texts must be valid UTF-8.
+
+        Damage that only a checksum can find: a flipped bit that turns one valid value into another one. Pages
+        without a checksum hide that. Compression helps little: gzip and Brotli mostly notice, Snappy and LZ4
+        often, Zstandard hardly ever; uncompressed numbers never, unless a value leaves its bounds. Spark writes
+        checksums by default, PyArrow with `write_page_checksum=True`.
+
+        Args:
+            deep: Whether to decode all pages, which takes about as long as to read the dataset.
+            partition_filter: Which partitions to check.
+            progress: Called with a `Progress` whenever a piece of the work is done.
+
+        Returns:
+            A `CheckReport`: `healthy`, what was checked (`files_checked`, `rows`, `bytes`, `row_groups`,
+            `columns_checked`, `pages_checked`), and `damaged`, a list of `path`, `row_group`, `column` and
+            `reason`. Row group and column are None where a whole file is concerned.
+
+        Raises:
+            FileNotFoundError: There is no dataset, or the filter excludes all of its files.
+
+        Example:
+            >>> import fsspec, pyarrow as pa
+            >>> from parketto import Dataset
+            >>> trades = Dataset("memory://check-example", engine="pyarrow")
+            >>> for price in (1.5, 2.5):
+            ...     _ = trades.write(pa.table({"price": [price] * 1000}), basename_template="trades_{}.parquet")
+            >>> report = trades.check(deep=True)
+            >>> report["healthy"], report["files_checked"], report["rows"]
+            (True, 2, 2000)
+            >>> memory = fsspec.filesystem("memory")
+            >>> path = trades.files()[1].path
+            >>> memory.pipe_file(path, memory.cat_file(path)[:-100])  # truncated
+            >>> report = trades.check()
+            >>> report["healthy"]
+            False
+            >>> [damage["path"] for damage in report["damaged"]]
+            ['/check-example/trades_001.parquet']
+            >>> report["damaged"][0]["reason"]
+            'it does not end as a Parquet file does: it is truncated, or no Parquet file'
+        """
+        return check(self._place, partition_filter, progress, deep=deep)
 
     def recover(self) -> Recovery:
         """Finish or undo an interrupted operation and remove what it staged; say what was done.

@@ -55,9 +55,9 @@ class Place:
         """The files as they are now, for reading."""
         return self._discover(lambda: list_settled(self.workspace, partition_filter), stats_columns)
 
-    def listed(self) -> list[FileEntry]:
+    def listed(self, partition_filter: PartitionFilter = None) -> list[FileEntry]:
         """The data files as they are now; none is an error."""
-        return list_settled(self.workspace)
+        return list_settled(self.workspace, partition_filter)
 
     def transaction(self, operation: str, backups: Backups | None = None) -> Transaction:
         """An operation that will change something; what it retires can be kept."""

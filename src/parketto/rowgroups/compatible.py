@@ -50,10 +50,15 @@ _SHORT_CHUNKS = (b"parquet-mr", (1, 2, 9))
 
 def why_not_copied(footer: Footer) -> str | None:
     """Why no row group of the file can be copied, whatever file it goes to."""
-    writer = _writer(footer.created_by)
-    if writer is not None and writer[0] == _SHORT_CHUNKS[0] and writer[1] < _SHORT_CHUNKS[1]:
+    if has_short_chunks(footer):
         return "its writer did not count the headers of dictionaries"
     return footer.elsewhere
+
+
+def has_short_chunks(footer: Footer) -> bool:
+    """Whether column chunks are longer than the footer says, because of a bug of the writer."""
+    writer = _writer(footer.created_by)
+    return writer is not None and writer[0] == _SHORT_CHUNKS[0] and writer[1] < _SHORT_CHUNKS[1]
 
 
 def why_not_together(

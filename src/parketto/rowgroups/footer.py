@@ -92,6 +92,7 @@ class MetaKeys:
     STATISTICS = key(12, STRUCT)
     BLOOM_OFFSET = key(14, I64)
     BLOOM_LENGTH = key(15, I32)
+    SIZE_STATISTICS = key(16, STRUCT)
 
 
 # The format keeps this number free for extensions. One of a whole footer is that footer again in another form,

@@ -180,7 +180,7 @@ class FooterReader:
         """Read one footer."""
         assert self._store is not None, "files are opened in a store"
         with naming(entry.path):
-            tail = _read_tail(self._store, entry)
+            tail = read_tail(self._store, entry)
             return self._alike(entry, tail, partition) or self.describe(entry, pa.py_buffer(tail), partition)
 
     def describe(self, entry: FileEntry, tail: pa.Buffer, partition: PartitionValues = ()) -> FileInfo:
@@ -189,7 +189,7 @@ class FooterReader:
         footer = pq.read_metadata(source)
         # A readable footer may lie over encrypted columns, and asking Arrow about one of those ends the process.
         # Such a footer is signed: it is longer than what it says.
-        if _footer_bytes(tail) != footer.serialized_size:
+        if footer_length(tail) != footer.serialized_size:
             raise UnreadableFile(entry.path, "its columns are encrypted")
         raw = _footer(tail)
         layout = self._layout(footer, raw)
@@ -289,26 +289,26 @@ class _Layout:
         return cls(head, _traits(columns, schema, head), names, wanted, stats_columns)
 
 
-def _read_tail(store: Store, entry: FileEntry) -> bytes:
+def read_tail(store: Store, entry: FileEntry) -> bytes:
     """The end of a file, with the whole footer if there is one."""
     size = entry.size_bytes
     tail = store.read_range(
         entry.path, max(0, size - (_TAIL_BYTES_AT_HAND if store.often_cached else _TAIL_BYTES)), size
     )
-    needed = _footer_bytes(tail) + 8
+    needed = footer_length(tail) + 8
     if needed > size and tail.endswith(MAGIC):
         raise pa.ArrowInvalid(f"its footer should have {needed} bytes, and the file has {size}")
     return store.read_range(entry.path, size - needed, size) if len(tail) < needed <= size else tail
 
 
-def _footer_bytes(tail: bytes | pa.Buffer) -> int:
-    """How long the footer is, by what stands at the end of a file."""
+def footer_length(tail: bytes | pa.Buffer) -> int:
+    """The length of the footer in bytes, from the end of a file."""
     return int.from_bytes(tail[-8:-4], "little")
 
 
 def _footer(tail: bytes | pa.Buffer) -> bytes:
     """The footer out of the end of a file; nothing if there is none."""
-    return bytes(tail[-_footer_bytes(tail) - 8 : -8]) if bytes(tail[-4:]) == MAGIC else b""
+    return bytes(tail[-footer_length(tail) - 8 : -8]) if bytes(tail[-4:]) == MAGIC else b""
 
 
 def _traits(columns: Sequence[pq.ColumnSchema], schema: pq.ParquetSchema, head: bytes) -> PhysicalTraits:
