@@ -287,6 +287,26 @@ def test_files_of_other_writers_are_healthy(local: Place) -> None:
     assert (report["damaged"], report["rows"]) == ([], 3 * COUNT)
 
 
+def test_files_of_spark_have_checksums(local: Place, spark: Any) -> None:
+    frame = spark.range(3000).selectExpr(
+        "id",
+        "cast(id as string) text",
+        "cast(id as decimal(20, 3)) price",
+        "timestamp_seconds(id) at",
+        "if(id % 3 = 0, null, array(id, null)) list",
+        "map('k', struct(id, id % 7 as day)) nested",
+        "date_add(date'1970-01-01', cast(id as int)) day",
+    )
+    frame.coalesce(1).write.parquet(local.root)
+    dataset = local.dataset()
+    assert dataset.check(deep=True)["damaged"] == []
+    (name,) = local.files()
+    sound = local.fs.cat_file(f"{local.root}/{name}")
+    report = put(local, {name: in_page(sound, "price", flip=b"\x01")}).check(deep=True)
+    assert places(report) == [(name, 0, "price")]
+    assert "does not match its checksum" in only_reason(report)
+
+
 @pytest.mark.parametrize(
     "options",
     [
@@ -315,6 +335,19 @@ def test_special_values_are_no_damage(place: Place) -> None:
     empty = numbers.slice(0, 0)
     dataset = put(place, {"a.parquet": written(numbers), "b.parquet": written(empty)})
     assert dataset.check(deep=True)["damaged"] == []
+
+
+@pytest.mark.parametrize("kind", [pa.string(), pa.large_string(), pa.binary(), pa.large_binary()])
+@pytest.mark.parametrize("stored", [True, False])
+def test_dictionaries_of_texts(place: Place, kind: pa.DataType, stored: bool) -> None:
+    """Also with several of them, and with one that is given up half-way."""
+    words = pa.array([f"{n % 7 if n < 2000 else n} words" if n % 5 else None for n in range(COUNT)]).cast(kind)
+    options = {"dictionary_pagesize_limit": 4096, "store_schema": stored, "row_group_size": COUNT - 100}
+    table = pa.table({"a.b": words, "c": words.dictionary_encode(), "d": [{"e": word} for word in words]})
+    sound = written(table, **options)
+    assert put(place, {"f.parquet": sound}).check(deep=True)["damaged"] == []
+    cut = with_statistics(sound, {MAX_VALUE: b"3"})
+    assert places(put(place, {"f.parquet": cut}).check(deep=True)) == [("f.parquet", 0, "a.b")]
 
 
 def test_other_schemas_are_told_and_are_no_damage(place: Place) -> None:

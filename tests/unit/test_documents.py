@@ -27,7 +27,7 @@ def test_readme_examples_run(
     said = capsys.readouterr().out
     assert "3 -> 1" in said
     assert "{'inserted': 1, 'updated': 1, 'deleted': 0, 'total': 10}" in said
-    assert "[2, 5, 5, 7, 7, 10, 14, 18]" in said
+    assert "[2, 5, 5, 7, 7, 10, 14, 18]\n[]\n" in said
     assert "['at', 'user']" in said
     assert "a range of 1 % reads 100% of the row groups, now 1" in said
     assert "already laid out by these columns" in said

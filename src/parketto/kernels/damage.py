@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import io
+from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -18,14 +19,17 @@ from parketto.errors import FooterError, UnreadableFile
 from parketto.kernels.sizes import decoded_bytes
 from parketto.kernels.work import Worker
 from parketto.rowgroups import Footer, parse_footer
-from parketto.rowgroups.damage import Problem, check_pages, column_name, footer_problems
+from parketto.rowgroups.damage import BYTE_ARRAY, Problem, check_pages, column_name, footer_problems
 from parketto.rowgroups.footer import MAGIC, read_exactly
+from parketto.rowgroups.schema import Leaf
 from parketto.storage.bounds import row_group_bounds
 from parketto.storage.footers import FileInfo, FooterReader, footer_length, read_tail
 from parketto.storage.store import FileEntry, Store
 
 _MAX_BATCH_ROWS = 32 * 1024
+_MAX_TEXT_ROWS = 4 * 1024  # of texts that are decoded: one may be far longer than those before
 _MIN_BATCH_ROWS = 64
+_TEXTS = frozenset({pa.string(), pa.binary(), pa.large_string(), pa.large_binary()})
 _PROBE_ROWS = 128  # decoded first, to see how wide the rows of a column are
 _READ_BUFFER = 1024 * 1024
 _LEAST_BYTES = 12  # two magic numbers and the length of the footer
@@ -111,6 +115,7 @@ class PageCheck:
         assert check.footer is not None, "pages are found by a footer"
         self._footer, self._check, self._worker = check.footer, check, worker
         self._source: Any = source if worker.store.often_cached else _HeldRange(source, worker.run_bytes)
+        self._only_dictionary = False
         self._widths: dict[tuple[int, ...], float] = {}
         leaves = enumerate(self._footer.leaves)
         # The leaves of a nested column are decoded together: they must agree in where lists begin.
@@ -133,8 +138,10 @@ class PageCheck:
         for leaf in leaves:
             self._worker.check_cancelled()
             with self._noting(number, leaf, found):
-                found.pages += check_pages(self._source, self._footer, number, leaf)
+                pages = check_pages(self._source, self._footer, number, leaf)
+                found.pages += pages.number
                 sound.append(leaf)
+                self._only_dictionary = pages.only_dictionary
         found.columns += len(leaves)
         if not sound:
             return
@@ -161,13 +168,25 @@ class PageCheck:
             self._source.hold(start, max(chunk.start + chunk.size for chunk in chunks) - start)
 
     @cached_property
-    def _parquet(self) -> pq.ParquetFile:
+    def _dense(self) -> pq.ParquetFile:
+        return self._open([])
+
+    @cached_property
+    def _encoded(self) -> pq.ParquetFile:
+        """The file with texts as dictionaries: few entries can make gigabytes of values."""
+        return self._open(list(self._texts.values()))
+
+    def _open(self, dictionaries: list[str]) -> pq.ParquetFile:
         return pq.ParquetFile(
-            self._source, metadata=self._check.metadata, pre_buffer=False, buffer_size=_READ_BUFFER
+            self._source,
+            metadata=self._check.metadata,
+            pre_buffer=False,
+            buffer_size=_READ_BUFFER,
+            read_dictionary=dictionaries,
         )
 
     def _decode(self, number: int, leaves: tuple[int, ...]) -> None:
-        claims = _Claims.of(self._check.info, number, self._flat_name(leaves))
+        claims = _Claims.of(self._check.info, number, self._flat_names.get(leaves[0]))
         rows, expected = 0, self._footer.row_groups[number].num_rows
         for batch in self._batches(number, leaves):
             self._worker.check_cancelled()
@@ -179,29 +198,44 @@ class PageCheck:
             raise FooterError(f"{rows} rows were decoded, the footer says {expected}")
         claims.finish()
 
-    def _flat_name(self, leaves: Sequence[int]) -> str | None:
-        """The name of a column that is not nested, if no other one has it: then its statistics are known."""
-        paths = [leaf.path for leaf in self._footer.leaves]
-        path = paths[leaves[0]]
-        return path[0].decode(errors="replace") if len(path) == 1 and paths.count(path) == 1 else None
+    @cached_property
+    def _flat_names(self) -> dict[int, str]:
+        """The names of leaves that are columns, unless two have the same: these have statistics."""
+        counts = Counter(leaf.path for leaf in self._footer.leaves)
+        return {
+            position: leaf.path[0].decode(errors="replace")
+            for position, leaf in enumerate(self._footer.leaves)
+            if len(leaf.path) == 1 and counts[leaf.path] == 1
+        }
+
+    @cached_property
+    def _texts(self) -> dict[int, str]:
+        """Of these, the ones with texts or bytes, which Arrow can leave in their dictionary."""
+        schema = self._check.info.schema
+        assert schema is not None, "a footer always has a schema"
+        kinds = {item.name: item.type for item in schema}
+        return {position: name for position, name in self._flat_names.items() if kinds.get(name) in _TEXTS}
 
     def _batches(self, number: int, leaves: tuple[int, ...]) -> Iterator[pa.RecordBatch]:
         def batches(rows: int) -> Iterator[pa.RecordBatch]:
             # By number: names may be there twice, and those with a dot are ambiguous.
             return iter(
-                self._parquet.reader.iter_batches(
+                parquet.reader.iter_batches(
                     rows, row_groups=[number], column_indices=list(leaves), use_threads=False
                 )
             )
 
-        group = self._footer.row_groups[number]
+        group, text = self._footer.row_groups[number], any(_is_text(self._footer.leaves[leaf]) for leaf in leaves)
+        encoded = self._only_dictionary and leaves[0] in self._texts
+        parquet = self._encoded if encoded else self._dense
         width = self._widths.get(leaves, 1.0)
         if group.num_rows > _PROBE_ROWS:
             # Footers do not say how large values are once decoded: a dictionary makes a gigabyte of a kilobyte.
             probe = next(batches(_PROBE_ROWS), None)
             if probe is not None and probe.num_rows:
                 width = max(width, decoded_bytes(probe) / probe.num_rows)
-        for batch in batches(int(min(max(self._worker.batch_bytes / width, _MIN_BATCH_ROWS), _MAX_BATCH_ROWS))):
+        most = _MAX_BATCH_ROWS if encoded or not text else _MAX_TEXT_ROWS
+        for batch in batches(int(min(max(self._worker.batch_bytes / width, _MIN_BATCH_ROWS), most))):
             if batch.num_rows:
                 width = self._widths[leaves] = max(width, decoded_bytes(batch) / batch.num_rows)
             yield batch
@@ -211,6 +245,11 @@ class PageCheck:
         name = None if leaf is None else column_name(self._footer.leaves[leaf])
         with _noting(lambda reason: found.problems.append(Problem(number, name, reason))):
             yield
+
+
+def _is_text(leaf: Leaf) -> bool:
+    """Whether values have any length."""
+    return leaf.physical_type == BYTE_ARRAY
 
 
 class _Claims:
@@ -259,8 +298,9 @@ class _HeldRange(io.RawIOBase):
     def hold(self, start: int, size: int) -> None:
         """Fetch a range, if it is not too large to be held."""
         self._held = b""
-        if size <= self._limit:
-            self._start, self._held = start, read_exactly(self._source, start, size)
+        with contextlib.suppress(FooterError, OSError):  # whoever needs these bytes gets the error
+            if size <= self._limit:
+                self._start, self._held = start, read_exactly(self._source, start, size)
 
     def readable(self) -> bool:
         return True

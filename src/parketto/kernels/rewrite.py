@@ -8,10 +8,12 @@ from dataclasses import dataclass, replace
 
 import pyarrow as pa
 
+from parketto.errors import UnreadableFile
 from parketto.kernels.bucket_sort import sort_by_bucket
 from parketto.kernels.carrier import carrier_schema
 from parketto.kernels.clustering import bucket_column, sampled_buckets, with_buckets, write_buckets
 from parketto.kernels.copying import copy_files
+from parketto.kernels.damage import refuse_damage
 from parketto.kernels.external_sort import sort_batches
 from parketto.kernels.reader import BatchReader
 from parketto.kernels.splicing import DoNotMix
@@ -41,6 +43,15 @@ class RewriteGroup:
 
     def run(self, worker: Worker) -> tuple[StagedFile, ...]:
         """Copy row groups, or stream the rows through, sorted on the way if need be."""
+        try:
+            return self._rewrite(worker)
+        except UnreadableFile as error:
+            for file in self.group:
+                if error.column is None and file.path == error.path and file.path in self.group.verify:
+                    refuse_damage(file, worker)  # an error that names the column
+            raise
+
+    def _rewrite(self, worker: Worker) -> tuple[StagedFile, ...]:
         group, schema = self.group, carrier_schema(self.group.schema).remove_metadata()
         columns = group.kept_order if self.clustering is None else self.clustering.columns
         if self.clustering is None and group.outputs == 1:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from parketto.commit.transaction import Transaction
 from parketto.commit.verify import verify_groups, verify_total
@@ -39,6 +39,7 @@ def maintain(
     stats_columns: Sequence[str] = (),
     until_settled: bool = False,
     backups: Backups | None = None,
+    verify: bool = False,
 ) -> MaintenanceReport:
     """Discover → plan → execute → verify → commit → report."""
     if dry_run:
@@ -48,7 +49,7 @@ def maintain(
     with place.transaction(operation, backups) as transaction:
         snapshot = place.snapshot_in(transaction, partition_filter, stats_columns)
         plan = planner(snapshot.files)
-        work = _Rewriting(place, transaction, snapshot, stats_columns, progress)
+        work = _Rewriting(place, transaction, snapshot, stats_columns, progress, verify=verify)
         after = work.run(plan, planner if until_settled else None)
         stats = maintenance_stats(plan, after, dry_run=False)
         return MaintenanceReport(stats, plan, transaction.backup_path)
@@ -64,7 +65,10 @@ class _Rewriting:
         snapshot: Snapshot,
         stats_columns: Sequence[str],
         progress: ProgressCallback | None,
+        *,
+        verify: bool,
     ) -> None:
+        self._verify = verify
         self._engine, self._store = place.engine, place.store
         self._transaction, self._snapshot, self._stats_columns = transaction, snapshot, stats_columns
         self._context = place.context(transaction, progress)
@@ -95,4 +99,11 @@ class _Rewriting:
     def _execute(self, plan: RewritePlan) -> Sequence[GroupResult]:
         inputs = [file for group in plan.groups for file in group if file.path not in self._staged]
         with self._transaction.conflicts_over(entries(inputs)):
+            if self._verify:  # staged files were verified when they were written
+                plan = _verifying(plan, frozenset(file.path for file in inputs))
             return self._engine.rewrite(plan, self._context)
+
+
+def _verifying(plan: RewritePlan, paths: frozenset[str]) -> RewritePlan:
+    groups = tuple(replace(group, verify=paths.intersection(group.paths)) for group in plan.groups)
+    return replace(plan, groups=groups)

@@ -37,7 +37,7 @@ _BOUND_BYTES = {0: 1, 1: 4, 2: 8, 3: 12, 4: 4, 5: 8}
 # Of a value in a dictionary, by physical type. More values than fit would have Arrow allocate memory for them.
 _LEAST_BYTES = (0, 4, 8, 12, 4, 8, 4, 0)
 _NULL_COUNT = key(3, I64)
-_BYTE_ARRAY = 6
+BYTE_ARRAY = 6
 _UNENCODED_BYTES, _REPETITIONS, _DEFINITIONS = key(1, I64), key(2, LIST), key(3, LIST)
 _BOUNDS = (key(1, BINARY), key(2, BINARY), key(5, BINARY), key(6, BINARY))
 
@@ -46,6 +46,8 @@ _DATA_PAGE, _DICTIONARY_PAGE, _DATA_PAGE_V2 = 0, 2, 3
 _PAGE_KINDS = range(4)
 _PAGE_HEADERS = {_DATA_PAGE: key(5, STRUCT), _DICTIONARY_PAGE: key(7, STRUCT), _DATA_PAGE_V2: key(8, STRUCT)}
 _PAGE_VALUES, _PAGE_ROWS = key(1, I32), key(3, I32)
+_PAGE_ENCODINGS = {_DATA_PAGE: key(2, I32), _DATA_PAGE_V2: key(4, I32)}
+_DICTIONARY_ENCODINGS = frozenset({2, 8})
 # A page that claims to be larger must fit into what the footer says of its whole column chunk: Arrow allocates it.
 _MAX_PAGE_BYTES = 64 * 1024 * 1024
 _READ_BYTES = 4 * 1024 * 1024  # at most so much of a page is in memory while its checksum is computed
@@ -94,8 +96,15 @@ def footer_problems(footer: Footer) -> list[Problem]:
     return found or _overlaps(footer)
 
 
-def check_pages(source: IO[bytes], footer: Footer, number: int, position: int) -> int:
-    """Read the page headers of a column chunk and verify the checksums of its pages; how many pages there are.
+class ChunkPages(NamedTuple):
+    """The pages of a column chunk: their number, and whether all of its values are in a dictionary."""
+
+    number: int
+    only_dictionary: bool
+
+
+def check_pages(source: IO[bytes], footer: Footer, number: int, position: int) -> ChunkPages:
+    """Read the page headers of a column chunk and verify the checksums of its pages.
 
     Args:
         source: The file.
@@ -109,8 +118,9 @@ def check_pages(source: IO[bytes], footer: Footer, number: int, position: int) -
     group, leaf = footer.row_groups[number], footer.leaves[position]
     column = group.columns[position]
     if has_short_chunks(footer):  # its pages do not end where the footer says
-        return 0
+        return ChunkPages(0, only_dictionary=False)
     values = rows = 0
+    encodings = set()
     locations: list[tuple[int, int]] = []
     pages = 0
     for page in _pages(source, column):
@@ -119,6 +129,7 @@ def check_pages(source: IO[bytes], footer: Footer, number: int, position: int) -
         if page.kind not in (_DATA_PAGE, _DATA_PAGE_V2):
             continue
         locations.append((page.offset, page.header_bytes + page.body_bytes))
+        encodings.add(page.described.get(_PAGE_ENCODINGS[page.kind]))
         values += page.described.get(_PAGE_VALUES, 0)
         rows += page.described.get(_PAGE_ROWS, 0) if page.kind == _DATA_PAGE_V2 else 0
     if values != column.num_values:
@@ -126,7 +137,7 @@ def check_pages(source: IO[bytes], footer: Footer, number: int, position: int) -
     if rows not in (0, group.num_rows) and not leaf.repeated:
         raise FooterError(f"its pages contain {rows} rows, the footer says {group.num_rows}")
     _check_offset_index(source, column, locations)
-    return pages
+    return ChunkPages(pages, encodings <= _DICTIONARY_ENCODINGS)
 
 
 class _Page(NamedTuple):
@@ -258,7 +269,7 @@ def _histogram_problem(column: Column, leaf: Leaf, levels: tuple[int, int]) -> s
     except (FooterError, IndexError):
         return "its size statistics are damaged"
     wrong = any(count not in (0, level + 1) for count, level in zip(counts, levels, strict=True))
-    if wrong or (_UNENCODED_BYTES in sizes and leaf.physical_type != _BYTE_ARRAY):
+    if wrong or (_UNENCODED_BYTES in sizes and leaf.physical_type != BYTE_ARRAY):
         return "its size statistics do not fit to the schema"
     return None
 
