@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import errno
 import io
 import json
+import resource
 from collections.abc import Callable
 from typing import Any
 
 import duckdb
+import numpy as np
 import polars as pl
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -34,6 +37,7 @@ from parketto.operations.check import Expected, check
 from parketto.rowgroups import read_footer
 from parketto.rowgroups.compact import I64, LIST, key
 from parketto.rowgroups.footer import FileKeys, GroupKeys, MetaKeys
+from parketto.storage.local import LocalStore
 
 CODECS = ["none", "snappy", "gzip", "zstd", "lz4", "brotli"]
 COUNT = 5000
@@ -426,6 +430,39 @@ def test_files_that_keep_vanishing(place: Place, monkeypatch: pytest.MonkeyPatch
     report = place.dataset().check()
     assert report["files_checked"] == 1
     assert "1 files were replaced or removed" in report["notes"][0]
+
+
+def test_a_disk_that_cannot_read_a_file(local: Place, monkeypatch: pytest.MonkeyPatch) -> None:
+    """An I/O error of one file is its damage; a lost connection is not."""
+    local.write_files({"a.parquet": TRADES, "b.parquet": TRADES})
+    dataset, read = local.dataset(), LocalStore.read_range
+
+    def failing(error: OSError) -> Callable[..., bytes]:
+        def read_range(self: LocalStore, path: str, start: int, end: int) -> bytes:
+            if path.endswith("b.parquet"):
+                raise error
+            return read(self, path, start, end)
+
+        return read_range
+
+    monkeypatch.setattr(LocalStore, "read_range", failing(OSError(errno.EIO, "Input/output error")))
+    report = dataset.check(deep=True)
+    assert places(report) == [("b.parquet", None, None)]
+    assert "Input/output error" in only_reason(report)
+    monkeypatch.setattr(LocalStore, "read_range", failing(PermissionError(errno.EACCES, "Permission denied")))
+    assert "Permission denied" in only_reason(dataset.check())
+    monkeypatch.setattr(LocalStore, "read_range", failing(ConnectionResetError("the server is gone")))
+    with pytest.raises(ConnectionResetError):
+        dataset.check()
+
+
+def test_dictionaries_that_make_gigabytes(local: Place) -> None:
+    """Texts stay in their dictionary: decoded, these would take 10 GB."""
+    text = pa.DictionaryArray.from_arrays(np.repeat(np.array([0, 1], "int32"), 100_000), ["y", "x" * 100_000])
+    put(local, {"f.parquet": written(pa.table({"text": text}), store_schema=False, row_group_size=200_000)})
+    usage = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    assert local.dataset(memory_mb=64).check(deep=True)["healthy"]
+    assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - usage < 200 * 1024
 
 
 def test_against_a_record_of_the_files(place: Place) -> None:
