@@ -21,7 +21,7 @@ from helpers.crash import Crash
 from parketto import CommitError, Dataset
 from parketto.storage.store import MUTATIONS
 
-WATCHED = (*MUTATIONS, "stat", "identities", "identity", "sync", "is_dir")
+WATCHED = (*MUTATIONS, "stat", "tree", "identity", "sync", "is_dir")
 
 
 class Strangers:

@@ -8,7 +8,19 @@ from typing import Any
 from parketto import Dataset
 from parketto.storage.store import MUTATIONS, Store
 
-_READS = ("list_files", "list_dirs", "stat", "stat_many", "is_dir", "read", "read_range", "open_input", "sync")
+_READS = (
+    "list_files",
+    "list_dirs",
+    "stat",
+    "stat_many",
+    "is_dir",
+    "read",
+    "read_range",
+    "open_input",
+    "sync",
+    "tree",
+    "identity",
+)
 
 
 class Crash(BaseException):

@@ -17,7 +17,7 @@ from parketto.commit.apply import Applier
 from parketto.commit.backup import Backup
 from parketto.commit.journal import Journal, Publication, Retirement
 from parketto.commit.recovery import list_settled, recover, recover_locked
-from parketto.commit.swap import Swap, build_twins
+from parketto.commit.swap import Swap, build_twin
 from parketto.commit.workspace import Workspace
 from parketto.errors import CommitConflict, CommitFailed, CommitStateUnknown, ParkettoError
 from parketto.kernels.work import StagedFile, Staging
@@ -183,10 +183,8 @@ class Transaction:
         if not self._swapping:
             return ()
         root, work = self._workspace.root, self._workspace.path
-        return tuple(
-            dataclasses.replace(swap, directory=relative(swap.directory, root), twin=relative(swap.twin, work))
-            for swap in build_twins(self._store, f"{self._directory}/twin", publish, retire)
-        )
+        swap = build_twin(self._store, root, work, f"{self._directory}/twin", publish, retire)
+        return () if swap is None else (swap,)
 
     def _journal(
         self, publish: Sequence[StagedFile], retire: Sequence[FileEntry], swaps: tuple[Swap, ...]

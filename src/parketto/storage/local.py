@@ -8,16 +8,17 @@ import functools
 import operator
 import os
 import shutil
-from collections.abc import Container, Iterable, Iterator, Sequence
-from stat import S_ISDIR
+from collections.abc import Iterable, Iterator, Sequence
+from stat import S_IMODE, S_ISDIR, S_ISGID
 from typing import IO, TYPE_CHECKING, Any
 
 import pyarrow as pa
 
 from parketto.errors import UnreadableFile
-from parketto.storage.exchange import exchange, exchangeable
+from parketto.storage.exchange import exchange, exchange_problem, rename_to_free_name
 from parketto.storage.locks import HAS_FLOCK, FileLock, Lock, make_dirs
 from parketto.storage.store import FileEntry, Store
+from parketto.storage.tree import Tree, fingerprint, scan_tree
 from parketto.storage.writing_out import EagerFile
 
 if TYPE_CHECKING:
@@ -140,8 +141,11 @@ class LocalStore(Store):
     def move(self, source: str, destination: str) -> None:
         os.rename(source, destination)
 
-    def swappable(self, directories: Iterable[str]) -> set[str]:
-        return exchangeable(directories)
+    def move_to_free_name(self, source: str, destination: str) -> None:
+        rename_to_free_name(source, destination)
+
+    def swap_problem(self, directory: str, folders: Iterable[str]) -> str | None:
+        return exchange_problem(directory, folders)
 
     def make_twin(self, directory: str, twin: str) -> None:
         os.makedirs(twin)
@@ -150,26 +154,31 @@ class LocalStore(Store):
             os.chown(twin, status.st_uid, status.st_gid)
         shutil.copystat(directory, twin)
 
+    def make_inheriting_dir(self, like: str, path: str) -> None:
+        os.makedirs(path)
+        status = os.stat(like)
+        if status.st_mode & S_ISGID and status.st_gid != os.stat(path).st_gid:
+            os.chown(path, -1, status.st_gid)
+        shutil.copystat(like, path)
+        os.chmod(path, S_IMODE(status.st_mode) | 0o700)
+
     def link(self, path: str, other: str) -> None:
         os.link(path, other, follow_symlinks=False)
 
     def swap(self, directory: str, twin: str) -> None:
         exchange(directory, twin)
 
-    def identities(self, directory: str, but: Container[str] = ()) -> dict[str, str]:
-        while True:
-            with contextlib.suppress(FileNotFoundError), os.scandir(directory) as entries:
-                # With size and time, because an inode's number is soon given to the next file.
-                return {
-                    entry.name: _local_entry(entry.path, entry.stat(follow_symlinks=False)).fingerprint
-                    for entry in entries
-                    if entry.name not in but
-                }
-            # A file that was renamed meanwhile may be listed under neither name: look again.
-            os.stat(directory)
+    def tree(self, directory: str, limit: int | None = None) -> Tree:
+        return scan_tree(directory, limit)
 
-    def identity(self, directory: str) -> str:
-        return str(os.stat(directory).st_ino)
+    def identity(self, path: str) -> str | None:
+        try:
+            status = os.lstat(path)
+        except OSError as error:
+            if error.errno not in _ABSENT:
+                raise
+            return None
+        return str(status.st_ino) if S_ISDIR(status.st_mode) else fingerprint(status)
 
     def remove(self, path: str) -> None:
         with contextlib.suppress(FileNotFoundError):
@@ -269,7 +278,7 @@ def _listed(entry: os.DirEntry[str]) -> Iterator[FileEntry]:
 
 
 def _local_entry(path: str, status: os.stat_result) -> FileEntry:
-    return FileEntry(path, status.st_size, f"{status.st_ino}:{status.st_size}:{status.st_mtime_ns}")
+    return FileEntry(path, status.st_size, fingerprint(status))
 
 
 def _naming_problem(directory: str) -> str | None:

@@ -10,7 +10,7 @@ import contextlib
 import datetime as dt
 import glob
 import posixpath
-from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import IO, TYPE_CHECKING, Any
 
@@ -27,9 +27,11 @@ MUTATIONS = (
     "open_output",
     "open_written",
     "move",
+    "move_to_free_name",
     "copy",
     "link",
     "make_twin",
+    "make_inheriting_dir",
     "swap",
     "remove",
     "remove_tree",
@@ -170,12 +172,20 @@ class Store:
         self.copy(source, destination)
         self.remove(source)
 
-    def swappable(self, directories: Iterable[str]) -> set[str]:  # noqa: ARG002
-        """Those directories that can be exchanged for others in one step, as far as can be told beforehand."""
-        return set()
+    def move_to_free_name(self, source: str, destination: str) -> None:
+        """Move a file or a folder in one step, or raise FileExistsError if the name is taken."""
+        raise NotImplementedError
+
+    def swap_problem(self, directory: str, folders: Iterable[str]) -> str | None:  # noqa: ARG002
+        """Why a directory, with the folders in it, cannot be exchanged for another one, as far as can be told."""
+        return "this storage cannot swap directories"
 
     def make_twin(self, directory: str, twin: str) -> None:
         """Make an empty folder with the owner and the permissions of another one."""
+        raise NotImplementedError
+
+    def make_inheriting_dir(self, like: str, path: str) -> None:
+        """Make an empty folder in which new ones get the group and permissions that they would get in another."""
         raise NotImplementedError
 
     def link(self, path: str, other: str) -> None:
@@ -186,12 +196,15 @@ class Store:
         """Exchange two folders in one step."""
         raise NotImplementedError
 
-    def identities(self, directory: str, but: Container[str] = ()) -> dict[str, str]:
-        """What is directly inside a folder but for some names, each with what tells it from any other file."""
+    def tree(self, directory: str, limit: int | None = None) -> dict[str, dict[str, str]]:
+        """The folders below a folder by relative paths ("" is itself), each with its files and their identities.
+
+        A link is a file. Raises OSError if there are more than `limit` files and folders.
+        """
         raise NotImplementedError
 
-    def identity(self, directory: str) -> str:
-        """What tells a folder from any other folder."""
+    def identity(self, path: str) -> str | None:
+        """What tells a file (or link) from other files, or a folder from other folders; None if it is missing."""
         raise NotImplementedError
 
     def remove(self, path: str) -> None:

@@ -1,0 +1,273 @@
+"""After a swap: bring over what strangers did to the old tree, park what is retired, and remove the tree.
+
+Strangers may have looked a directory up just before the swap, and write into it a moment later: so nothing of
+the old tree is removed but what is known to be in the new one, and its folders only when they are empty.
+Whoever is killed on the way begins anew: every step can be taken again.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import itertools
+import logging
+import posixpath
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cached_property
+
+from parketto.commit.twin import Swap, Tree, below, join, lineage
+from parketto.storage.store import Store
+
+logger = logging.getLogger(__name__)
+
+# How often an old tree is emptied: each time, somebody has written into it meanwhile.
+_EMPTYING_ATTEMPTS = 100
+
+
+@dataclass(frozen=True, slots=True)
+class Retired:
+    """A file that is taken out of the dataset: what it is known by, and where in the workspace it is parked."""
+
+    fingerprint: str
+    parked: str
+
+
+def marker(twin: str) -> str:
+    """The folder that says: files are being taken out of the old tree."""
+    return f"{twin}.swapped"
+
+
+def finish(
+    store: Store,
+    root: str,
+    workspace: str,
+    swap: Swap,
+    published: Mapping[str, str],
+    retired: Mapping[str, Retired],
+) -> None:
+    """Do all that is left to do after a swap, or go on with it.
+
+    A file that is to be retired is parked if it is still the one that was listed. Otherwise it is left to the
+    caller: gone, or, as what somebody else has put in its place, in the new tree.
+
+    Args:
+        store: Where the dataset is.
+        root: The dataset.
+        workspace: The dataset's workspace.
+        swap: A swap that has happened.
+        published: The new files' fingerprints, by paths relative to the dataset.
+        retired: The files to park, by paths relative to the dataset.
+    """
+    old = f"{workspace}/{swap.twin}"
+    # A tree that is there under another identity is a copy, made together with all of the workspace.
+    if swap.identity is None or store.identity(old) not in (None, swap.identity):
+        return
+    for parking in sorted({posixpath.dirname(f"{workspace}/{each.parked}") for each in retired.values()}):
+        store.make_dirs(parking)
+    tree = _OldTree(
+        store,
+        old,
+        join(root, swap.directory),
+        swap,
+        {below(path, swap.directory): fingerprint for path, fingerprint in published.items()},
+        {
+            below(path, swap.directory): Retired(each.fingerprint, f"{workspace}/{each.parked}")
+            for path, each in retired.items()
+        },
+    )
+    if not store.is_dir(marker(old)):
+        tree.carry_over()
+        # From here on a name that is missing there is not missing because of a stranger.
+        store.make_dirs(marker(old))
+    for _ in range(_EMPTYING_ATTEMPTS):
+        if not store.is_dir(old):
+            break
+        tree.empty()
+    else:
+        logger.warning("somebody keeps writing into %s, which %s has replaced", old, tree.new)
+    tree.sync()
+
+
+class _OldTree:
+    """The tree that was swapped away. All paths of files and folders are relative to it, and to the new one."""
+
+    def __init__(
+        self,
+        store: Store,
+        old: str,
+        new: str,
+        swap: Swap,
+        published: Mapping[str, str],
+        retired: Mapping[str, Retired],
+    ) -> None:
+        self._store, self._old, self.new, self._kept = store, old, new, swap.kept
+        self._published, self._retired = published, retired
+        self._touched: set[str] = set()
+
+    @cached_property
+    def _kept_identities(self) -> set[str]:
+        return {identity for files in self._kept.values() for identity in files.values()}
+
+    def carry_over(self) -> None:
+        """Do to the new tree what strangers did to the old one between the last look at it and the swap."""
+        there = self._store.tree(self._old)
+        arrived, gone = self._arrived(there), self._gone(there)
+        if not (arrived or gone or there.keys() != self._kept.keys()) or not self._store.is_dir(self.new):
+            return
+        self._move_new_folders(there)
+        renamed = {identity: path for path, identity in arrived.items()}
+        for path, identity in gone.items():
+            if self._store.identity(f"{self.new}/{path}") == identity:
+                self._rename_or_remove(path, renamed.get(identity))
+        staying = {
+            identity
+            for folder, files in there.items()
+            for name, identity in files.items()
+            if self._kept.get(folder, {}).get(name) == identity
+        }
+        for path, identity in arrived.items():
+            # Of files that were to stay, what is left to do is a second name; renamed ones have just been renamed.
+            if identity not in self._kept_identities or identity in staying:
+                self._bring(path)
+        for folder in sorted(self._kept.keys() - there.keys(), reverse=True):
+            self._store.remove_empty_dir(join(self.new, folder))
+
+    def empty(self) -> None:
+        """Take everything out of the old tree, and remove its folders."""
+        there = self._store.tree(self._old)
+        moved = self._move_new_folders(there) if self._store.is_dir(self.new) else set()
+        for folder in sorted(there.keys() - moved, reverse=True):  # each before the one that it lies in
+            for name in there[folder]:
+                self._take_out(join(folder, name))
+            self._store.remove_empty_dir(join(self._old, folder))
+
+    def sync(self) -> None:
+        """Make what was carried over survive a power cut."""
+        folders = [join(self.new, folder) for folder in sorted(self._touched)]
+        self._store.sync(folder for folder in folders if self._store.is_dir(folder))
+
+    def _arrived(self, there: Tree) -> dict[str, str]:
+        """Files of the old tree that neither were to stay nor are retired."""
+        arrived = {}
+        for folder, files in there.items():
+            kept = self._kept.get(folder, {})
+            for name, identity in files.items():
+                if kept.get(name) != identity and not _same_file(kept.get(name), identity):
+                    path = join(folder, name)
+                    if not self._is_retired(path, identity):
+                        arrived[path] = identity
+        return arrived
+
+    def _gone(self, there: Tree) -> dict[str, str]:
+        """Files that were to stay, and that the old tree does not have any more."""
+        gone = {}
+        for folder, files in self._kept.items():
+            for name in files.keys() - there.get(folder, {}).keys():
+                gone[join(folder, name)] = files[name]
+        return gone
+
+    def _is_retired(self, path: str, identity: str) -> bool:
+        retired = self._retired.get(path)
+        if retired is None or retired.fingerprint == identity:
+            return retired is not None
+        found = self._store.stat(f"{self._old}/{path}")  # a link is not what it leads to
+        return found is not None and found.fingerprint == retired.fingerprint
+
+    def _move_new_folders(self, there: Tree) -> set[str]:
+        """Move folders that strangers made, with all that is in them; which ones."""
+        moved: set[str] = set()
+        for folder in sorted(there):  # each after the one that it lies in
+            if posixpath.dirname(folder) in moved:
+                moved.add(folder)
+            elif folder not in self._kept and self._store.identity(f"{self.new}/{folder}") is None:
+                self._make_folder(posixpath.dirname(folder))
+                with contextlib.suppress(FileExistsError, FileNotFoundError):  # a stranger was quicker
+                    self._store.move_to_free_name(f"{self._old}/{folder}", f"{self.new}/{folder}")
+                    moved.add(folder)
+        return moved
+
+    def _rename_or_remove(self, path: str, target: str | None) -> None:
+        """Do to a file of the new tree what a stranger did to the old tree's."""
+        self._touched.add(posixpath.dirname(path))
+        if target is not None:
+            self._make_folder(posixpath.dirname(target))
+            with contextlib.suppress(FileExistsError):
+                self._store.move_to_free_name(f"{self.new}/{path}", f"{self.new}/{target}")
+                return
+        self._store.remove(f"{self.new}/{path}")
+
+    def _take_out(self, path: str) -> None:
+        """Park a file of the old tree, bring it over, or remove it if it is known to be in the new tree."""
+        old = f"{self._old}/{path}"
+        identity = self._store.identity(old)
+        if identity is None:
+            return
+        folder, name = posixpath.split(path)
+        if self._is_retired(path, identity):
+            self._store.move(old, self._retired[path].parked)
+            return
+        stayed = _same_file(self._kept.get(folder, {}).get(name), identity) or self._is_elsewhere(identity)
+        if stayed or not self._bring(path):
+            with contextlib.suppress(IsADirectoryError):  # a stranger's, just now: the next attempt moves it
+                self._store.remove(old)
+
+    def _is_elsewhere(self, identity: str) -> bool:
+        """Whether the new tree has a file already, under whatever name."""
+        return identity in self._kept_identities and any(
+            identity in files.values() for files in self._store.tree(self.new).values()
+        )
+
+    def _bring(self, path: str) -> bool:
+        """Move a file that strangers have put into the old tree to the new one; False if it is there already.
+
+        So it is if somebody has meanwhile written another one of that name: the last one counts.
+        """
+        old, new = f"{self._old}/{path}", f"{self.new}/{path}"
+        if not self._store.is_dir(self.new):
+            return False
+        folder, name = posixpath.split(path)
+        found, identity = self._store.identity(new), self._store.identity(old)
+        if _same_file(found, identity):
+            return False
+        self._make_folder(folder)
+        try:
+            if found is None:
+                self._store.move_to_free_name(old, new)
+            elif _same_file(found, self._kept.get(folder, {}).get(name)):
+                self._store.move(old, new)  # a stranger has replaced it
+            elif found == self._published.get(path):
+                self._move_beside(old, new)
+            else:
+                return False
+        except FileExistsError:
+            return False
+        self._touched.add(folder)
+        return True
+
+    def _move_beside(self, old: str, new: str) -> None:
+        """Move a file whose name a published one has taken."""
+        stem, suffix = posixpath.splitext(new)
+        for number in itertools.count(1):
+            with contextlib.suppress(FileExistsError):
+                self._store.move_to_free_name(old, f"{stem}-{number}{suffix}")
+                return
+
+    def _make_folder(self, folder: str) -> None:
+        """Have a folder in the new tree, like that of the old one."""
+        for each in lineage(folder):
+            old, new = join(self._old, each), join(self.new, each)
+            if not self._store.is_dir(new):
+                self._touched.add(posixpath.dirname(each))
+                with contextlib.suppress(FileExistsError):
+                    if self._store.is_dir(old):
+                        self._store.make_twin(old, new)
+                    else:
+                        self._store.make_dirs(new)
+
+
+def _same_file(one: str | None, other: str | None) -> bool:
+    """Whether two identities are those of one file, which may have been written to in between.
+
+    As long as one of the trees has a link to it, no other file gets its number.
+    """
+    return one is not None and other is not None and one.partition(":")[0] == other.partition(":")[0]
