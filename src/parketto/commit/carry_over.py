@@ -115,20 +115,12 @@ class _OldTree:
         if not (arrived or gone or there.keys() != self._kept.keys()) or not self._store.is_dir(self.new):
             return
         self._move_new_folders(there)
-        renamed = {identity: path for path, identity in arrived.items()}
+        for path in arrived:
+            self._bring(path)
         for path, identity in gone.items():
             if self._store.identity(f"{self.new}/{path}") == identity:
-                self._rename_or_remove(path, renamed.get(identity))
-        staying = {
-            identity
-            for folder, files in there.items()
-            for name, identity in files.items()
-            if self._kept.get(folder, {}).get(name) == identity
-        }
-        for path, identity in arrived.items():
-            # Of files that were to stay, what is left to do is a second name; renamed ones have just been renamed.
-            if identity not in self._kept_identities or identity in staying:
-                self._bring(path)
+                self._touched.add(posixpath.dirname(path))
+                self._store.remove(f"{self.new}/{path}")
         for folder in sorted(self._kept.keys() - there.keys(), reverse=True):
             self._store.remove_empty_dir(join(self.new, folder))
 
@@ -146,16 +138,16 @@ class _OldTree:
         folders = [join(self.new, folder) for folder in sorted(self._touched)]
         self._store.sync(folder for folder in folders if self._store.is_dir(folder))
 
-    def _arrived(self, there: Tree) -> dict[str, str]:
+    def _arrived(self, there: Tree) -> list[str]:
         """Files of the old tree that neither were to stay nor are retired."""
-        arrived = {}
+        arrived = []
         for folder, files in there.items():
             kept = self._kept.get(folder, {})
             for name, identity in files.items():
                 if kept.get(name) != identity and not _same_file(kept.get(name), identity):
                     path = join(folder, name)
                     if not self._is_retired(path, identity):
-                        arrived[path] = identity
+                        arrived.append(path)
         return arrived
 
     def _gone(self, there: Tree) -> dict[str, str]:
@@ -185,16 +177,6 @@ class _OldTree:
                     self._store.move_to_free_name(f"{self._old}/{folder}", f"{self.new}/{folder}")
                     moved.add(folder)
         return moved
-
-    def _rename_or_remove(self, path: str, target: str | None) -> None:
-        """Do to a file of the new tree what a stranger did to the old tree's."""
-        self._touched.add(posixpath.dirname(path))
-        if target is not None:
-            self._make_folder(posixpath.dirname(target))
-            with contextlib.suppress(FileExistsError):
-                self._store.move_to_free_name(f"{self.new}/{path}", f"{self.new}/{target}")
-                return
-        self._store.remove(f"{self.new}/{path}")
 
     def _take_out(self, path: str) -> None:
         """Park a file of the old tree, bring it over, or remove it if it is known to be in the new tree."""
