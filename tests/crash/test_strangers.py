@@ -34,6 +34,8 @@ class Strangers:
         self.root, self.chance, self.next = root, chance, 1000
         self.rows = Counter(row for path in oracle.data_files(root) for row in self._ids(path))
         self.log: list[object] = []
+        #: What they have renamed is nothing to them any more, though the other tree may show it for an instant.
+        self.renamed: set[str] = set()
 
     def act(self) -> None:
         self.next += 1
@@ -46,7 +48,11 @@ class Strangers:
     def do(self, action: str) -> object:
         folder = self._folder()
         # What Parketto has just published is known to nobody yet.
-        names = [name for name in os.listdir(folder) if name.startswith(("f", "s", "tmp"))]
+        names = [
+            name
+            for name in os.listdir(folder)
+            if name.startswith(("f", "s", "tmp")) and f"{folder}/{name}" not in self.renamed
+        ]
         if action.startswith("add") or not names:
             hidden = action == "add under another name"
             self.rows[self.next] += 0 if hidden else 1
@@ -62,6 +68,7 @@ class Strangers:
             self.rows[self.next] += 1 if path.endswith(".parquet") else 0
         else:
             os.rename(path, f"{self._folder()}/s{self.next}.parquet")
+            self.renamed.add(path)
             if not path.endswith(".parquet"):
                 self.rows.update(ids)
         return path
@@ -121,6 +128,7 @@ class StrangersInTree(Strangers):
         elif action == "rename a folder" and others:
             folder = self.chance.choice(others)
             os.rename(folder, f"{self.root}/p={self.next}")
+            self.renamed.add(folder)
             return folder
         elif action == "remove a folder" and others:
             folder = self.chance.choice(others)
@@ -142,7 +150,7 @@ class StrangersInTree(Strangers):
             f"{folder}/{name}"
             for folder in self._folders()
             for name in os.listdir(folder)
-            if name.startswith("tmp")
+            if name.startswith("tmp") and f"{folder}/{name}" not in self.renamed
         ]
         if not hidden:
             return super().do("add under another name")
@@ -155,7 +163,11 @@ class StrangersInTree(Strangers):
         return self.chance.choice(self._folders())
 
     def _folders(self) -> list[str]:
-        return sorted(folder for folder, _, _ in os.walk(self.root) if folder != self.root)
+        found = []
+        for folder, folders, _ in os.walk(self.root):
+            folders[:] = sorted(name for name in folders if f"{folder}/{name}" not in self.renamed)
+            found += [f"{folder}/{name}" for name in folders]
+        return found
 
 
 def interfere(dataset: Dataset, act: Callable[[], None], chance: random.Random, kill_at: int | None) -> None:

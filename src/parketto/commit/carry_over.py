@@ -103,19 +103,29 @@ class _OldTree:
         self._store, self._old, self.new, self._kept = store, old, new, swap.kept
         self._published, self._retired = published, retired
         self._touched: set[str] = set()
+        self._seen: Tree = {}
 
     @cached_property
-    def _kept_identities(self) -> set[str]:
-        return {identity for files in self._kept.values() for identity in files.values()}
+    def _kept_paths(self) -> dict[str, str]:
+        return {
+            identity: join(folder, name)
+            for folder, files in self._kept.items()
+            for name, identity in files.items()
+        }
 
     def carry_over(self) -> None:
         """Do to the new tree what strangers did to the old one between the last look at it and the swap."""
-        there = self._store.tree(self._old)
+        there = self._seen = self._store.tree(self._old)
         arrived, gone = self._arrived(there), self._gone(there)
         if not (arrived or gone or there.keys() != self._kept.keys()) or not self._store.is_dir(self.new):
             return
+        # A file that was renamed before the swap comes under its new name, and then loses the old one. If the new
+        # tree does not have it under the old one any more, somebody has renamed or removed it since the swap.
+        coming = [path for path, identity in arrived.items() if self._is_in_place(identity)]
         self._move_new_folders(there)
-        for path in arrived:
+        for folder in sorted(self._with_kept_files(there)):
+            self._make_folder(folder)
+        for path in coming:
             self._bring(path)
         for path, identity in gone.items():
             if self._store.identity(f"{self.new}/{path}") == identity:
@@ -126,7 +136,8 @@ class _OldTree:
 
     def empty(self) -> None:
         """Take everything out of the old tree, and remove its folders."""
-        there = self._store.tree(self._old)
+        # What has arrived since the last look keeps a folder from being removed, and is found the next time.
+        there, self._seen = self._seen or self._store.tree(self._old), {}
         moved = self._move_new_folders(there) if self._store.is_dir(self.new) else set()
         for folder in sorted(there.keys() - moved, reverse=True):  # each before the one that it lies in
             for name in there[folder]:
@@ -138,16 +149,16 @@ class _OldTree:
         folders = [join(self.new, folder) for folder in sorted(self._touched)]
         self._store.sync(folder for folder in folders if self._store.is_dir(folder))
 
-    def _arrived(self, there: Tree) -> list[str]:
+    def _arrived(self, there: Tree) -> dict[str, str]:
         """Files of the old tree that neither were to stay nor are retired."""
-        arrived = []
+        arrived = {}
         for folder, files in there.items():
             kept = self._kept.get(folder, {})
             for name, identity in files.items():
                 if kept.get(name) != identity and not _same_file(kept.get(name), identity):
                     path = join(folder, name)
                     if not self._is_retired(path, identity):
-                        arrived.append(path)
+                        arrived[path] = identity
         return arrived
 
     def _gone(self, there: Tree) -> dict[str, str]:
@@ -165,13 +176,29 @@ class _OldTree:
         found = self._store.stat(f"{self._old}/{path}")  # a link is not what it leads to
         return found is not None and found.fingerprint == retired.fingerprint
 
+    def _is_in_place(self, identity: str) -> bool:
+        """Whether the new tree has a file under the name that it was linked by, or the file is new."""
+        path = self._kept_paths.get(identity)
+        return path is None or self._store.identity(f"{self.new}/{path}") == identity
+
+    def _with_kept_files(self, there: Tree) -> set[str]:
+        """Folders of strangers with files that were to stay elsewhere: they have renamed one or the other."""
+        return {
+            each
+            for folder in there.keys() - self._kept.keys()
+            if not self._kept_paths.keys().isdisjoint(there[folder].values())
+            for each in lineage(folder)
+            if each not in self._kept
+        }
+
     def _move_new_folders(self, there: Tree) -> set[str]:
         """Move folders that strangers made, with all that is in them; which ones."""
         moved: set[str] = set()
+        known = self._kept.keys() | self._with_kept_files(there)
         for folder in sorted(there):  # each after the one that it lies in
             if posixpath.dirname(folder) in moved:
                 moved.add(folder)
-            elif folder not in self._kept and self._store.identity(f"{self.new}/{folder}") is None:
+            elif folder not in known and self._store.identity(f"{self.new}/{folder}") is None:
                 self._make_folder(posixpath.dirname(folder))
                 with contextlib.suppress(FileExistsError, FileNotFoundError):  # a stranger was quicker
                     self._store.move_to_free_name(f"{self._old}/{folder}", f"{self.new}/{folder}")
@@ -195,7 +222,7 @@ class _OldTree:
 
     def _is_elsewhere(self, identity: str) -> bool:
         """Whether the new tree has a file already, under whatever name."""
-        return identity in self._kept_identities and any(
+        return identity in self._kept_paths and any(
             identity in files.values() for files in self._store.tree(self.new).values()
         )
 
@@ -208,14 +235,17 @@ class _OldTree:
         if not self._store.is_dir(self.new):
             return False
         folder, name = posixpath.split(path)
-        found, identity = self._store.identity(new), self._store.identity(old)
-        if _same_file(found, identity):
+        known, found = self._kept.get(folder, {}).get(name), self._store.identity(new)
+        if _same_file(found, self._store.identity(old)):
             return False
+        if found is None and known is not None and (renamed := self._renamed(known)):
+            new, found = f"{self.new}/{renamed}", known
+            folder = posixpath.dirname(renamed)
         self._make_folder(folder)
         try:
             if found is None:
                 self._store.move_to_free_name(old, new)
-            elif _same_file(found, self._kept.get(folder, {}).get(name)):
+            elif _same_file(found, known):
                 self._store.move(old, new)  # a stranger has replaced it
             elif found == self._published.get(path):
                 self._move_beside(old, new)
@@ -225,6 +255,20 @@ class _OldTree:
             return False
         self._touched.add(folder)
         return True
+
+    def _renamed(self, identity: str) -> str | None:
+        """Where strangers have moved a file of the new tree that they had replaced in the old one before."""
+        if any(identity in files.values() for files in self._store.tree(self._old).values()):
+            return None  # it was not replaced but renamed, and another one has got its name
+        return next(
+            (
+                join(folder, name)
+                for folder, files in self._store.tree(self.new).items()
+                for name, found in files.items()
+                if _same_file(found, identity)
+            ),
+            None,
+        )
 
     def _move_beside(self, old: str, new: str) -> None:
         """Move a file whose name a published one has taken."""

@@ -19,10 +19,20 @@ import posixpath
 from collections.abc import Collection
 
 from parketto.commit.carry_over import Retired, finish, marker
-from parketto.commit.twin import MAX_LINKS, Swap, below, build_twin, join, without
+from parketto.commit.twin import MAX_FOLDERS, MAX_LINKS, Swap, below, build_twin, join, without
 from parketto.storage.store import Store
 
-__all__ = ["MAX_LINKS", "Retired", "Swap", "build_twin", "exchange", "finish", "is_swapped", "path_in_old_tree"]
+__all__ = [
+    "MAX_FOLDERS",
+    "MAX_LINKS",
+    "Retired",
+    "Swap",
+    "build_twin",
+    "exchange",
+    "finish",
+    "is_swapped",
+    "path_in_old_tree",
+]
 
 logger = logging.getLogger(__name__)
 

@@ -9,6 +9,7 @@ import operator
 import os
 import shutil
 from collections.abc import Iterable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from stat import S_IMODE, S_ISDIR, S_ISGID
 from typing import IO, TYPE_CHECKING, Any
 
@@ -29,6 +30,7 @@ _ABSENT = frozenset({errno.ENOENT, errno.ENOTDIR, errno.ENAMETOOLONG})
 # What it says of a folder that is being removed while others add and remove files there.
 _CHANGING = frozenset({errno.ENOENT, errno.ENOTEMPTY, errno.EEXIST})
 _REMOVE_ATTEMPTS = 10
+_SYNC_THREADS = 8
 
 
 class LocalStore(Store):
@@ -211,12 +213,15 @@ class LocalStore(Store):
                 os.chmod(path, os.stat(path).st_mode & os.stat(like).st_mode & 0o777 | 0o700)
 
     def sync(self, paths: Iterable[str]) -> None:
-        for path in paths:
-            descriptor = os.open(path, os.O_RDONLY)
-            try:
-                os.fsync(descriptor)
-            finally:
-                os.close(descriptor)
+        waiting = list(paths)
+        if len(waiting) < _SYNC_THREADS:
+            for path in waiting:
+                _sync(path)
+            return
+        # Every one waits for the disk, which takes no longer for several of them at once.
+        with ThreadPoolExecutor(_SYNC_THREADS, thread_name_prefix="parketto-sync") as pool:
+            for _ in pool.map(_sync, waiting):
+                pass
 
     def try_lock(self, path: str) -> Lock | None:
         return FileLock.attempt(path) if HAS_FLOCK else super().try_lock(path)
@@ -250,6 +255,14 @@ class LocalStore(Store):
 
     def local_path(self, path: str) -> str | None:
         return path
+
+
+def _sync(path: str) -> None:
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
 
 
 def _scan(folder: str) -> list[os.DirEntry[str]]:
