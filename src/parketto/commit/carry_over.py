@@ -131,18 +131,18 @@ class _OldTree:
             if self._store.identity(f"{self.new}/{path}") == identity:
                 self._touched.add(posixpath.dirname(path))
                 self._store.remove(f"{self.new}/{path}")
-        for folder in sorted(self._kept.keys() - there.keys(), reverse=True):
-            self._store.remove_empty_dir(join(self.new, folder))
+        self._store.remove_empty_dirs(join(self.new, folder) for folder in self._kept.keys() - there.keys())
 
     def empty(self) -> None:
         """Take everything out of the old tree, and remove its folders."""
         # What has arrived since the last look keeps a folder from being removed, and is found the next time.
         there, self._seen = self._seen or self._store.tree(self._old), {}
         moved = self._move_new_folders(there) if self._store.is_dir(self.new) else set()
-        for folder in sorted(there.keys() - moved, reverse=True):  # each before the one that it lies in
+        left = there.keys() - moved
+        for folder in left:
             for name in there[folder]:
                 self._take_out(join(folder, name))
-            self._store.remove_empty_dir(join(self._old, folder))
+        self._store.remove_empty_dirs(join(self._old, folder) for folder in left)
 
     def sync(self) -> None:
         """Make what was carried over survive a power cut."""

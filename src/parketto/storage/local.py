@@ -8,7 +8,8 @@ import functools
 import operator
 import os
 import shutil
-from collections.abc import Iterable, Iterator, Sequence
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from stat import S_IMODE, S_ISDIR, S_ISGID
 from typing import IO, TYPE_CHECKING, Any
@@ -30,7 +31,7 @@ _ABSENT = frozenset({errno.ENOENT, errno.ENOTDIR, errno.ENAMETOOLONG})
 # What it says of a folder that is being removed while others add and remove files there.
 _CHANGING = frozenset({errno.ENOENT, errno.ENOTEMPTY, errno.EEXIST})
 _REMOVE_ATTEMPTS = 10
-_SYNC_THREADS = 8
+_WAITING_THREADS = 8
 
 
 class LocalStore(Store):
@@ -198,8 +199,14 @@ class LocalStore(Store):
                     raise
 
     def remove_empty_dir(self, path: str) -> None:
-        with contextlib.suppress(OSError):
-            os.rmdir(path)
+        _remove_empty_dir(path)
+
+    def remove_empty_dirs(self, paths: Iterable[str]) -> None:
+        by_depth: defaultdict[int, list[str]] = defaultdict(list)
+        for path in paths:
+            by_depth[path.count("/")].append(path)
+        for _, folders in sorted(by_depth.items(), reverse=True):
+            _for_each(_remove_empty_dir, folders)
 
     def make_dirs(self, path: str) -> None:
         make_dirs(path)
@@ -213,15 +220,7 @@ class LocalStore(Store):
                 os.chmod(path, os.stat(path).st_mode & os.stat(like).st_mode & 0o777 | 0o700)
 
     def sync(self, paths: Iterable[str]) -> None:
-        waiting = list(paths)
-        if len(waiting) < _SYNC_THREADS:
-            for path in waiting:
-                _sync(path)
-            return
-        # Every one waits for the disk, which takes no longer for several of them at once.
-        with ThreadPoolExecutor(_SYNC_THREADS, thread_name_prefix="parketto-sync") as pool:
-            for _ in pool.map(_sync, waiting):
-                pass
+        _for_each(_sync, list(paths))
 
     def try_lock(self, path: str) -> Lock | None:
         return FileLock.attempt(path) if HAS_FLOCK else super().try_lock(path)
@@ -255,6 +254,22 @@ class LocalStore(Store):
 
     def local_path(self, path: str) -> str | None:
         return path
+
+
+def _for_each(action: Callable[[str], None], paths: Sequence[str]) -> None:
+    """Do something that waits for the disk, which takes no longer for several files or folders at once."""
+    if len(paths) < _WAITING_THREADS:
+        for path in paths:
+            action(path)
+        return
+    with ThreadPoolExecutor(_WAITING_THREADS, thread_name_prefix="parketto-disk") as pool:
+        for _ in pool.map(action, paths):
+            pass
+
+
+def _remove_empty_dir(path: str) -> None:
+    with contextlib.suppress(OSError):
+        os.rmdir(path)
 
 
 def _sync(path: str) -> None:

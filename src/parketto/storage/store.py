@@ -36,6 +36,7 @@ MUTATIONS = (
     "remove",
     "remove_tree",
     "remove_empty_dir",
+    "remove_empty_dirs",
     "make_dirs",
 )
 
@@ -230,6 +231,11 @@ class Store:
         """Remove a folder if nothing is in it."""
         with contextlib.suppress(OSError):
             self.fs.rmdir(path)
+
+    def remove_empty_dirs(self, paths: Iterable[str]) -> None:
+        """Remove those of the folders in which nothing is but others of them, or nothing at all."""
+        for path in sorted(paths, reverse=True):
+            self.remove_empty_dir(path)
 
     def make_dirs(self, path: str) -> None:
         """Make a folder and its parents."""
