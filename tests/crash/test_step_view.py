@@ -171,6 +171,20 @@ def test_every_step_on_duckdb(local: Place, operation: str, publish: Any) -> Non
     CHECKS[publish](local, local.dataset(publish=publish, engine="duckdb"), OPERATIONS[operation])
 
 
+@pytest.mark.parametrize("operation", ["overwrite, flat", "update that moves rows", "upsert"])
+def test_every_step_where_files_are_copied(memory: Place, operation: str) -> None:
+    """As on object stores: new files are copied, old ones are deleted."""
+    make(memory, "partitioned")
+    dataset, seen = memory.dataset(), []
+    before = memory.rows()
+    watch(dataset, lambda: seen.append(memory.rows()))
+    OPERATIONS[operation](dataset)
+    after = memory.rows()
+    assert before != after
+    assert [rows for rows in seen if not (before <= rows or after <= rows)] == []
+    assert memory.left_behind() == []
+
+
 @pytest.mark.parametrize("publish", CHECKS)
 @pytest.mark.parametrize("operation", ["delete", "delete of whole files", "update that moves rows", "upsert"])
 def test_every_step_of_a_restore(local: Place, tmp_path: Any, operation: str, publish: Any) -> None:

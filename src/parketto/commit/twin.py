@@ -157,7 +157,8 @@ def _build_changed(
     """Build the twin of a tree; the files that stay."""
     tree = store.tree(live, MAX_LINKS)
     _check_tree(tree, publish, retire)
-    if problem := store.swap_problem(live, tree):
+    problem = store.swap_problem(live, tree) or store.writable_problem(posixpath.dirname(live))
+    if problem is not None:
         raise OSError(problem)
     kept = without(tree, retire)
     folders = _folders_after(tree, kept, publish)

@@ -49,10 +49,11 @@ class Dataset(EditableDataset):
         journal: A folder to keep the journal and staged files in, on the same filesystem; by default beside
             the dataset, in `.<name>.parketto`, and only while an operation runs. All who work on a dataset must
             name the same folder: there they find each other.
-        publish: `"auto"` swaps a directory for its successor where the filesystem can, so that readers see the old
-            files or the new ones. `"rename"` moves single files in and out: choose it if somebody else holds on
-            to the directory itself (a bind mount of just this folder, an NFS client, a watcher), or writes into
-            it under another name first: their rename can fail, loudly, in the instant of a swap.
+        publish: `"auto"` swaps the lowest directory that holds all changes, where the filesystem can, so that
+            readers see the old files or the new ones; that takes about 30 µs per file in it. `"rename"` moves
+            single files in and out: choose it if somebody else holds on to the directory itself (a bind mount of
+            just this folder, an NFS client, a watcher), or writes into it under another name first: their rename
+            can fail, loudly, in the instant of a swap.
         spark: The Spark session to work on; by default the active one, or one that is started when needed.
         memory_mb: About how much memory may be used for data: on Spark by each task, else in all. DuckDB spills
             what does not fit.
