@@ -18,7 +18,7 @@ import pytest
 
 from conftest import Place
 from helpers import oracle
-from parketto import CommitConflict, Dataset
+from parketto import CommitConflict, CommitStateUnknown, Dataset
 from parketto.commit import twin
 from parketto.commit.swap import Swap, build_twin
 from parketto.kernels.work import StagedFile
@@ -176,6 +176,29 @@ class TestStrangers:
         }
         before = [number + more for number in range(0, 60, 10) for more in (0, 1)]
         assert sorted(row for ids in found.values() for row in ids) == [*before, 70, 100, 101]
+        assert tree.left_behind() == []
+
+    def test_somebody_who_never_stops_writing_into_the_old_tree(self, tree: Place) -> None:
+        """Through a folder that was opened before the swap. The commit stays unfinished until they stop."""
+        found = os.open(f"{tree.root}/p=3", os.O_RDONLY)
+        dataset, numbers = tree.dataset(), iter(range(1000))
+        base = type(dataset._store)
+
+        def write_and_try(self: Any, paths: Any) -> None:
+            name = f"late{next(numbers)}.parquet"
+            pq.write_table(pa.table({"id": [1000]}), f"{tree.root}-tmp")
+            os.rename(f"{tree.root}-tmp", name, dst_dir_fd=found)
+            base.remove_empty_dirs(self, paths)
+
+        dataset._store.__class__ = type("Busy", (base,), {"remove_empty_dirs": write_and_try})
+        with pytest.raises(CommitStateUnknown):
+            dataset.compact()
+        os.close(found)
+        written = next(numbers)
+        tree.dataset().recover()
+        names = [name for name in tree.files() if "late" in name]
+        assert len(names) == written > 100
+        assert len(tree.files()) - written in (4, 6)
         assert tree.left_behind() == []
 
     def test_a_retired_file_that_they_replace_is_a_conflict(self, tree: Place) -> None:

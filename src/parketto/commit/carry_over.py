@@ -8,8 +8,8 @@ Whoever is killed on the way begins anew: every step can be taken again.
 from __future__ import annotations
 
 import contextlib
+import errno
 import itertools
-import logging
 import posixpath
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -17,8 +17,6 @@ from functools import cached_property
 
 from parketto.commit.twin import Swap, Tree, below, join, lineage
 from parketto.storage.store import Store
-
-logger = logging.getLogger(__name__)
 
 # How often an old tree is emptied: each time, somebody has written into it meanwhile.
 _EMPTYING_ATTEMPTS = 100
@@ -57,6 +55,9 @@ def finish(
         swap: A swap that has happened.
         published: The new files' fingerprints, by paths relative to the dataset.
         retired: The files to park, by paths relative to the dataset.
+
+    Raises:
+        OSError: Not everything is done. Nothing is lost; it can be called again.
     """
     old = f"{workspace}/{swap.twin}"
     # A tree that is there under another identity is a copy, made together with all of the workspace.
@@ -84,7 +85,8 @@ def finish(
             break
         tree.empty()
     else:
-        logger.warning("somebody keeps writing into %s, which %s has replaced", old, tree.new)
+        # Better an interrupted commit, which recovery completes, than to remove what is not known.
+        raise OSError(errno.ENOTEMPTY, f"{tree.new!r} has replaced it, but somebody keeps writing into it", old)
     tree.sync()
 
 
