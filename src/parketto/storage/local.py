@@ -8,6 +8,7 @@ import functools
 import operator
 import os
 import shutil
+import uuid
 from collections.abc import Container, Iterable, Iterator, Sequence
 from stat import S_ISDIR
 from typing import IO, TYPE_CHECKING, Any
@@ -17,7 +18,7 @@ import pyarrow as pa
 from parketto.errors import UnreadableFile
 from parketto.storage.exchange import exchange, exchangeable
 from parketto.storage.locks import HAS_FLOCK, FileLock, Lock, make_dirs
-from parketto.storage.store import FileEntry, Store
+from parketto.storage.store import FileEntry, Store, refuse_empty
 from parketto.storage.writing_out import EagerFile
 
 if TYPE_CHECKING:
@@ -28,6 +29,8 @@ _ABSENT = frozenset({errno.ENOENT, errno.ENOTDIR, errno.ENAMETOOLONG})
 # What it says of a folder that is being removed while others add and remove files there.
 _CHANGING = frozenset({errno.ENOENT, errno.ENOTEMPTY, errno.EEXIST})
 _REMOVE_ATTEMPTS = 10
+# What filesystems without hard links say; there a reader may find a new file before all of it is written.
+_NO_LINKS = frozenset({errno.EPERM, errno.EOPNOTSUPP, errno.ENOSYS, errno.EMLINK, errno.EXDEV})
 
 
 class LocalStore(Store):
@@ -131,10 +134,26 @@ class LocalStore(Store):
         self.sync([os.path.dirname(path)])
 
     def create(self, path: str, content: bytes) -> None:
-        with open(path, "xb") as file:
-            file.write(content)
+        refuse_empty(path, content)
+        # A link gives a file that is complete and on the disk its name, unless the name is taken.
+        temporary = f"{path}.{uuid.uuid4().hex}.tmp"
+        try:
+            _write_new(temporary, content)
+            try:
+                os.link(temporary, path)
+            except OSError as error:
+                if error.errno not in _NO_LINKS:
+                    raise
+                _write_new(path, content)
+        finally:
+            with contextlib.suppress(FileNotFoundError):
+                os.unlink(temporary)
+        self.sync([os.path.dirname(path)])
 
-    def copy(self, source: str, destination: str) -> None:
+    def creates_exclusively(self, folder: str) -> bool:  # noqa: ARG002
+        return True
+
+    def copy(self, source: str, destination: str, size_bytes: int | None = None) -> None:  # noqa: ARG002
         shutil.copy2(source, destination)
 
     def move(self, source: str, destination: str) -> None:
@@ -243,6 +262,15 @@ class LocalStore(Store):
         return path
 
 
+def _write_new(path: str, content: bytes) -> None:
+    """Write a file that must not be there yet, and have it on the disk."""
+    flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_CLOEXEC", 0)
+    with open(os.open(path, flags, 0o666), "wb") as file:
+        file.write(content)
+        file.flush()
+        os.fsync(file.fileno())
+
+
 def _scan(folder: str) -> list[os.DirEntry[str]]:
     """What is in a folder; read again if the folder was swapped for another while it was read."""
     while True:
@@ -269,7 +297,8 @@ def _listed(entry: os.DirEntry[str]) -> Iterator[FileEntry]:
 
 
 def _local_entry(path: str, status: os.stat_result) -> FileEntry:
-    return FileEntry(path, status.st_size, f"{status.st_ino}:{status.st_size}:{status.st_mtime_ns}")
+    fingerprint = f"{status.st_ino}:{status.st_size}:{status.st_mtime_ns}"
+    return FileEntry(path, status.st_size, fingerprint, status.st_mtime)
 
 
 def _naming_problem(directory: str) -> str | None:

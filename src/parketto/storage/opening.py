@@ -13,6 +13,7 @@ from fsspec.implementations.memory import MemoryFileSystem
 
 from parketto.errors import InvalidArgument
 from parketto.storage.local import LocalStore
+from parketto.storage.objects import ObjectStore
 from parketto.storage.options import AnyStorageOptions, GivenOptions
 from parketto.storage.store import MemoryStore, Store
 
@@ -64,4 +65,12 @@ def store_over(filesystem: AbstractFileSystem) -> Store:
     """The kind of store that makes the most of a filesystem."""
     if isinstance(filesystem, LocalFileSystem):
         return LocalStore(filesystem)
-    return MemoryStore(filesystem) if isinstance(filesystem, MemoryFileSystem) else Store(filesystem)
+    if isinstance(filesystem, MemoryFileSystem):
+        return MemoryStore(filesystem)
+    # By name, because none of these packages need be installed. Caches in front of one are something else.
+    packages = {kind.__module__.partition(".")[0] for kind in type(filesystem).__mro__}
+    if "s3fs" in packages:
+        from parketto.storage.s3 import S3Store
+
+        return S3Store(filesystem)
+    return ObjectStore(filesystem) if packages & {"gcsfs", "adlfs"} else Store(filesystem)

@@ -10,8 +10,9 @@ import contextlib
 import datetime as dt
 import glob
 import posixpath
+import threading
 from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import IO, TYPE_CHECKING, Any
 
 import pyarrow as pa
@@ -32,16 +33,19 @@ MUTATIONS = (
     "make_twin",
     "swap",
     "remove",
+    "remove_many",
     "remove_tree",
     "remove_empty_dir",
     "make_dirs",
+    "abort_uploads",
 )
 
 # How a listing tells that a file is still the same one: whichever of these the filesystem offers.
 _VERSION_FIELDS = ("ETag", "etag", "md5Hash", "md5", "version_id", "LastModified", "last_modified", "mtime")
+_TIME_FIELDS = ("LastModified", "last_modified", "mtime", "updated", "created")
 
 
-_STAT_ONE_BY_ONE = 16
+HTTP_PRECONDITION_FAILED = 412
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,6 +55,8 @@ class FileEntry:
     path: str
     size_bytes: int
     fingerprint: str
+    #: When it was last written, in seconds since 1970 by the clock of the storage, where that is known.
+    modified: float | None = field(default=None, compare=False)
 
 
 class Store:
@@ -62,6 +68,9 @@ class Store:
     parallel_reads = 32
     #: Whether what is read is often in memory already, so that to read is work rather than to wait.
     often_cached = False
+
+    #: How many files are looked at one by one; for more of them their folder is listed.
+    stat_one_by_one = 16
 
     #: Whether other processes see the same files.
     shared = True
@@ -115,7 +124,7 @@ class Store:
 
     def stat_many(self, paths: Sequence[str]) -> dict[str, FileEntry]:
         """Those of the files that exist. Many of them cost one listing, not a request each."""
-        if len(paths) <= _STAT_ONE_BY_ONE:
+        if len(paths) <= self.stat_one_by_one:
             found = {path: self.stat(path) for path in paths}
             return {path: entry for path, entry in found.items() if entry is not None}
         wanted = set(paths)
@@ -151,18 +160,32 @@ class Store:
         self.fs.pipe_file(path, content)
 
     def create(self, path: str, content: bytes) -> None:
-        """Make a small file, or raise FileExistsError if it is there already."""
+        """Make a small file with some content, or raise FileExistsError if there is one.
+
+        A reader finds all of the content or no file. Of several callers at the same time one succeeds, if
+        `creates_exclusively` says so for the folder; elsewhere the last one may win. A request whose answer got
+        lost is repeated, and can then meet its own success as FileExistsError: compare the contents before you
+        believe that somebody else was first. Any other OSError says nothing about whether the file is there.
+
+        Raises:
+            ValueError: The content is empty; not every filesystem makes empty files conditionally.
+        """
+        refuse_empty(path, content)
         if self.stat(path) is not None:
             raise FileExistsError(path)
         try:
             self.fs.pipe_file(path, content, mode="create")
         except OSError as error:
-            if _was_overtaken(error):
-                raise FileExistsError(path) from error
-            raise
+            if http_status(error) != HTTP_PRECONDITION_FAILED:
+                raise
+            raise FileExistsError(path) from error
 
-    def copy(self, source: str, destination: str) -> None:
-        """Copy one file, replacing the destination."""
+    def creates_exclusively(self, folder: str) -> bool:  # noqa: ARG002
+        """Whether `create` in a folder lets one of several callers succeed; may try that out once per bucket."""
+        return False  # fsspec's own way is to look first and write then
+
+    def copy(self, source: str, destination: str, size_bytes: int | None = None) -> None:  # noqa: ARG002
+        """Copy one file, replacing the destination. Where the size is known, that can save a request."""
         self.fs.cp_file(source, destination)
 
     def move(self, source: str, destination: str) -> None:
@@ -199,6 +222,19 @@ class Store:
         with contextlib.suppress(FileNotFoundError):
             self.fs.rm_file(path)
 
+    def remove_many(self, paths: Iterable[str]) -> None:
+        """Remove files, in as few requests as the filesystem allows; it is no error if some are gone already."""
+        for path in paths:
+            self.remove(path)
+
+    def abort_uploads(self, prefix: str, older_than: float) -> int:  # noqa: ARG002
+        """Discard uploads that were begun below a folder before a time and never finished; how many they were.
+
+        The time is in seconds since 1970, by the clock of the storage (`FileEntry.modified`). Only object stores
+        keep such uploads, and charge for them.
+        """
+        return 0
+
     def remove_tree(self, path: str) -> None:
         """Remove a folder and all in it, if it is there."""
         with contextlib.suppress(FileNotFoundError):
@@ -219,7 +255,7 @@ class Store:
             self.fs.rmdir(path)
 
     def make_dirs(self, path: str) -> None:
-        """Make a folder and its parents."""
+        """Make a folder and its parents, where there are folders. Never makes a bucket."""
         self.fs.makedirs(path, exist_ok=True)
 
     def make_private_dirs(self, path: str, like: str) -> None:  # noqa: ARG002
@@ -260,7 +296,14 @@ class Store:
         version = next((info[field] for field in _VERSION_FIELDS if info.get(field)), info.get("created"))
         if isinstance(version, dt.datetime):  # a filesystem may list a number where it stats a datetime
             version = version.timestamp()
-        return FileEntry(path, int(info["size"]), f"{info['size']}:{version}")
+        written = next((info[name] for name in _TIME_FIELDS if info.get(name)), None)
+        modified = written.timestamp() if isinstance(written, dt.datetime) else written
+        return FileEntry(
+            path,
+            int(info["size"]),
+            f"{info['size']}:{version}",
+            float(modified) if isinstance(modified, int | float) else None,
+        )
 
 
 def _forget_listings(fs: AbstractFileSystem) -> None:
@@ -279,16 +322,37 @@ def _forget_listings(fs: AbstractFileSystem) -> None:
         _forget_listings(inner)
 
 
-def _was_overtaken(error: OSError) -> bool:
-    """Whether a file was not made because somebody else made it first; not every service names the condition."""
-    answer = getattr(error.__cause__, "response", None) or {}
-    return answer.get("ResponseMetadata", {}).get("HTTPStatusCode") in (409, 412)
+def http_status(error: BaseException) -> int | None:
+    """The status with which a service answered a request, as far as the error of a filesystem tells."""
+    for known in (error, error.__cause__):
+        answer = getattr(known, "response", None)  # botocore; other libraries may keep something else there
+        if isinstance(answer, Mapping):
+            status: int | None = answer.get("ResponseMetadata", {}).get("HTTPStatusCode")
+            return status
+        for name in ("code", "status_code", "status"):
+            if isinstance(found := getattr(known, name, None), int):
+                return found
+    return None
+
+
+def refuse_empty(path: str, content: bytes) -> None:
+    """A file that is made exclusively has content."""
+    if not content:
+        raise ValueError(f"no content for {path!r}: a file that is made exclusively must not be empty")
 
 
 class MemoryStore(Store):
     """`memory://`: one process, one dictionary of files."""
 
     shared = False
+    _creating = threading.Lock()
+
+    def create(self, path: str, content: bytes) -> None:
+        with self._creating:
+            super().create(path, content)
+
+    def creates_exclusively(self, folder: str) -> bool:  # noqa: ARG002
+        return True
 
     def read(self, path: str) -> bytes:
         return bytes(self.fs.cat_file(path))
