@@ -34,10 +34,11 @@ def append(dataset: Dataset, first: int, times: int) -> None:
 def die(dataset: Dataset, moment: str) -> None:
     """Compact, and be killed just after a certain call has taken effect."""
     name, after = DEATHS[moment]
-    original, calls = getattr(Store, name), []
+    kind = type(dataset._store)
+    original, calls = getattr(kind, name), []
 
-    def deadly(self: Store, path: str, *rest: Any) -> Any:
-        result = original(self, path, *rest)
+    def deadly(self: Store, path: str, *rest: Any, **more: Any) -> Any:
+        result = original(self, path, *rest, **more)
         # Leases come and go as in any operation; what is counted is done to journal and data.
         if path.rpartition("/")[2] not in ("lock", "alive"):
             calls.append(path)
@@ -45,7 +46,7 @@ def die(dataset: Dataset, moment: str) -> None:
                 os.kill(os.getpid(), signal.SIGKILL)
         return result
 
-    setattr(Store, name, deadly)
+    setattr(kind, name, deadly)
     dataset.compact()
 
 
