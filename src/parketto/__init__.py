@@ -12,7 +12,9 @@ if TYPE_CHECKING:
     from parketto.dataset import Dataset
     from parketto.engines.base import Progress
     from parketto.errors import (
+        AccessDenied,
         AuthenticationFailed,
+        BucketNotFound,
         ColumnNotFound,
         CommitConflict,
         CommitError,
@@ -68,9 +70,11 @@ __version__ = "0.1.0"
 _logging.getLogger(__name__).addHandler(_logging.NullHandler())
 
 __all__ = [
+    "AccessDenied",
     "Advice",
     "AuthenticationFailed",
     "AwsStorageOptions",
+    "BucketNotFound",
     "CRUDStats",
     "ColumnNotFound",
     "ColumnStats",
@@ -131,7 +135,9 @@ _HOMES = {
         "parketto.dataset": ("Dataset",),
         "parketto.engines.base": ("Progress",),
         "parketto.errors": (
+            "AccessDenied",
             "AuthenticationFailed",
+            "BucketNotFound",
             "ColumnNotFound",
             "CommitConflict",
             "CommitError",

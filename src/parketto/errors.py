@@ -33,6 +33,10 @@ class AuthenticationFailed(ParkettoError, PermissionError):
     """A storage service was not given credentials that it takes. Says what to pass."""
 
 
+class AccessDenied(ParkettoError, PermissionError):
+    """A storage service knows the credentials and does not allow them this. Says what was not allowed."""
+
+
 class ColumnNotFound(InvalidArgument):
     """A named column is not in the dataset.
 
@@ -63,6 +67,10 @@ class TransformFailed(ParkettoError, ValueError):
 
 class DatasetNotFound(ParkettoError, FileNotFoundError):
     """There is no dataset at the path, or no file of it matches the partition filter."""
+
+
+class BucketNotFound(ParkettoError, FileNotFoundError):
+    """There is no such bucket. Buckets are never created."""
 
 
 class NotADataset(ParkettoError, NotADirectoryError):

@@ -335,9 +335,9 @@ def test_one_listing_and_one_footer_read_per_file(
         listings.append(root)
         return list_files(self, root)  # type: ignore[arg-type]
 
-    def footer(store: object, entry: FileEntry) -> object:
+    def footer(store: object, entry: FileEntry, **more: bool) -> object:
         read.append(entry.path)
-        return read_tail(store, entry)  # type: ignore[arg-type]
+        return read_tail(store, entry, **more)  # type: ignore[arg-type]
 
     monkeypatch.setattr(type(dataset._store), "list_files", listing)
     monkeypatch.setattr(footers, "_read_tail", footer)

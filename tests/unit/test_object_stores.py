@@ -8,15 +8,20 @@ from collections import Counter
 from collections.abc import Callable
 from typing import Any
 
+import fsspec
 import pytest
 
+from parketto import AccessDenied, AuthenticationFailed, Dataset, InvalidArgument
 from parketto.storage import objects
-from parketto.storage.s3 import S3Store
+from parketto.storage.opening import store_over
+from parketto.storage.store import Store
 
 s3fs = pytest.importorskip("s3fs")
 
 from botocore.exceptions import ClientError  # noqa: E402 - comes with s3fs
 from s3fs.errors import translate_boto_error  # noqa: E402
+
+from parketto.storage.s3 import S3Store  # noqa: E402
 
 Answer = Callable[..., Any]
 _numbers = itertools.count()
@@ -254,3 +259,64 @@ def test_folders_take_no_requests() -> None:
     store.remove_empty_dir("nowhere/a/b")
     store.remove_empty_dir("nowhere")
     assert s3.calls == []
+
+
+def denied_always(method: str, request: dict[str, Any]) -> Any:
+    said = {"Error": {"Code": "AccessDenied", "Message": "Access Denied"}, "ResponseMetadata": {}}
+    raise translate_boto_error(ClientError(said, method))
+
+
+@pytest.mark.parametrize(
+    "action",
+    [
+        lambda store: list(store.list_files("lake/x")),
+        lambda store: store.is_dir("lake/x"),
+        lambda store: store.stat("lake/x"),
+        lambda store: store.read("lake/x"),
+        lambda store: store.read_range("lake/x", 0, 10),
+        lambda store: store.read_end("lake/x", 10),
+        lambda store: store.write("lake/x", b"1"),
+        lambda store: store.create("lake/x", b"1"),
+        lambda store: store.copy("lake/y", "lake/x"),
+        lambda store: store.remove("lake/x"),
+        lambda store: store.remove_many(["lake/x", "lake/xy"]),
+    ],
+)
+def test_actions_that_are_not_allowed(action: Callable[[S3Store], Any]) -> None:
+    s3 = Scripted(denied_always)
+    with pytest.raises(AccessDenied, match="access denied: the credentials in use do not allow") as caught:
+        action(s3.store)
+    assert isinstance(caught.value, PermissionError)
+    assert "s3://lake/" in str(caught.value)
+    assert len(s3.calls) == 1
+
+
+def test_uploads_that_are_not_allowed() -> None:
+    s3 = Scripted(denied_always)
+    with (
+        pytest.raises(AccessDenied, match="do not allow put_object on 's3://lake/x'"),
+        s3.store.open_output("lake/x") as file,
+    ):
+        file.write(b"1")
+
+
+@pytest.mark.parametrize("code", ["InvalidAccessKeyId", "SignatureDoesNotMatch", "ExpiredToken"])
+def test_credentials_that_are_not_accepted(code: str) -> None:
+    s3 = Scripted(one_after_the_other(refusal(403, code)))
+    with pytest.raises(AuthenticationFailed, match=code):
+        Dataset("s3://lake/events", "pyarrow", filesystem=s3.fs).read()
+
+
+def test_names_that_no_bucket_can_have() -> None:
+    fs = s3fs.S3FileSystem(key="k", secret="s", endpoint_url="http://127.0.0.1:1", skip_instance_cache=True)
+    with pytest.raises(InvalidArgument, match="Invalid bucket name"):
+        Dataset("s3://no bucket!/events", "pyarrow", filesystem=fs).read()
+
+
+def test_only_object_stores_are_taken_for_such() -> None:
+    s3 = Scripted(one_after_the_other({}))
+    assert type(store_over(s3.fs)) is S3Store
+    assert type(store_over(fsspec.filesystem("dir", path="/lake", fs=s3.fs))) is Store
+    cached = fsspec.filesystem("simplecache", fs=s3.fs)
+    assert type(store_over(cached)) is Store
+    assert not store_over(cached).creates_exclusively("lake")

@@ -20,7 +20,7 @@ from parketto.operations.sources import given_rows
 from parketto.plan.zones import zone_info
 from parketto.storage.footers import FileInfo
 from parketto.storage.hive import PartitionFilter
-from parketto.storage.opening import open_store
+from parketto.storage.opening import open_store, shown_path
 from parketto.storage.options import GivenOptions
 from parketto.storage.snapshot import while_files_vanish
 
@@ -49,14 +49,16 @@ class BaseDataset:
     ) -> None:
         if timezone is not None:
             zone_info(timezone)  # or an error that names it
-        self._store, self.path = open_store(path, filesystem, storage_options)
+        self._store, root = open_store(path, filesystem, storage_options)
+        #: The dataset as people know it: a URL if it is not on the local disk.
+        self.path = shown_path(self._store, root, path)
         if publish not in PUBLISH_MODES:
             raise InvalidArgument(f"unknown publish {publish!r}; valid choices: {quoted(PUBLISH_MODES)}")
         self._storage_options = storage_options
         options = {"spark": spark, "memory_mb": memory_mb, "threads": threads}
         self.engine = get_engine(engine, **{name: value for name, value in options.items() if value is not None})
-        workspace = Workspace(self._store, self.path, None if journal is None else os.fspath(journal))
-        self._place = Place(self._store, self.path, workspace, self.engine, publish == "auto", timezone)
+        workspace = Workspace(self._store, root, None if journal is None else os.fspath(journal))
+        self._place = Place(self._store, root, workspace, self.engine, publish == "auto", timezone)
 
     def __repr__(self) -> str:
         return f"Dataset({self.path!r}, engine={self.engine.name!r})"
@@ -99,5 +101,5 @@ class BaseDataset:
             return None
         store, location = open_store(directory, self._store.fs, self._storage_options)
         backups = Backups(store, location, as_url="://" in os.fspath(directory))
-        backups.check_outside(self._store, self.path)
+        backups.check_outside(self._store, self._place.root)
         return backups

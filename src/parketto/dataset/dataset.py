@@ -132,7 +132,9 @@ class Dataset(EditableDataset):
         names = Naming.of(naming, basename_template)
         source = self._rows(rows)
         partitions = check_partition_columns(partition_by, source.schema)
-        output = Output(self.path, FileFormat(source.schema, codec or "none"), source.schema, partitions, max_rows)
+        output = Output(
+            self._place.root, FileFormat(source.schema, codec or "none"), source.schema, partitions, max_rows
+        )
         return write(self._place, source, output, mode, names, progress)
 
     def compact(

@@ -161,5 +161,5 @@ class ParquetCompactor:
     def _originals_dir(self) -> str | os.PathLike[str]:
         if self._originals is not None:
             return self._originals
-        parent, name = posixpath.split(self._dataset.path)
+        parent, name = posixpath.split(self._dataset._place.root)
         return f"{parent.rstrip('/')}/.{name}.originals"

@@ -112,7 +112,7 @@ def migrate(source: Place, target: Place, wanted: Migration, progress: ProgressC
 def plan_migration(source: Place, target: Place, wanted: Migration) -> MigrationReport:
     """What a migration would do. Rows are counted by partition; nothing is written."""
     files = _discover(source, target, wanted)
-    refuse_foreign(target.store, target.root)
+    refuse_foreign(target.store, target.root, listed=not wanted.overwrite)
     refuse_filled(target, wanted)
     rows, columns = prepared(files, wanted)
     counts = _counted(source, rows, columns)

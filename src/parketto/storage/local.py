@@ -40,6 +40,7 @@ class LocalStore(Store):
     # A footer in the page cache is read faster than threads are switched; a cold or remote disk likes company.
     parallel_reads = 4
     often_cached = True
+    whole_file_bytes = 0
 
     def __init__(self, fs: AbstractFileSystem | None = None) -> None:
         # Spark's workers need no fsspec for the local disk.
@@ -110,12 +111,18 @@ class LocalStore(Store):
         with open(path, "rb") as file:
             return file.read()
 
-    def read_range(self, path: str, start: int, end: int) -> bytes:
+    def read_range(self, path: str, start: int, end: int, fingerprint: str = "") -> bytes:  # noqa: ARG002
         with open(path, "rb") as file:
             file.seek(start)
             return file.read(end - start)
 
-    def open_input(self, path: str) -> Any:
+    def open_input(
+        self,
+        path: str,
+        entry: FileEntry | None = None,  # noqa: ARG002
+        tail: bytes = b"",  # noqa: ARG002
+        block_bytes: int = 0,  # noqa: ARG002
+    ) -> Any:
         return pa.OSFile(path, "rb")
 
     def open_output(self, path: str) -> IO[bytes]:

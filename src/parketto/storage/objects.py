@@ -7,7 +7,9 @@ import time
 import uuid
 from collections.abc import Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from typing import Any
 
+from parketto.storage.ranged import RangedFile
 from parketto.storage.store import HTTP_PRECONDITION_FAILED, FileEntry, Store, http_status, refuse_empty
 
 _CONFLICT = 409
@@ -25,6 +27,8 @@ class ObjectStore(Store):
     Folders are nothing but the beginnings of names: to make or remove one takes no request, and never makes or
     removes a bucket.
     """
+
+    has_folders = False
 
     def create(self, path: str, content: bytes) -> None:
         refuse_empty(path, content)
@@ -63,6 +67,20 @@ class ObjectStore(Store):
         finally:
             self.remove(path)
         return False
+
+    def open_input(
+        self, path: str, entry: FileEntry | None = None, tail: bytes = b"", block_bytes: int = 0
+    ) -> Any:
+        entry = self.stat(path) if entry is None else entry
+        if entry is None:
+            raise FileNotFoundError(path)
+        fingerprint = entry.fingerprint
+        return RangedFile(
+            lambda start, end: self.read_range(path, start, end, fingerprint), entry.size_bytes, tail, block_bytes
+        )
+
+    def url(self, path: str) -> str:
+        return str(self.fs.unstrip_protocol(path))
 
     def stat_many(self, paths: Sequence[str]) -> dict[str, FileEntry]:
         if len(paths) <= 1 or len(paths) > self.stat_one_by_one:

@@ -13,9 +13,10 @@ from fsspec.implementations.memory import MemoryFileSystem
 
 from parketto.errors import InvalidArgument
 from parketto.storage.local import LocalStore
+from parketto.storage.memory import MemoryStore
 from parketto.storage.objects import ObjectStore
 from parketto.storage.options import AnyStorageOptions, GivenOptions
-from parketto.storage.store import MemoryStore, Store
+from parketto.storage.store import Store
 
 
 def open_store(
@@ -53,6 +54,13 @@ def open_store(
     store = store_over(filesystem)
     # Two names of one folder must find the same journal, hence one form of the path.
     return store, store.normalize(str(stripped))
+
+
+def shown_path(store: Store, root: str, given: str | os.PathLike[str]) -> str:
+    """A dataset's path as people know it: local ones plain, all others as URLs."""
+    url, text = store.url(root), os.fspath(given)
+    # Of other filesystems than the common ones, only the caller's URL names the host.
+    return text.rstrip("/") if url == root and "://" in text and store.local_path(root) is None else url
 
 
 def _protocols(filesystem: AbstractFileSystem) -> set[str]:

@@ -7,16 +7,21 @@ import itertools
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
-from typing import Any
+from typing import IO, Any
+
+from fsspec.asyn import sync
+from s3fs import core
 
 from parketto.storage.objects import ObjectStore
-from parketto.storage.store import FileEntry
+from parketto.storage.s3_errors import answered, denied, explained
+from parketto.storage.store import HTTP_PRECONDITION_FAILED, FileEntry, http_status
 
 _REMOVED_AT_ONCE = 1000  # keys in one DeleteObjects, S3's own limit
 _PARALLEL_REQUESTS = 8
 _LARGEST_COPY = 5 * 2**30  # bytes in one CopyObject, S3's own limit
 _SURE_COPY = 150 * 2**20  # bytes in one CopyObject that any server manages before a client gives up
 _COPY_PART = 512 * 2**20
+_NO_SUCH_RANGE = 416
 # What servers say that cannot remove several objects in one request.
 _ONE_BY_ONE = frozenset({"NotImplemented", "MethodNotAllowed", "MissingContentMD5"})
 
@@ -51,8 +56,41 @@ class S3Store(ObjectStore):
         return bool(self._call("list_objects_v2", Bucket=bucket, Prefix=prefix, MaxKeys=1).get("Contents"))
 
     def read(self, path: str) -> bytes:
-        # With one connection there is no need to ask for the size first.
-        return bytes(self.fs.cat_file(path, max_concurrency=1))
+        return self._get(path)[1]
+
+    def read_end(self, path: str, length: int) -> tuple[FileEntry, bytes]:
+        try:
+            answer, content = self._get(path, Range=f"bytes=-{length}")
+        except OSError as error:
+            if http_status(error) != _NO_SUCH_RANGE:
+                raise
+            return super().read_end(path, length)  # an empty file has no last byte
+        size = int(answer.get("ContentRange", "").rpartition("/")[2] or answer["ContentLength"])
+        return self._listed(path, {**answer, "Size": size}), content
+
+    def read_range(self, path: str, start: int, end: int, fingerprint: str = "") -> bytes:
+        if end <= start:
+            return b""
+        _, _, etag = fingerprint.partition(":")
+        condition = {"IfMatch": etag} if etag.startswith('"') else {}
+        try:
+            return self._get(path, Range=f"bytes={start}-{end - 1}", **condition)[1]
+        except OSError as error:
+            if http_status(error) != HTTP_PRECONDITION_FAILED:
+                raise
+            raise FileNotFoundError(f"{self.url(path)} was replaced by another file") from error
+
+    def open_output(self, path: str) -> IO[bytes]:
+        with explained(path):
+            return _Upload(self.fs.open(path, "wb"), path)  # type: ignore[return-value]
+
+    def write(self, path: str, content: bytes) -> None:
+        with explained(path):
+            super().write(path, content)
+
+    def _put_new(self, path: str, content: bytes) -> None:
+        with explained(path):
+            super()._put_new(path, content)
 
     def copy(self, source: str, destination: str, size_bytes: int | None = None) -> None:
         if size_bytes is None or size_bytes <= _LARGEST_COPY:
@@ -132,18 +170,16 @@ class S3Store(ObjectStore):
         try:
             answer = self._call("delete_objects", Bucket=bucket, Delete=wanted)
         except OSError as error:
-            if error_code(error) not in _ONE_BY_ONE:
+            if answered(error).get("Code") not in _ONE_BY_ONE:
                 raise
             super().remove_many(f"{bucket}/{key}" for key in keys)
             return
         failed = [found for found in answer.get("Errors", ()) if found.get("Code") != "NoSuchKey"]
         if failed:
-            first = failed[0]
-            kind = PermissionError if first.get("Code") == "AccessDenied" else OSError
-            raise kind(
-                f"{len(failed)} of {len(keys)} objects could not be removed, the first one: "
-                f"{bucket}/{first.get('Key')}: {first.get('Message') or first.get('Code')}"
-            )
+            url, said = self.url(f"{bucket}/{failed[0].get('Key')}"), failed[0].get("Message")
+            if failed[0].get("Code") == "AccessDenied":
+                raise denied(url, said, "DeleteObjects")
+            raise OSError(f"S3 did not remove {len(failed)} of {len(keys)} objects, such as {url!r}: {said}")
 
     def abort_uploads(self, prefix: str, older_than: float) -> int:
         bucket, start = self._folder(prefix)
@@ -188,7 +224,15 @@ class S3Store(ObjectStore):
 
     def _call(self, method: str, **request: Any) -> Any:
         """One request."""
-        return self.fs.call_s3(method, **request)
+        with explained(f"{request['Bucket']}/{request.get('Key', request.get('Prefix', ''))}"):
+            return self.fs.call_s3(method, **request)
+
+    def _get(self, path: str, **more: str) -> tuple[Mapping[str, Any], bytes]:
+        """What S3 says about an object, and its bytes."""
+        bucket, key = self._object(path)
+        with explained(path):
+            answer, content = sync(self.fs.loop, _fetch, self.fs, {"Bucket": bucket, "Key": key, **more})
+        return answer, content
 
     def _object(self, path: str) -> tuple[str, str]:
         bucket, key, _ = self.fs.split_path(path)
@@ -204,7 +248,41 @@ class S3Store(ObjectStore):
         return {"Bucket": bucket, "Key": key}
 
 
-def error_code(error: BaseException) -> str:
-    """What S3 calls an error."""
-    answer = getattr(error, "response", None) or getattr(error.__cause__, "response", None) or {}
-    return str(answer.get("Error", {}).get("Code", ""))
+async def _fetch(fs: Any, request: Mapping[str, Any]) -> tuple[Mapping[str, Any], bytes]:
+    """Get an object, or a part of it; again if the connection breaks while it is read."""
+    for attempt in range(1, fs.retries + 1):
+        answer = await fs._call_s3("get_object", **request)
+        try:
+            content = bytes(await answer["Body"].read())
+        except core.S3_RETRYABLE_ERRORS:
+            if attempt == fs.retries:
+                raise
+        else:
+            return answer, content
+        finally:
+            answer["Body"].close()
+    raise AssertionError("unreachable")
+
+
+class _Upload:
+    """A file that is being written to S3, with errors that say what is wrong."""
+
+    def __init__(self, file: Any, path: str) -> None:
+        self._file, self._path = file, path
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._file, name)
+
+    def write(self, data: Any) -> int:
+        with explained(self._path):
+            return int(self._file.write(data))
+
+    def close(self) -> None:
+        with explained(self._path):
+            self._file.close()
+
+    def __enter__(self) -> _Upload:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()

@@ -11,7 +11,7 @@ from functools import cached_property
 from itertools import islice
 from typing import TypeVar
 
-from parketto.errors import DatasetNotFound, NotADataset, NotPlainParquet, quoted
+from parketto.errors import BucketNotFound, DatasetNotFound, NotADataset, NotPlainParquet, quoted
 from parketto.storage.footers import FileInfo, FooterReader, StatsColumns
 from parketto.storage.hive import PartitionFilter, directory_matcher, is_data_path, partition_values
 from parketto.storage.store import FileEntry, Store
@@ -62,15 +62,16 @@ def select_data_files(
 ) -> list[FileEntry]:
     """Of listed files, the data files that match the filter; none is an error that says why there is none."""
     matches = directory_matcher(partition_filter)
-    data = []
+    data, exists = [], False
     for entry in found:
+        exists = True
         path = relative(entry.path, root)
         _refuse_table_format(path, root)
         if is_data_path(path):
             data.append(entry)
     if not data:
-        refuse_missing(store, root)
-        raise DatasetNotFound(f"no dataset at {root!r}: no parquet files were found under it")
+        _refuse_absent(store, root, exists)
+        raise DatasetNotFound(f"no dataset at {store.url(root)!r}: no parquet files were found under it")
     by_directory: dict[str, bool] = {}
     matching = []
     for entry in data:
@@ -99,24 +100,44 @@ def _refuse_table_format(path: str, root: str) -> None:
 
 
 def refuse_file(store: Store, root: str) -> None:
-    """A dataset is a directory: say so when the path is a file."""
-    if store.stat(root) is not None:
-        raise NotADataset(f"{root!r} is a file; expected the directory of a dataset")
+    """A dataset is a directory: say so when the path is a file.
+
+    Without folders a name can be both. There the listing tells (`select_data_files`), and this asks nothing.
+    """
+    if store.has_folders:
+        _refuse_file(store, root)
 
 
 def refuse_missing(store: Store, root: str) -> None:
-    """There must be a directory to work on."""
-    refuse_file(store, root)
-    if not store.is_dir(root):
-        raise DatasetNotFound(f"no dataset at {root!r}: it does not exist")
+    """There must be a directory to work on. Without folders the listing tells, and this asks nothing."""
+    if store.has_folders:
+        _refuse_absent(store, root, exists=False)
 
 
-def refuse_foreign(store: Store, root: str) -> None:
-    """What may be written to without a listing: no file, and no table format."""
-    refuse_file(store, root)
+def refuse_foreign(store: Store, root: str, *, listed: bool = True) -> None:
+    """What may be written to: no file, and no table format.
+
+    Without folders a listing tells: if the caller makes one anyway (`listed`), this asks nothing.
+    """
+    if not store.has_folders and listed:
+        return
+    _refuse_file(store, root)
     for folder in _TABLE_FORMATS:
         if store.is_dir(f"{root}/{folder}"):
             _refuse_table_format(f"{folder}/", root)
+
+
+def _refuse_file(store: Store, root: str) -> None:
+    if store.stat(root) is not None:
+        raise NotADataset(f"{store.url(root)!r} is a file; expected the directory of a dataset")
+
+
+def _refuse_absent(store: Store, root: str, exists: bool) -> None:
+    """Where a listing shows no data: it may be a file, or not be there."""
+    if not exists or store.has_folders:
+        _refuse_file(store, root)
+        if not (store.has_folders and store.is_dir(root)):
+            raise DatasetNotFound(f"no dataset at {store.url(root)!r}: it does not exist")
 
 
 def read_snapshot(
@@ -147,6 +168,19 @@ def read_snapshot(
     return Snapshot(root, tuple(files))
 
 
+def read_files(store: Store, paths: Sequence[str], stats_columns: StatsColumns = ()) -> list[FileInfo]:
+    """Read the footers of files whose names are known, without a listing: on S3 one request each.
+
+    Raises:
+        FileNotFoundError: One of them is not there.
+    """
+    reader = FooterReader(store, stats_columns)
+    if len(paths) <= 1 or store.often_cached:
+        return [reader.read_path(path) for path in paths]
+    with ThreadPoolExecutor(store.parallel_reads, thread_name_prefix="parketto-footer") as pool:
+        return list(pool.map(reader.read_path, paths))
+
+
 def discover(
     store: Store,
     root: str,
@@ -162,7 +196,7 @@ def while_files_vanish(root: str, read: Callable[[], Result]) -> Result:
     for attempt in range(1, _LISTING_ATTEMPTS + 1):
         try:
             return read()
-        except DatasetNotFound:
+        except (DatasetNotFound, BucketNotFound):
             raise
         except FileNotFoundError as error:
             if attempt == _LISTING_ATTEMPTS:

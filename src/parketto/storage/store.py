@@ -10,14 +10,11 @@ import contextlib
 import datetime as dt
 import glob
 import posixpath
-import threading
 from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import IO, TYPE_CHECKING, Any
 
-import pyarrow as pa
-
-from parketto.storage.locks import LeaseLock, Lock, ProcessLock
+from parketto.storage.locks import LeaseLock, Lock
 
 if TYPE_CHECKING:
     from fsspec import AbstractFileSystem
@@ -69,9 +66,13 @@ class Store:
     #: Whether what is read is often in memory already, so that to read is work rather than to wait.
     often_cached = False
 
+    #: Files up to this size are read as a whole along with their footer: another request would cost more.
+    whole_file_bytes = 1024 * 1024
     #: How many files are looked at one by one; for more of them their folder is listed.
     stat_one_by_one = 16
 
+    #: Whether there are folders; else names only look as if, and a folder is there if a listing shows files.
+    has_folders = True
     #: Whether other processes see the same files.
     shared = True
 
@@ -139,12 +140,42 @@ class Store:
         """All bytes of a (small) file."""
         return bytes(self.fs.cat_file(path))
 
-    def read_range(self, path: str, start: int, end: int) -> bytes:
-        """Some bytes of a file."""
+    def read_range(self, path: str, start: int, end: int, fingerprint: str = "") -> bytes:  # noqa: ARG002
+        """Some bytes of a file.
+
+        Raises:
+            FileNotFoundError: It is gone; or, where that costs nothing to find out, it is no longer the file with
+                the fingerprint that is given.
+        """
         return bytes(self.fs.cat_file(path, start=start, end=end))
 
-    def open_input(self, path: str) -> Any:
-        """A seekable binary file to read from, private to the caller."""
+    def read_end(self, path: str, length: int) -> tuple[FileEntry, bytes]:
+        """A file as it is now, and its last bytes, all of them if it has fewer; on S3 that is one request.
+
+        Raises:
+            FileNotFoundError: There is no such file.
+        """
+        entry = self.stat(path)
+        if entry is None:
+            raise FileNotFoundError(path)
+        end = entry.size_bytes
+        return entry, self.read_range(path, max(0, end - length), end, entry.fingerprint)
+
+    def open_input(
+        self,
+        path: str,
+        entry: FileEntry | None = None,  # noqa: ARG002
+        tail: bytes = b"",  # noqa: ARG002
+        block_bytes: int = 0,  # noqa: ARG002
+    ) -> Any:
+        """A seekable binary file to read from, private to the caller.
+
+        Args:
+            path: The file.
+            entry: The file as a listing has shown it, which can save a request.
+            tail: The end of the file as far as it has been read, which can save another one.
+            block_bytes: How much to read at once where reading is requests, if all of it is needed in order.
+        """
         return self.fs.open(path, "rb")
 
     def open_output(self, path: str) -> IO[bytes]:
@@ -281,6 +312,10 @@ class Store:
         """Something that changes when names in a folder come or go, where that can be told cheaply."""
         return None
 
+    def url(self, path: str) -> str:
+        """A path as people know it: with the protocol, where that is part of the name."""
+        return path
+
     def normalize(self, path: str) -> str:
         """A path or URL of a folder in the form that this store uses."""
         return str(self.fs._strip_protocol(path)).rstrip("/") or "/"
@@ -339,30 +374,3 @@ def refuse_empty(path: str, content: bytes) -> None:
     """A file that is made exclusively has content."""
     if not content:
         raise ValueError(f"no content for {path!r}: a file that is made exclusively must not be empty")
-
-
-class MemoryStore(Store):
-    """`memory://`: one process, one dictionary of files."""
-
-    shared = False
-    _creating = threading.Lock()
-
-    def create(self, path: str, content: bytes) -> None:
-        with self._creating:
-            super().create(path, content)
-
-    def creates_exclusively(self, folder: str) -> bool:  # noqa: ARG002
-        return True
-
-    def read(self, path: str) -> bytes:
-        return bytes(self.fs.cat_file(path))
-
-    def open_input(self, path: str) -> Any:
-        # The filesystem hands the same file object, with the same position, to all who open a path.
-        return pa.BufferReader(self.read(path))
-
-    def read_range(self, path: str, start: int, end: int) -> bytes:
-        return self.read(path)[start:end]
-
-    def try_lock(self, path: str) -> Lock | None:
-        return ProcessLock.attempt(path)
