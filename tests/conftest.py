@@ -75,6 +75,26 @@ def memory() -> Iterator[Place]:
         fs.rm(parent, recursive=True)
 
 
+@pytest.fixture(scope="session")
+def s3_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
+    """An S3 server: the one that PARKETTO_S3_ENDPOINT names, or moto's in another process."""
+    pytest.importorskip("s3fs")
+    from helpers import s3
+
+    if s3.ENDPOINT not in os.environ:
+        pytest.importorskip("moto")
+    with s3.started_server(tmp_path_factory.mktemp("s3")) as found:
+        yield found
+
+
+@pytest.fixture
+def s3(s3_server: Any) -> Any:
+    """Somewhere in S3 to put a dataset."""
+    from helpers.s3 import S3Place
+
+    return S3Place.fresh(s3_server)
+
+
 @pytest.fixture(params=["local", "memory"])
 def place(request: pytest.FixtureRequest) -> Place:
     chosen: Place = request.getfixturevalue(request.param)
@@ -101,6 +121,9 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
 @pytest.hookimpl(tryfirst=True)  # before tests are chosen by their markers
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Spark's tasks run in other processes: what is in this one's memory is not theirs to see."""
+    for item in items:
+        if "s3_server" in getattr(item, "fixturenames", ()):
+            item.add_marker(pytest.mark.s3)
     apart = [item for item in items if _memory_on_spark(item)]
     config.hook.pytest_deselected(items=apart)
     items[:] = [item for item in items if item not in set(apart)]
@@ -123,7 +146,7 @@ def _beyond_share(items: list[pytest.Item], share: int) -> Iterator[pytest.Item]
 
 def _group(test: str) -> str:
     """Tests that share one Spark are run by one process; those that start others of their own by another one."""
-    if "test_s3.py" in test:  # one server for all of them, and one for the test with the shared Spark
+    if "test_s3" in test:  # one server for all of them, and one for the test with the shared Spark
         return "spark" if "spark" in test else "s3"
     if any(name in test for name in ("tests/remote/", "test_documents", "test_spark_handler", "test_spark_forks")):
         return "other sparks"

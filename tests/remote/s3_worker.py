@@ -10,16 +10,12 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from parketto import AwsStorageOptions, Dataset
+from helpers.s3 import options
+from parketto import Dataset
 from parketto.storage.store import Store
 
 #: What a compaction does to files, and how often it has done that when its process dies.
 DEATHS = {"staging": ("open_output", 1), "journal": ("write", 1), "retire": ("remove", 2)}
-
-
-def options(endpoint: str) -> AwsStorageOptions:
-    # Parts as small as S3 allows, so that a few megabytes are uploaded in several.
-    return AwsStorageOptions("testing", "testing", endpoint_url=endpoint, extra={"default_block_size": 5 * 2**20})
 
 
 def batch(number: int, rows: int = 50) -> pa.Table:
