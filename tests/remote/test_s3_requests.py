@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 from collections import Counter
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import numpy as np
@@ -213,6 +214,22 @@ def test_servers_make_objects_exclusively(s3: S3Place) -> None:
     store, root = open_store(s3.root, s3.server.filesystem())
     assert store.creates_exclusively(f"{root}/.log")
     assert list(store.list_files(root)) == []
+
+
+def test_one_of_many_makes_an_object(s3: S3Place) -> None:
+    store, root = open_store(s3.root, s3.server.filesystem())
+
+    def make(number: int) -> bytes | None:
+        content = b"%d" % number
+        try:
+            store.create(f"{root}/1.json", content)
+        except FileExistsError:
+            return None
+        return content
+
+    with ThreadPoolExecutor(8) as pool:
+        (made,) = [content for content in pool.map(make, range(24)) if content is not None]
+    assert store.read(f"{root}/1.json") == made
 
 
 def test_files_are_read_as_they_are(s3: S3Place) -> None:

@@ -178,10 +178,12 @@ class FooterReader:
     Args:
         store: Where the files are, if they are to be opened here.
         stats_columns: The columns whose bounds are kept; None keeps all.
+        keep_bytes: Whether somebody in this process may read the rows of remote files next.
     """
 
-    def __init__(self, store: Store | None, stats_columns: StatsColumns = ()) -> None:
+    def __init__(self, store: Store | None, stats_columns: StatsColumns = (), *, keep_bytes: bool = True) -> None:
         self._store, self._stats_columns = store, stats_columns
+        self._may_keep = keep_bytes and store is not None and store.whole_file_bytes > 0
         self._layouts: list[_Layout] = []
         self._frames: list[tuple[Frame, FileInfo]] = []
         self._whole_reads = self._unread_bytes = self._kept_bytes = 0
@@ -202,7 +204,7 @@ class FooterReader:
             return self._kept(entry, _whole_footer(self._store, entry, end), partition)
 
     def _keeps(self) -> bool:
-        return self._store is not None and self._store.whole_file_bytes > 0 and self._kept_bytes < _MOST_KEPT
+        return self._may_keep and self._kept_bytes < _MOST_KEPT
 
     def _kept(self, entry: FileEntry, tail: bytes, partition: PartitionValues) -> FileInfo:
         """What a footer says, with the bytes that were read, if they may be of use."""

@@ -145,9 +145,11 @@ def read_snapshot(
     root: str,
     entries: Iterable[FileEntry],
     stats_columns: StatsColumns = (),
+    *,
+    keep_bytes: bool = True,
 ) -> Snapshot:
-    """Read the footers of listed files, concurrently."""
-    reader = FooterReader(store, stats_columns)
+    """Read the footers of listed files, concurrently; of small remote ones also the rows (`FileInfo.tail`)."""
+    reader = FooterReader(store, stats_columns, keep_bytes=keep_bytes)
 
     def read(entry: FileEntry) -> FileInfo:
         return reader.read(entry, partition_values(_directory(entry, root)))
