@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import functools
 import math
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import chain
 from typing import Any
 
@@ -14,7 +14,7 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 import pyarrow.types as pat
 
-from parketto.errors import UnreadableFile
+from parketto.errors import IncompatibleTypes, UnreadableFile
 from parketto.kernels.carrier import carrier_schema, recast
 from parketto.kernels.sizes import RowSizes
 from parketto.plan.form import Form
@@ -142,7 +142,13 @@ class OpenFile:
     @functools.cached_property
     def _parquet(self) -> pq.ParquetFile:
         # Without pre-buffering only the pages in use are held, not whole column chunks.
-        return pq.ParquetFile(self.source, pre_buffer=False, buffer_size=_READ_BUFFER, **_CHECKED)
+        return pq.ParquetFile(
+            self.source,
+            pre_buffer=False,
+            buffer_size=_READ_BUFFER,
+            coerce_int96_timestamp_unit=self.file.int96_unit,
+            **_CHECKED,
+        )
 
     def read_by(self, reader: BatchReader) -> OpenFile:
         """The same open file for a reader of other columns."""
@@ -156,7 +162,7 @@ class OpenFile:
         with naming(self.file.path):
             if self._parquet.num_row_groups != len(self.file.row_groups):
                 raise UnreadableFile(self.file.path, "it has changed while it was read")
-            if self.file.traits.int96_timestamps:
+            if self.file.traits.int96_timestamps and self.file.int96_unit == "ns":
                 if self._seconds is None:
                     self._seconds = _in_seconds(self.source)
                 _refuse_far_timestamps(self.file.path, self._seconds, numbers)
@@ -289,13 +295,42 @@ def read_table(store: Store, files: Sequence[FileInfo], columns: Sequence[str] |
         if columns is not None:
             check_columns_exist(columns, file.schema)
         with naming(file.path), store.open_input(file.path) as source:
-            parquet = pq.ParquetFile(source, **_CHECKED)
-            if file.traits.int96_timestamps:
+            parquet = pq.ParquetFile(source, coerce_int96_timestamp_unit=file.int96_unit, **_CHECKED)
+            if file.traits.int96_timestamps and file.int96_unit == "ns":
                 _refuse_far_timestamps(file.path, _in_seconds(source), range(parquet.num_row_groups))
             table = parquet.read(None if columns is None else list(columns))
-        table = table.cast(with_instants(table.schema, file.traits.int96))
+        if file.traits.int96_timestamps:
+            table = table.cast(
+                with_instants(table.schema, file.traits.int96, pa.timestamp(file.int96_unit, "UTC"))
+            )
         CalendarCheck(table.schema, file.metadata, file.traits.int96).refuse_read(file.path, table)
         tables.append(table)
     if all(table.schema.equals(tables[0].schema) for table in tables):
         return pa.concat_tables([table.cast(tables[0].schema) for table in tables])
-    return pa.concat_tables(tables, promote_options="default")
+    try:
+        return pa.concat_tables(tables, promote_options="default")
+    except pa.ArrowTypeError:
+        schemas = [table.schema.remove_metadata() for table in tables]
+        _refuse_other_types(dict(zip((file.path for file in files), schemas, strict=True)))
+        raise
+
+
+def _refuse_other_types(schemas: Mapping[str, pa.Schema]) -> None:
+    """Name the first column whose types in two files Arrow does not put together."""
+    first: dict[str, tuple[pa.Field, str]] = {}
+    for path, schema in schemas.items():
+        for item in schema:
+            known, where = first.setdefault(item.name, (item, path))
+            try:
+                pa.unify_schemas([pa.schema([known]), pa.schema([item])])
+            except pa.ArrowTypeError:
+                raise other_types(item.name, (known.type, where), (item.type, path)) from None
+
+
+def other_types(column: str, *found: tuple[object, str]) -> IncompatibleTypes:
+    """The error about a column that has other types in other files: types, and a file of each."""
+    each = " and ".join(f"{kind} in {path!r}" for kind, path in found)
+    return IncompatibleTypes(
+        f"column {column!r} is {each}. Files that are read together need one type for each column: write those of "
+        "one type anew with the other one, or keep them as a dataset of their own. Nothing was changed"
+    )

@@ -204,6 +204,11 @@ class Scope:
                 return self.constant(left, operator == "<>")
             operator = "<=" if operator in ("<", "<=") else ">"
         bound = from_count(whole, left.type)
+        if bound is None and _may_be_wider(left.type):
+            # Not a constant, by which files could be passed over: whoever reads them refuses what does not fit.
+            coarse = pa.timestamp("us", left.type.tz)
+            bound = from_count(whole // 1000, coarse)
+            left = self.call(lambda value: value.cast(coarse, safe=False), left)
         if bound is None:
             return self.constant(left, _beyond(operator, above=whole > 0))
         return self.call(_COMPARISONS[operator], left, literal(bound))
@@ -214,9 +219,13 @@ class Scope:
         literals = all(value.literal is not None for value in values)
         literals = literals and not (is_clock(node.type) and any(is_instant(value.type) for value in values))
         if len(values) > _SHORT_LIST and literals and node.family not in ("float", "null"):
-            members = [member for value in values if (member := self.member(node, value)) is not None]
-            listed = pa.array(members, node.type)
+            members = [self.member(node, value) for value in values]
+            listed = pa.array([member for member in members if member is not None], node.type)
             found = self.call(pc.is_in, node, value_set=listed)
+            if None in members and _may_be_wider(node.type):
+                outside = [value for value, member in zip(values, members, strict=True) if member is None]
+                parts = [self.compare("=", node, value) for value in outside]
+                found = balanced(self.either, [found, *parts])
             return self.either(found, self.constant(node, False))
         parts = [self.compare("=", node, value) for value in values]
         return balanced(self.either, parts) if parts else self.constant(node, False)
@@ -385,6 +394,11 @@ def read_literal(node: Node, kind: pa.DataType) -> pa.Scalar:
 def _beyond(operator: str, *, above: bool) -> bool:
     """What a comparison with something above, or below, every value of the left side says."""
     return operator == "<>" or operator in (("<", "<=") if above else (">", ">="))
+
+
+def _may_be_wider(kind: pa.DataType) -> bool:
+    """Whether files may have values that a type cannot hold: INT96 timestamps are nanoseconds of any year."""
+    return is_instant(kind) and kind.unit == "ns"
 
 
 def _wide_integer(operator: str, left: Node, right: Node) -> pa.DataType | None:

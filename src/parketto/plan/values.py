@@ -164,10 +164,17 @@ def parse_text(text: str, kind: pa.DataType) -> pa.Scalar:
         try:
             if pat.is_time(attempt):  # Arrow reads a time of day only after a date
                 return pa.scalar(f"1970-01-01 {spoken}").cast(pa.timestamp("ns")).cast(attempt)
-            return pa.scalar(spoken).cast(attempt)
+            return _no_finer(pa.scalar(spoken).cast(attempt))
         except ARROW_ERRORS:
             continue
     raise InvalidArgument(f"{text!r} is not a value of type {kind}")
+
+
+def _no_finer(value: pa.Scalar) -> pa.Scalar:
+    """A timestamp without nanoseconds in microseconds: beside it there can be values of any year."""
+    if pat.is_timestamp(value.type) and value.type.unit == "ns" and value.value % 1000 == 0:
+        return value.cast(pa.timestamp("us", value.type.tz))
+    return value
 
 
 def _readings(kind: pa.DataType) -> list[pa.DataType]:

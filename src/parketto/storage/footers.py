@@ -18,7 +18,7 @@ from parketto.rowgroups.footer import MAGIC
 from parketto.storage.alike import Frame, UnreadRowGroups, head_of
 from parketto.storage.clustering import Clustering, recorded
 from parketto.storage.hive import PartitionValues
-from parketto.storage.int96 import int96_leaves, with_instants
+from parketto.storage.int96 import int96_leaves, int96_type, is_micros, with_instants
 from parketto.storage.row_groups import UNKNOWN_STATS, ColumnStats, RowGroupInfo, read_row_groups
 from parketto.storage.store import FileEntry, Store
 from parketto.storage.unreadable import naming
@@ -95,6 +95,11 @@ class FileInfo:
     def entry(self) -> FileEntry:
         """The file as a listing shows it."""
         return FileEntry(self.path, self.size_bytes, self.fingerprint)
+
+    @property
+    def int96_unit(self) -> str:
+        """The unit in which its INT96 timestamps are read."""
+        return "us" if is_micros(self.schema, self.traits.int96) else "ns"
 
     @property
     def codecs(self) -> frozenset[str | None]:
@@ -260,7 +265,9 @@ class FooterReader:
             source.seek(0)
             # Not the footer's own idea of it: only the reader's restores UUID, JSON and other extension types.
             schema = pq.ParquetFile(source, metadata=footer).schema_arrow
-            self._schemas[key] = (with_instants(schema, layout.traits.int96), metadata)
+            if int96 := layout.traits.int96:
+                schema = with_instants(schema, int96, int96_type(metadata, int96))
+            self._schemas[key] = (schema, metadata)
         return self._schemas[key]
 
 
