@@ -12,6 +12,7 @@ The language is what Spark and DuckDB agree on. Where they differ:
 * Times without a zone, and dates, are read on the clocks of one time zone where they meet times with one: those
   of the Spark session, or those that a dataset's `timezone` names, else UTC. So are casts and parts of instants.
   A clock that is moved skips some times: they move forward with it. Others it shows twice: the first one is meant.
+  A text that is compared with a time without a zone is one: a zone that it names is left out.
   TIMESTAMP is a time with or without a zone, TIMESTAMPTZ (TIMESTAMP_LTZ) one with, TIMESTAMP_NTZ one without.
 * CURRENT_TIMESTAMP and CURRENT_DATE are those of the beginning of the operation.
 * CAST from a fraction to a whole number cuts the fraction off; to a decimal it rounds half away from zero.
