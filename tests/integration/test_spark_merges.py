@@ -54,16 +54,58 @@ def test_new_rows_make_one_file_whatever_the_shuffle(spark: Any, tmp_path: Path)
     assert added["id"].to_pylist() == list(range(4000, 9000)), "new rows keep the order of the source"
 
 
-def test_few_jobs(spark: Any, tmp_path: Path) -> None:
+@pytest.mark.parametrize("adaptive", ["true", "false"])
+def test_partitions_get_one_file_whatever_the_shuffle(spark: Any, tmp_path: Path, adaptive: str) -> None:
     root = str(tmp_path / "data")
-    _target(root)
+    session = spark.newSession()
+    session.conf.set("spark.sql.shuffle.partitions", "200")
+    session.conf.set("spark.sql.adaptive.enabled", adaptive)
+    dataset = Dataset(root, engine=SparkEngine(session, broadcast_mb=1e-6, shuffle_mb=1e-6))
+    dataset.write(session.createDataFrame(_in_partitions(0, 4000)), partition_by=["part"])
+    before = len(oracle.data_files(root))
+    assert before == 5
+    found = dataset.merge(session.createDataFrame(_in_partitions(3500, 9000)), "id")
+    assert (found["inserted"], found["updated"]) == (5000, 500)
+    files = oracle.data_files(root)
+    assert len(files) == before + 5, "one more in each partition"
+    assert sorted(value for path in files for value in oracle.read_file(path)["id"].to_pylist()) == list(
+        range(9000)
+    )
+
+
+def _in_partitions(first: int, stop: int) -> pa.Table:
+    return _rows(first, stop).append_column("part", pa.array([number % 5 for number in range(first, stop)]))
+
+
+@pytest.mark.parametrize("partition_by", [None, "part"])
+@pytest.mark.parametrize("local", [True, False])
+def test_few_jobs(
+    spark: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, partition_by: str | None, local: bool
+) -> None:
+    monkeypatch.setattr("parketto.engines.spark.engine.is_local", lambda _: local)
+    root = str(tmp_path / "data")
     dataset = Dataset(root, engine=SparkEngine(spark, broadcast_mb=1e-6))
-    source = spark.createDataFrame(_rows(500, 4500, 2.0))
+    Dataset(root, "pyarrow").write(_in_partitions(0, 4000), partition_by=partition_by)
+    source = spark.createDataFrame(_in_partitions(500, 4500))
     store = spark.sparkContext._jsc.sc().statusStore()
     before = {job.jobId() for job in _jobs(store)}
-    dataset.merge(source, "id")
+    found = dataset.merge(source, "id")
+    assert (found["inserted"], found["updated"]) == (500, 3500)
     # One keeps the source, three are the stages of the join, and one writes what is new.
     assert len({job.jobId() for job in _jobs(store)} - before) <= 5
+
+
+def test_files_that_are_few_are_read_without_a_shuffle(spark: Any, tmp_path: Path) -> None:
+    """A job that only deals the names of files out takes as long as much of the work."""
+    root = str(tmp_path / "data")
+    _target(root)
+    dataset = Dataset(root, engine=SparkEngine(spark, shuffle_mb=1e-6))
+    store = spark.sparkContext._jsc.sc().statusStore()
+    before = {job.jobId() for job in _jobs(store)}
+    dataset.optimize(["value"], curve="linear")
+    # One sorts, and one writes.
+    assert len({job.jobId() for job in _jobs(store)} - before) <= 2
+    assert sorted(dataset.read()["id"].to_pylist()) == list(range(4000))
 
 
 def _jobs(store: Any) -> list[Any]:
