@@ -10,8 +10,12 @@ UV     := $(BIN)/uv pip --quiet
 PARALLEL := --numprocesses 3
 UV_PIN := $(shell sed -n 's/^uv==\([^ ;]*\).*/uv==\1/p' constraints.txt)
 
+# An S3 server that is not moto: its Go module, built once.
+GATEWAY_VERSION := v1.8.0
+GATEWAY := $(VENV)/versitygw-$(GATEWAY_VERSION)/versitygw
+
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-all lint format bench bench-quick bench-spark bench-gate docs constraints clean
+.PHONY: help demo test test-all test-s3 lint format bench bench-quick bench-spark bench-gate docs constraints clean
 
 help:  ## show what there is
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -30,6 +34,16 @@ test: lint  ## lint, types and the test suite (what CI runs)
 
 test-all: lint  ## the test suite with its large sweeps
 	$(BIN)/python -m pytest $(PARALLEL) -m "sweep or not sweep"
+
+test-s3: $(READY)  ## the tests on S3 again, against another server than moto (needs Go, which builds it)
+	@if [ -x $(GATEWAY) ] || command -v go >/dev/null; then \
+	  $(MAKE) --no-print-directory $(GATEWAY) && $(BIN)/python tests/remote/real_s3.py $(GATEWAY); \
+	else \
+	  echo "test-s3 was skipped: versitygw, the S3 server that it needs, is built by Go, and there is no go command here"; \
+	fi
+
+$(GATEWAY): | $(READY)
+	GOBIN=$(abspath $(dir $@)) GOFLAGS=-mod=mod go install github.com/versity/versitygw/cmd/versitygw@$(GATEWAY_VERSION)
 
 lint: $(READY)  ## ruff and mypy, both strict
 	$(BIN)/ruff check .

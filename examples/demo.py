@@ -399,8 +399,9 @@ def main() -> None:
         cluster(tour)
         repartition(tour, os.path.join(folder, "ticks-by-hour"))
         query(tour, spark)
-        beside = ["backups", "ticks", "ticks-by-hour"]
-        assert sorted(os.listdir(folder)) == beside, "nothing is left beside the datasets"
+        beside = [".ticks-by-hour.parketto", ".ticks.parketto", "backups", "ticks", "ticks-by-hour"]
+        assert sorted(os.listdir(folder)) == beside, "nothing is left beside the datasets but their logs"
+        assert sorted(os.listdir(f"{folder}/.ticks.parketto")) == ["lock", "log"], "and nothing is staged"
         assert sorted(os.listdir(root)) == [f"product_id={name}" for name in PRODUCTS], "nor inside of it"
         spark.stop()
         console.print()

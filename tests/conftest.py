@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import os
+import re
 import zlib
 from collections import defaultdict
 from collections.abc import Iterator
@@ -40,7 +41,8 @@ class Place:
     options: dict[str, Any] = field(default_factory=dict)
 
     def dataset(self, **options: Any) -> Dataset:
-        return Dataset(self.root, filesystem=self.fs, **self.options, **options)
+        # A test that does not speak of retries is about what happens once.
+        return Dataset(self.root, filesystem=self.fs, **{"retries": 0, **self.options, **options})
 
     def write_files(self, tables: dict[str, Any], **options: Any) -> None:
         oracle.write_files(self.root, tables, self.fs, **options)
@@ -55,10 +57,27 @@ class Place:
         return oracle.file_state(self.root, self.fs)
 
     def left_behind(self) -> list[str]:
-        """What stands beside the dataset in its parent folder, itself aside."""
+        """What is beside the dataset in its parent folder, itself and the records of logs aside."""
         parent = self.root.rpartition("/")[0]
-        found = self.fs.ls(parent, detail=False) if self.fs.isdir(parent) else []
-        return sorted(path for path in map(str, found) if path.rstrip("/") != self.root)
+        found = [path.rstrip("/") for path in self.fs.ls(parent, detail=False)] if self.fs.isdir(parent) else []
+        workspaces = [path for path in found if path.endswith(".parketto")]
+        inside = [path for workspace in workspaces for path in self.fs.find(workspace) if not is_log(path)]
+        return sorted({*found, *inside} - {self.root, *workspaces})
+
+
+def is_log(path: str) -> bool:
+    """Whether a path is that of a record in a log, or of the lock beside it."""
+    return bool(re.search(r"\.parketto/(lock|log/(checkpoint-)?[0-9]{20}(\.done|\.undo)?\.json)$", path))
+
+
+def beside(folder: str | os.PathLike[str]) -> list[str]:
+    """The names in a folder, without those of workspaces that have nothing but their log."""
+    return [name for name in sorted(os.listdir(folder)) if not _is_only_log(os.path.join(folder, name))]
+
+
+def _is_only_log(path: str) -> bool:
+    inside = [os.path.join(parent, name) for parent, _, names in os.walk(path) for name in names]
+    return path.endswith(".parketto") and all(map(is_log, inside))
 
 
 @pytest.fixture
@@ -73,6 +92,26 @@ def memory() -> Iterator[Place]:
     yield Place(f"{parent}/events", fs)
     if fs.exists(parent):
         fs.rm(parent, recursive=True)
+
+
+@pytest.fixture(scope="session")
+def s3_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
+    """An S3 server: the one that PARKETTO_S3_ENDPOINT names, or moto's in another process."""
+    pytest.importorskip("s3fs")
+    from helpers import s3
+
+    if s3.ENDPOINT not in os.environ:
+        pytest.importorskip("moto")
+    with s3.started_server(tmp_path_factory.mktemp("s3")) as found:
+        yield found
+
+
+@pytest.fixture
+def s3(s3_server: Any) -> Any:
+    """Somewhere in S3 to put a dataset."""
+    from helpers.s3 import S3Place
+
+    return S3Place.fresh(s3_server)
 
 
 @pytest.fixture(params=["local", "memory"])
@@ -101,6 +140,9 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
 @pytest.hookimpl(tryfirst=True)  # before tests are chosen by their markers
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Spark's tasks run in other processes: what is in this one's memory is not theirs to see."""
+    for item in items:
+        if "s3_server" in getattr(item, "fixturenames", ()):
+            item.add_marker(pytest.mark.s3)
     apart = [item for item in items if _memory_on_spark(item)]
     config.hook.pytest_deselected(items=apart)
     items[:] = [item for item in items if item not in set(apart)]
@@ -123,7 +165,7 @@ def _beyond_share(items: list[pytest.Item], share: int) -> Iterator[pytest.Item]
 
 def _group(test: str) -> str:
     """Tests that share one Spark are run by one process; those that start others of their own by another one."""
-    if "test_s3.py" in test:  # one server for all of them, and one for the test with the shared Spark
+    if "test_s3" in test:  # one server for all of them, and one for the test with the shared Spark
         return "spark" if "spark" in test else "s3"
     if any(name in test for name in ("tests/remote/", "test_documents", "test_spark_handler", "test_spark_forks")):
         return "other sparks"
@@ -188,15 +230,36 @@ def count_crash_points(record_property: Any) -> Any:
     return lambda points: record_property("crash points", points)
 
 
+@pytest.fixture
+def count_histories(record_property: Any) -> Any:
+    """The same for random concurrent histories."""
+    return lambda histories: record_property("histories", histories)
+
+
+@pytest.fixture
+def count_states(record_property: Any) -> Any:
+    """The same for states of the model that were searched."""
+    return lambda states: record_property("states", states)
+
+
 def pytest_terminal_summary(terminalreporter: Any) -> None:
+    for title, counted in (
+        ("crash sweep", "crash points"),
+        ("concurrent histories", "histories"),
+        ("model of the commit protocol", "states"),
+    ):
+        _summarize(terminalreporter, title, counted)
+
+
+def _summarize(terminalreporter: Any, title: str, counted: str) -> None:
     found = {
-        report.nodeid: sum(points for name, points in report.user_properties if name == "crash points")
+        report.nodeid: sum(count for name, count in report.user_properties if name == counted)
         for report in terminalreporter.getreports("passed")
         if report.when == "call"
     }
-    counted = {name: points for name, points in sorted(found.items()) if points}
-    if counted:
-        terminalreporter.section("crash sweep")
-        for name, points in counted.items():
-            terminalreporter.write_line(f"{points:6d} crash points  {name}")
-        terminalreporter.write_line(f"{sum(counted.values()):6d} crash points in all")
+    counts = {name: count for name, count in sorted(found.items()) if count}
+    if counts:
+        terminalreporter.section(title)
+        for name, count in counts.items():
+            terminalreporter.write_line(f"{count:9,d} {counted}  {name}")
+        terminalreporter.write_line(f"{sum(counts.values()):9,d} {counted} in all")

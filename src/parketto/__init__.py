@@ -8,11 +8,14 @@ from typing import Any as _Any
 from parketto import allocator as _allocator  # noqa: F401 - before anything else loads Arrow
 
 if TYPE_CHECKING:
+    from parketto.commit.history import Commit
     from parketto.commit.recovery import Recovery
     from parketto.dataset import Dataset
     from parketto.engines.base import Progress
     from parketto.errors import (
+        AccessDenied,
         AuthenticationFailed,
+        BucketNotFound,
         ColumnNotFound,
         CommitConflict,
         CommitError,
@@ -30,6 +33,7 @@ if TYPE_CHECKING:
         ParkettoError,
         TransformFailed,
         UnreadableFile,
+        UntrustedWorkspace,
     )
     from parketto.etl import (
         CompactionStats,
@@ -57,7 +61,16 @@ if TYPE_CHECKING:
         plan_compaction_groups,
         plan_optimize_groups,
     )
-    from parketto.stats import EditStats, MaintenanceStats, RestoreStats, WriteStats
+    from parketto.stats import (
+        ChangedFile,
+        CheckReport,
+        Damage,
+        EditStats,
+        MaintenanceStats,
+        OtherSchema,
+        RestoreStats,
+        WriteStats,
+    )
     from parketto.storage.footers import FileInfo
     from parketto.storage.options import AwsStorageOptions, LocalStorageOptions, StorageOptions
     from parketto.storage.row_groups import ColumnStats, RowGroupInfo
@@ -68,17 +81,23 @@ __version__ = "0.1.0"
 _logging.getLogger(__name__).addHandler(_logging.NullHandler())
 
 __all__ = [
+    "AccessDenied",
     "Advice",
     "AuthenticationFailed",
     "AwsStorageOptions",
+    "BucketNotFound",
     "CRUDStats",
+    "ChangedFile",
+    "CheckReport",
     "ColumnNotFound",
     "ColumnStats",
+    "Commit",
     "CommitConflict",
     "CommitError",
     "CommitFailed",
     "CommitStateUnknown",
     "CompactionStats",
+    "Damage",
     "Dataset",
     "DatasetNotFound",
     "DatasetStats",
@@ -97,6 +116,7 @@ __all__ = [
     "NotADataset",
     "NotPlainParquet",
     "OperationCancelled",
+    "OtherSchema",
     "OutOfMemory",
     "ParkettoError",
     "ParquetCRUD",
@@ -113,6 +133,7 @@ __all__ = [
     "Suggestion",
     "TransformFailed",
     "UnreadableFile",
+    "UntrustedWorkspace",
     "WriteStats",
     "collect_dataset_stats",
     "compact_parquet_dataset_pyarrow",
@@ -127,11 +148,14 @@ __all__ = [
 _HOMES = {
     name: module
     for module, names in {
+        "parketto.commit.history": ("Commit",),
         "parketto.commit.recovery": ("Recovery",),
         "parketto.dataset": ("Dataset",),
         "parketto.engines.base": ("Progress",),
         "parketto.errors": (
+            "AccessDenied",
             "AuthenticationFailed",
+            "BucketNotFound",
             "ColumnNotFound",
             "CommitConflict",
             "CommitError",
@@ -149,6 +173,7 @@ _HOMES = {
             "ParkettoError",
             "TransformFailed",
             "UnreadableFile",
+            "UntrustedWorkspace",
         ),
         "parketto.etl": (
             "CompactionStats",
@@ -180,8 +205,12 @@ _HOMES = {
             "plan_optimize_groups",
         ),
         "parketto.stats": (
+            "ChangedFile",
+            "CheckReport",
+            "Damage",
             "EditStats",
             "MaintenanceStats",
+            "OtherSchema",
             "RestoreStats",
             "WriteStats",
         ),

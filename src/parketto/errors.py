@@ -33,6 +33,10 @@ class AuthenticationFailed(ParkettoError, PermissionError):
     """A storage service was not given credentials that it takes. Says what to pass."""
 
 
+class AccessDenied(ParkettoError, PermissionError):
+    """A storage service knows the credentials and does not allow them this. Says what was not allowed."""
+
+
 class ColumnNotFound(InvalidArgument):
     """A named column is not in the dataset.
 
@@ -65,6 +69,10 @@ class DatasetNotFound(ParkettoError, FileNotFoundError):
     """There is no dataset at the path, or no file of it matches the partition filter."""
 
 
+class BucketNotFound(ParkettoError, FileNotFoundError):
+    """There is no such bucket. Buckets are never created."""
+
+
 class NotADataset(ParkettoError, NotADirectoryError):
     """The path is a file; a dataset is a directory."""
 
@@ -74,13 +82,16 @@ class NotPlainParquet(ParkettoError, ValueError):
 
 
 class UnreadableFile(ParkettoError, ValueError):
-    """A file of the dataset cannot be read as Parquet. Nothing was touched."""
+    """A file of the dataset cannot be read as Parquet. Nothing was touched.
 
-    def __init__(self, path: str, reason: object) -> None:
-        self.path = path
-        what = " ".join(str(reason).split()).rstrip(".")
+    `path` names the file, `column` the damaged column where that is known, and `reason` says what is wrong.
+    """
+
+    def __init__(self, path: str, reason: object, column: str | None = None) -> None:
+        self.path, self.column = path, column
+        self.reason = " ".join(str(reason).split()).rstrip(".")
         super().__init__(
-            f"cannot read {path!r} as Parquet: {what}. Nothing was changed; repair the file or move it away"
+            f"cannot read {path!r} as Parquet: {self.reason}. Nothing was changed; repair the file or move it away"
         )
 
 
@@ -100,6 +111,10 @@ class OperationCancelled(ParkettoError):
     """The operation was cancelled, or its Spark session was stopped, before the commit. Nothing was changed."""
 
 
+class UntrustedWorkspace(ParkettoError, PermissionError):
+    """The folder beside a dataset may have been prepared by a stranger. Nothing in it is acted upon."""
+
+
 class CommitError(ParkettoError):
     """An operation could not be committed. The subclasses say what that means for the dataset."""
 
@@ -112,11 +127,21 @@ class CommitConflict(CommitFailed):
     """Somebody else changed the files that this operation had read. Their work stands; run it again."""
 
     @classmethod
-    def over(cls, path: str, *, gone: bool) -> CommitConflict:
-        """The conflict over one file."""
+    def over(cls, path: str, *, gone: bool, who: str = "") -> CommitConflict:
+        """The conflict over one file, and who was in the way."""
         return cls(
-            f"{path!r} {'is gone' if gone else 'has changed'} since this operation read it: somebody else is "
-            "working on the dataset. Their work stands and nothing of this one was published; run it again"
+            f"{path!r} {'is gone' if gone else 'has changed'} since this operation read it: "
+            f"{who or 'somebody else is working on the dataset'}. Their work stands and nothing of this one was "
+            "published; run it again"
+        )
+
+    @classmethod
+    def because_of(cls, path: str, *, operation: str, matters: str, who: str = "") -> CommitConflict:
+        """The conflict over a file that has appeared meanwhile, why it matters, and who has added it."""
+        by = f"by {who}, " if who else ""
+        return cls(
+            f"{path!r} was added {by}while this {operation} ran, and {matters}. That work stands and nothing of "
+            "this one was published; run it again, or ask for isolation='snapshot'"
         )
 
 
@@ -125,7 +150,7 @@ class LockTimeout(CommitFailed, TimeoutError):
 
 
 class CommitStateUnknown(CommitError):
-    """The journal is written but the outcome is not confirmed: the next operation or `recover` finishes it."""
+    """The commit is in the log but not all of it is done: the next operation or `recover` finishes it."""
 
 
 def quoted(names: Iterable[object]) -> str:

@@ -71,7 +71,7 @@ def collect_dataset_stats(
     """
     store, root = open_store(path, filesystem)
     snapshot = discover(
-        store, root, lambda: list_settled(Workspace(store, root), partition_filter), stats_columns=None
+        store, root, lambda: list_settled(Workspace(store, root), partition_filter).files, stats_columns=None
     )
     return DatasetStats(
         files=list(snapshot.files), total_bytes=snapshot.total_bytes, total_rows=snapshot.total_rows

@@ -96,6 +96,60 @@ class EditStats(TypedDict):
     backup_path: str | None
 
 
+class Damage(TypedDict):
+    """A place in a dataset that is damaged."""
+
+    path: str
+    #: The number of the row group, from 0; None if the whole file is concerned.
+    row_group: int | None
+    #: The column, with dots inside of nested ones (`trade.price`); None if the file or row group is concerned.
+    column: str | None
+    reason: str
+
+
+class ChangedFile(TypedDict):
+    """A file that is not the one that is expected at its path."""
+
+    path: str
+    reason: str
+
+
+class OtherSchema(TypedDict):
+    """Files whose schema is not the one that most files have."""
+
+    paths: list[str]
+    difference: str
+
+
+class CheckReport(TypedDict):
+    """What a check of a dataset found. Plain data: `json.dumps` takes it."""
+
+    #: Whether nothing is damaged, missing or changed.
+    healthy: bool
+    #: Whether all pages were decoded, or only footers read.
+    deep: bool
+    files_checked: int
+    #: Rows, row groups and bytes of the files; of those with an unreadable footer only the bytes are known.
+    rows: int
+    row_groups: int
+    bytes: int
+    #: Column chunks and pages that were decoded; 0 unless `deep`.
+    columns_checked: int
+    pages_checked: int
+    #: Every damaged file, row group or column, in the order of the paths.
+    damaged: list[Damage]
+    #: Files that are expected and not there; empty if nothing says which files to expect.
+    missing: list[str]
+    #: Files that were replaced or rewritten since they were recorded; empty if there is no record.
+    changed: list[ChangedFile]
+    #: Files that are there and not expected: other programs added them. No damage.
+    unknown: list[str]
+    #: Files whose columns differ from those of most files. No damage.
+    other_schemas: list[OtherSchema]
+    #: Remarks, such as files that other writers removed during the check.
+    notes: list[str]
+
+
 def maintenance_stats(
     plan: RewritePlan, after: Sequence[FileInfo] | None = None, *, dry_run: bool
 ) -> MaintenanceStats:

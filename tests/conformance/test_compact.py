@@ -329,21 +329,23 @@ def test_one_listing_and_one_footer_read_per_file(
     listings: list[str] = []
     read: list[str] = []
     dataset = place.dataset(engine=engine)
-    list_files, read_tail = type(dataset._store).list_files, footers._read_tail
+    list_files, read_tail = type(dataset._store).list_files, footers.read_tail
 
     def listing(self: object, root: str) -> object:
         listings.append(root)
         return list_files(self, root)  # type: ignore[arg-type]
 
-    def footer(store: object, entry: FileEntry) -> object:
+    def footer(store: object, entry: FileEntry, **more: bool) -> object:
         read.append(entry.path)
-        return read_tail(store, entry)  # type: ignore[arg-type]
+        return read_tail(store, entry, **more)  # type: ignore[arg-type]
 
     monkeypatch.setattr(type(dataset._store), "list_files", listing)
-    monkeypatch.setattr(footers, "_read_tail", footer)
+    monkeypatch.setattr(footers, "read_tail", footer)
     before = oracle.data_files(place.root, place.fs)
     dataset.compact()
-    assert listings == [place.root]
+    # Where nothing can be moved, a listing also tells what is to be deleted; on a disk each file is looked at.
+    once_more = 0 if dataset._store.atomic_move else 2
+    assert [root for root in listings if not root.endswith(".parketto")] == [place.root] * (1 + once_more)
     assert sorted(path for path in read if path.endswith(".parquet")) == before
 
 
@@ -392,4 +394,4 @@ def test_relative_paths_and_links_name_the_same_dataset(local: Place, monkeypatc
     assert Dataset("link/").path == Dataset("events").path == Dataset(f"file://{local.root}").path == local.root
     Dataset("link").compact()
     assert len(local.files()) == 3
-    assert sorted(os.listdir(parent)) == ["events", "link"]
+    assert sorted(os.listdir(parent)) == [".events.parketto", "events", "link"]

@@ -105,7 +105,7 @@ def test_commit_failed_means_nothing_changed(local: Place) -> None:
 
 
 def test_commit_state_unknown_is_finished_by_recovery(local: Place) -> None:
-    """The journal is written, then the disk goes away: the error says so, and recovery finishes the work."""
+    """The record is written, then the disk goes away: the error says so, and recovery finishes the work."""
     make(local)
     rows = local.rows()
     dataset = local.dataset(publish="rename")
@@ -135,15 +135,15 @@ def test_commit_state_unknown_is_finished_by_recovery(local: Place) -> None:
     assert local.left_behind() == []
 
 
-def test_a_damaged_journal_is_never_acted_upon(local: Place) -> None:
+def test_a_damaged_record_is_never_acted_upon(local: Place) -> None:
     make(local)
     workspace = f"{os.path.dirname(local.root)}/.events.parketto"
-    os.makedirs(workspace)
-    for content in (b"", b"{}", b'{"body": "{}", "sha256": "wrong"}'):
-        with open(f"{workspace}/journal.json", "wb") as file:
+    os.makedirs(f"{workspace}/log")
+    for content in (b"", b"{}", b'{"sha256": "wrong"}', b'{"sha256": "wrong", "format": "x"}', b"[]"):
+        with open(f"{workspace}/log/00000000000000000001.json", "wb") as file:
             file.write(content)
         before = local.state()
-        with pytest.raises(CommitStateUnknown, match=r"journal\.json"):
+        with pytest.raises(CommitStateUnknown, match=r"0001\.json.*cannot be used"):
             local.dataset().compact()
         assert local.state() == before
 
@@ -267,7 +267,7 @@ def test_read_only_parent_is_explained(local: Place, monkeypatch: pytest.MonkeyP
         raise PermissionError(errno.EACCES, "Permission denied", path)
 
     monkeypatch.setattr(dataset._store, "make_dirs", make_dirs)
-    with pytest.raises(CommitFailed, match=r"no permission to keep a journal.*journal="):
+    with pytest.raises(CommitFailed, match=r"no permission to keep a log.*journal="):
         dataset.compact()
 
 

@@ -5,10 +5,12 @@ from __future__ import annotations
 import datetime as dt
 import io
 import os
+import shutil
 import stat
+import subprocess
 import time
 import uuid
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import numpy as np
@@ -19,12 +21,17 @@ from fsspec.implementations.dirfs import DirFileSystem
 
 from conftest import Place
 from helpers import oracle
-from helpers.crash import Crash, mortal
-from parketto import CommitConflict, CommitStateUnknown, Dataset, NotPlainParquet, UnreadableFile
+from helpers.crash import DEATHS, mortal
+from parketto import CommitConflict, CommitFailed, CommitStateUnknown, Dataset, NotPlainParquet, UnreadableFile
 from parketto.engines.base import Engine
 from parketto.storage import locks
 from parketto.storage.footers import _logical_type
 from parketto.storage.local import LocalStore
+
+UUID = "0198f3b2-7c11-7d3e-9a55-0c1d2e3f4a5b"
+DUCKLAKE = f"ducklake-{UUID}"
+DUCKLAKE_DATA = f"{DUCKLAKE}.parquet"
+PAIMON_DATA = f"bucket-0/data-{UUID}-0.parquet"
 
 
 def small_files(place: Place, count: int = 4, folder: str = "") -> None:
@@ -34,6 +41,31 @@ def small_files(place: Place, count: int = 4, folder: str = "") -> None:
 def values(place: Place, column: str = "x") -> list[Any]:
     tables = [oracle.read_file(path, place.fs) for path in oracle.data_files(place.root, place.fs)]
     return sorted(value for table in tables for value in table.column(column).to_pylist())
+
+
+Mounts = Callable[[str, str], None]
+
+
+@pytest.fixture
+def mounts(tmp_path: Any) -> Iterator[Mounts]:
+    """Mounts of a kind on a folder, gone after the test."""
+    mounted: list[str] = []
+
+    def mount(kind: str, folder: str) -> None:
+        os.makedirs(origin := f"{tmp_path}/origin-{len(mounted)}")
+        options = ["-t", "tmpfs", "none"] if kind == "tmpfs" else ["--bind", origin]
+        done = subprocess.run(["mount", *options, folder], check=False, capture_output=True, text=True)
+        if done.returncode:
+            pytest.skip(f"mounting is not allowed here: {done.stderr.strip()}")
+        mounted.append(folder)
+
+    if os.geteuid() != 0 or shutil.which("mount") is None:
+        pytest.skip("only root can mount")
+    try:
+        yield mount
+    finally:
+        for folder in reversed(mounted):
+            subprocess.run(["umount", folder], check=True)
 
 
 class TestCommit:
@@ -60,17 +92,16 @@ class TestCommit:
             assert local.left_behind() == []
             local.fs.rm(local.root, recursive=True)
 
-    def test_competitor_between_the_check_and_the_journal(self, place: Place) -> None:
+    def test_competitor_between_the_check_and_the_record(self, place: Place) -> None:
         small_files(place)
         dataset = place.dataset()
-        write = dataset._place.workspace.write_journal
+        create = dataset._place.workspace.log.create
 
-        def late(journal: Any) -> None:
-            if journal.state == "commit":
-                place.fs.rm_file(f"{place.root}/f2.parquet")
-            write(journal)
+        def late(number: int, record: Any) -> None:
+            place.fs.rm_file(f"{place.root}/f2.parquet")
+            create(number, record)
 
-        dataset._place.workspace.write_journal = late  # type: ignore[method-assign]
+        dataset._place.workspace.log.create = late  # type: ignore[method-assign]
         if isinstance(dataset._store, LocalStore):
             with pytest.raises(CommitConflict, match=r"f2\.parquet"):
                 dataset.compact()
@@ -94,7 +125,7 @@ class TestCommit:
                 mortal(victim, at, "after")
                 try:
                     victim.compact()
-                except Crash:
+                except DEATHS:
                     Dataset(second).compact()
                     assert values(local) == [0, 1, 2, 3]
                     Dataset(first).recover()
@@ -105,9 +136,7 @@ class TestCommit:
                     break
             assert at > 5
 
-    def test_a_journal_kept_inside_of_another_dataset_is_not_applied_to_it(
-        self, local: Place, tmp_path: Any
-    ) -> None:
+    def test_a_log_kept_inside_of_another_dataset_is_not_applied_to_it(self, local: Place, tmp_path: Any) -> None:
         small_files(local, 3)
         other = Place(str(tmp_path / "other"), local.fs)
         small_files(other, 2)
@@ -116,33 +145,37 @@ class TestCommit:
         victim.compact()
         for at in range(1, calls() + 1):
             other.fs.rm(other.root, recursive=True)
+            other.fs.rm(f"{local.root}/journals", recursive=True)
             small_files(other, 2)
             victim = Dataset(other.root, journal=f"{local.root}/journals")
             mortal(victim, at, "after")
-            with pytest.raises(Crash):
+            with pytest.raises(DEATHS):
                 victim.compact()
             assert sorted(Dataset(local.root).read().column("x").to_pylist()) == [0, 1, 2]
             Dataset(other.root, journal=f"{local.root}/journals").recover()
             assert values(other) == [0, 1]
 
-    def test_a_journal_of_another_dataset_is_refused(self, local: Place) -> None:
+    def test_a_log_of_another_dataset_is_set_aside(self, local: Place) -> None:
         workspace, others = "", Place(local.root.replace("events", "others"), local.fs)
         for at in range(1, 30):
             small_files(local)
             dataset = local.dataset()
             mortal(dataset, at, "after")
-            with pytest.raises(Crash):
+            with pytest.raises(DEATHS):
                 dataset.compact()
             workspace = dataset._place.workspace.path
-            if os.path.exists(f"{workspace}/journal.json"):
+            if not dataset._place.workspace.look().log.done:
                 break
             local.dataset().recover()
         small_files(others)
         os.rename(workspace, workspace.replace("events", "others"))
-        before = others.state()
-        with pytest.raises(CommitStateUnknown, match="belongs to another dataset"):
-            others.dataset().compact()
-        assert others.state() == before
+        others.dataset().compact()
+        assert values(others) == [0, 1, 2, 3]
+        (aside,) = [name for name in os.listdir(os.path.dirname(workspace)) if ".parketto." in name]
+        # Beside the dataset that it belongs to, the interrupted commit goes on.
+        os.rename(f"{os.path.dirname(workspace)}/{aside}", workspace)
+        assert local.dataset().recover().action == "completed"
+        assert values(local) == [0, 1, 2, 3]
 
     @pytest.mark.parametrize("publish", ["auto", "rename"])
     def test_what_strangers_change_before_recovery_is_not_undone(self, local: Place, publish: Any) -> None:
@@ -155,7 +188,7 @@ class TestCommit:
             mortal(victim, at, "after")
             try:
                 victim.compact()
-            except Crash:
+            except DEATHS:
                 untouched = {"f0.parquet", "f1.parquet"} <= set(local.files())
                 if untouched:
                     local.write_files({"f0.parquet": pa.table({"x": [50]})})
@@ -268,15 +301,65 @@ class TestListing:
         operations: list[Callable[[Dataset], object]] = [
             lambda dataset: dataset.compact(),
             lambda dataset: dataset.optimize(["x"]),
+            lambda dataset: dataset.write(pa.table({"x": [1]})),
             lambda dataset: dataset.write(pa.table({"x": [1]}), "overwrite"),
         ]
-        if folder != "metadata":
-            operations.append(lambda dataset: dataset.write(pa.table({"x": [1]})))
         for operation in operations:
             with pytest.raises(NotPlainParquet, match="is a table of"):
                 operation(place.dataset())
         assert place.state() == before
         assert place.left_behind() == []
+
+    @pytest.mark.parametrize(
+        "names",
+        [
+            (DUCKLAKE_DATA, f"{DUCKLAKE}-delete.parquet"),
+            (f"day=1/{DUCKLAKE_DATA}", f"day=1/{DUCKLAKE}-deletes.parquet"),
+            ("f0.parquet", f"{DUCKLAKE}-delete.puffin"),
+            (DUCKLAKE_DATA,),
+            (PAIMON_DATA, "snapshot/snapshot-1", "snapshot/LATEST", "schema/schema-0"),
+            ("other-prefix.parquet", "schema/schema-0", "snapshot/snapshot-12"),
+            ("other-prefix.parquet", "schema/schema-3", f"manifest/manifest-list-{UUID}-0"),
+            (f"dt=1/{PAIMON_DATA}",),
+            (f"dt=1/bucket-postpone/data-{UUID}-0.zstd.parquet",),
+        ],
+    )
+    def test_table_formats_without_a_marker_folder_are_refused(self, place: Place, names: tuple[str, ...]) -> None:
+        place.write_files({name: pa.table({"x": [1]}) for name in names})
+        before = place.state()
+        operations: list[Callable[[Dataset], object]] = [
+            lambda dataset: dataset.read(),
+            lambda dataset: dataset.compact(),
+            lambda dataset: dataset.delete("x = 1"),
+            lambda dataset: dataset.write(pa.table({"x": [1]})),
+            lambda dataset: dataset.write(pa.table({"x": [1]}), "overwrite"),
+            lambda dataset: dataset.merge(pa.table({"x": [1]}), "x"),
+        ]
+        for operation in operations:
+            with pytest.raises(NotPlainParquet, match=r"is a table of (DuckLake|Apache Paimon)"):
+                operation(place.dataset())
+        assert place.state() == before
+        assert place.left_behind() == []
+
+    @pytest.mark.parametrize(
+        "name",
+        [
+            "ducklake-1.parquet",
+            "ducklake-deletes.parquet",
+            f"x-{DUCKLAKE_DATA}",
+            "snapshot/snapshot-1.parquet",
+            "schema/schema-0",
+            "snapshot/snapshot-1",
+            f"data-{UUID}-0.parquet",
+            "bucket-0/data-0.parquet",
+            f"bucket-0/part-{UUID}-0.parquet",
+        ],
+    )
+    def test_names_that_only_resemble_a_table_format_are_data(self, place: Place, name: str) -> None:
+        place.write_files({file: pa.table({"x": [1]}) for file in (name, "f0.parquet", "f1.parquet")})
+        expected = place.dataset().read().num_rows
+        place.dataset().compact()
+        assert place.dataset().read().num_rows == expected
 
     @pytest.mark.parametrize("publish", ["auto", "rename"])
     def test_a_file_that_is_linked_in_gives_its_rows(self, local: Place, tmp_path: Any, publish: Any) -> None:
@@ -289,6 +372,103 @@ class TestListing:
         assert sorted(local.dataset().read()["x"].to_pylist()) == expected
         assert (tmp_path / "elsewhere.parquet").exists()
         assert local.left_behind() == []
+
+    @pytest.mark.parametrize("publish", ["auto", "rename"])
+    def test_a_relative_link_gives_its_rows_and_is_retired(
+        self, local: Place, tmp_path: Any, publish: Any
+    ) -> None:
+        """In the workspace it leads elsewhere."""
+        small_files(local, 3, "day=1/")
+        pq.write_table(pa.table({"x": [99]}), tmp_path / "elsewhere.parquet")
+        os.symlink("../../../elsewhere.parquet", f"{local.root}/day=1/linked.parquet")
+        Dataset(local.root, engine="pyarrow", publish=publish).compact()
+        assert len(local.files()) == 1
+        assert values(local) == [0, 1, 2, 99]
+        assert (tmp_path / "elsewhere.parquet").exists()
+        assert local.left_behind() == []
+
+    @pytest.mark.parametrize("publish", ["auto", "rename"])
+    def test_a_relative_link_survives_a_commit_that_is_undone(
+        self, local: Place, tmp_path: Any, publish: Any
+    ) -> None:
+        small_files(local, 3)
+        pq.write_table(pa.table({"x": [99]}), tmp_path / "elsewhere.parquet")
+        os.symlink("../../elsewhere.parquet", f"{local.root}/a.parquet")
+        dataset = Dataset(local.root, engine="pyarrow", publish=publish)
+        base = type(dataset._store)
+
+        def sync(self: Any, paths: Any) -> None:
+            paths = list(paths)
+            if paths == [local.root] and not os.path.lexists(f"{local.root}/a.parquet"):
+                raise OSError("disk full")
+            base.sync(self, paths)
+
+        dataset._store.__class__ = type("Broken", (base,), {"sync": sync})
+        with pytest.raises((CommitFailed, CommitStateUnknown)):
+            dataset.compact()
+        dataset._store.__class__ = base
+        assert values(local) == [0, 1, 2, 99]
+
+    def test_a_relative_link_whose_file_is_replaced_meanwhile_is_a_conflict(
+        self, local: Place, tmp_path: Any, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        small_files(local, 3)
+        pq.write_table(pa.table({"x": [99]}), tmp_path / "elsewhere.parquet")
+        os.symlink("../../elsewhere.parquet", f"{local.root}/linked.parquet")
+        dataset = Dataset(local.root, engine="pyarrow")
+        run = dataset._place.engine.__class__.rewrite
+
+        def late(self: Any, *args: Any, **options: Any) -> Any:
+            found = run(self, *args, **options)
+            pq.write_table(pa.table({"x": [100]}), tmp_path / "elsewhere.parquet")
+            return found
+
+        monkeypatch.setattr(dataset._place.engine.__class__, "rewrite", late)
+        with pytest.raises(CommitConflict, match=r"linked\.parquet"):
+            dataset.compact()
+        assert values(local) == [0, 1, 2, 100]
+
+    @pytest.mark.parametrize("name", ["n" * 244, "n" * 246, "n" * 250, "é" * 125, "n" * 255])
+    @pytest.mark.parametrize("journal", [None, "journals"])
+    def test_a_dataset_may_have_the_longest_name_that_there_is(
+        self, tmp_path: Any, name: str, journal: str | None
+    ) -> None:
+        location = None if journal is None else str(tmp_path / journal)
+        dataset = Dataset(str(tmp_path / name), engine="pyarrow", journal=location)
+        for n in range(3):
+            dataset.write(pa.table({"x": [n]}))
+        dataset.compact()
+        assert sorted(dataset.read()["x"].to_pylist()) == [0, 1, 2]
+        beside = [found for found in os.listdir(tmp_path) if found not in (journal, name)]
+        assert len(beside) == (journal is None)
+        assert all(found.endswith(".parketto") for found in beside)
+
+    @pytest.mark.parametrize("kind", ["tmpfs", "bind"])
+    @pytest.mark.parametrize("publish", ["auto", "rename"])
+    def test_a_mount_inside_of_a_dataset_is_named(
+        self, local: Place, tmp_path: Any, mounts: Mounts, kind: str, publish: Any
+    ) -> None:
+        small_files(local, 2, "day=1/")
+        os.makedirs(mounted := f"{local.root}/day=2")
+        mounts(kind, mounted)
+        small_files(local, 3, "day=2/")
+        before = local.state()
+        dataset = Dataset(local.root, engine="pyarrow", publish=publish)
+        operations: list[Callable[[], object]] = [
+            dataset.compact,
+            lambda: dataset.delete("x = 2"),
+            lambda: dataset.write(pa.table({"x": [9], "day": [2]})),
+        ]
+        for operation in operations:
+            with pytest.raises(CommitFailed, match=r"day=2' is on another mount, '.*day=2'.*nothing was changed"):
+                operation()
+        assert local.state() == before
+        assert local.left_behind() == []
+        # What does not concern it goes on as ever, and so does the mount as a dataset of its own.
+        dataset.compact(partition_filter="day=1")
+        Dataset(mounted, engine="pyarrow", publish=publish).compact()
+        assert len(local.files()) == 2
+        assert values(local) == [0, 0, 1, 1, 2]
 
     def test_dangling_links_and_pipes_are_named(self, local: Place) -> None:
         small_files(local)

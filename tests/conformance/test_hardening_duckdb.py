@@ -36,7 +36,8 @@ def test_a_partition_value_too_long_for_a_name_blocks_nothing(tmp_path: Path, he
         dataset.write(source)
     assert by_id(dataset) == before
     assert not dataset.recover()
-    assert sorted(path.name for path in tmp_path.iterdir()) == ["t"]
+    assert sorted(path.name for path in tmp_path.iterdir()) == [".t.parketto", "t"]
+    assert sorted(path.name for path in (tmp_path / ".t.parketto").iterdir()) == ["lock", "log"]
 
 
 def test_a_new_dataset_with_a_partition_value_too_long_for_a_name(tmp_path: Path, here: str) -> None:
@@ -137,4 +138,5 @@ def test_ctrl_c_is_ctrl_c_in_any_query(tmp_path: Path, here: str, delay: float) 
         process.send_signal(signal.SIGINT)
         assert process.stdout.read().strip() == "KeyboardInterrupt"
     assert by_id(dataset) == before
-    assert sorted(path.name for path in tmp_path.iterdir()) == ["t"]
+    assert sorted(path.name for path in tmp_path.iterdir()) == [".t.parketto", "t"]
+    assert sorted(path.name for path in (tmp_path / ".t.parketto").iterdir()) == ["lock", "log"]

@@ -503,20 +503,23 @@ def test_hostile_names(tmp_path: Path, merge_engine: Engine) -> None:
     stats = dataset.merge(new, ["select", 'x"y'])
     assert stats == {"inserted": 1, "updated": 2, "deleted": 0, "total": 6}
     assert dataset.read().sort_by("select").column("a.b").to_pylist() == [0, 1, 2, 103, 104, 109]
-    assert sorted(os.listdir(os.path.dirname(root))) == ['da"ta $(set)']
+    assert sorted(os.listdir(os.path.dirname(root))) == ['.da"ta $(set).parketto', 'da"ta $(set)']
 
 
 class TestMeanwhile:
     """Somebody adds files while a merge is under way."""
 
-    def merge(self, place: Place, engine: Engine, added: pa.Table, strategy: str = "upsert") -> Any:
+    def merge(
+        self, place: Place, engine: Engine, added: pa.Table, strategy: str = "upsert", **options: Any
+    ) -> Any:
         place.write_files({"a.parquet": table((1, "Ada", 1.0))})
-        dataset = place.dataset(engine=engine)
+        dataset = place.dataset(engine=engine, **options)
         original = type(dataset.engine).merge
 
         def late(*arguments: Any) -> Any:
             outcome = original(dataset.engine, *arguments)
-            place.write_files({"late.parquet": added})
+            if "late.parquet" not in place.files():
+                place.write_files({"late.parquet": added})
             return outcome
 
         dataset.engine.merge = late  # type: ignore[method-assign]
@@ -534,9 +537,20 @@ class TestMeanwhile:
         assert stats == {"inserted": 1, "updated": 1, "deleted": 0, "total": 2}
         assert sum(contents(local).values()) == 3
 
-    def test_an_update_does_not_mind(self, local: Place, merge_engine: Engine) -> None:
-        self.merge(local, _fresh(merge_engine), table((7, "theirs", 0.0)), "update")
-        assert sum(contents(local).values()) == 2
+    @pytest.mark.parametrize("strategy", ["update", "upsert"])
+    def test_with_snapshot_isolation_nobody_minds(self, local: Place, merge_engine: Engine, strategy: str) -> None:
+        self.merge(local, _fresh(merge_engine), table((7, "theirs", 0.0)), strategy, isolation="snapshot")
+        assert sum(contents(local).values()) == (2 if strategy == "update" else 3)
+
+    def test_a_fresh_plan_sees_the_new_file(self, local: Place, merge_engine: Engine) -> None:
+        stats = self.merge(local, _fresh(merge_engine), table((7, "theirs", 0.0)), retries=1)
+        assert stats == {"inserted": 0, "updated": 2, "deleted": 0, "total": 2}
+
+    def test_keys_between_those_of_the_source(self, local: Place, merge_engine: Engine) -> None:
+        """Bounds that overlap are not enough for a conflict: the keys themselves are compared."""
+        stats = self.merge(local, _fresh(merge_engine), table((3, "theirs", 0.0), (5, "theirs", 0.0)))
+        assert stats == {"inserted": 1, "updated": 1, "deleted": 0, "total": 2}
+        assert sum(contents(local).values()) == 4
 
 
 def _fresh(engine: Engine | str) -> Engine:

@@ -253,7 +253,7 @@ def test_the_handler_shows_what_spark_shows(
 @pytest.mark.parametrize("form", FORMS)
 def test_tables_have_instants(written: Any, form: str, tmp_path: Path) -> None:
     """All engines that hand out Arrow tables agree: INT96 is an instant in UTC, also where it is nested."""
-    unit = {"INT96": "ns", "TIMESTAMP_MICROS": "us", "TIMESTAMP_MILLIS": "ms"}[form]
+    unit = {"INT96": "us", "TIMESTAMP_MICROS": "us", "TIMESTAMP_MILLIS": "ms"}[form]
     instant = pa.timestamp(unit, "UTC")
     for found in (Dataset(written(form)).read(), DuckDBParquetHandler().read_parquet(written(form))):
         assert found.schema.field("at").type == instant
@@ -336,17 +336,13 @@ class TestValuesThatDoNotFit:
         path = copied("TIMESTAMP_MILLIS")
         self.refused(spark, path, engine, {"many": [START + 1]}, "'many' has values of type .* lose data")
 
-    def test_years_that_nanoseconds_do_not_hold(self, spark: Any, copied: Any, engine: Engine | str) -> None:
-        far = int(dt.datetime(9999, 12, 31, tzinfo=dt.UTC).timestamp()) * 10**6
-        self.refused(spark, copied("INT96"), engine, {"at": far}, "'at' has values of type .* out of bounds")
-
     def test_other_types_and_columns(self, spark: Any, copied: Any, engine: Engine | str) -> None:
         path = copied("INT96")
         rows = table([row(5)])
         other = rows.set_column(1, "at", pc.cast(rows["at"], pa.int64()))
         before = physical(path)
         with pytest.raises(
-            IncompatibleTypes, match=r"'at' is int64 in the rows and timestamp\[ns, tz=UTC\] in the"
+            IncompatibleTypes, match=r"'at' is int64 in the rows and timestamp\[us, tz=UTC\] in the"
         ):
             Dataset(path, engine).write(other)
         with pytest.raises(InvalidArgument, match="only the rows have 'more', only the dataset has 'day', 'note'"):
@@ -354,14 +350,158 @@ class TestValuesThatDoNotFit:
         assert physical(path) == before
 
 
-def test_far_years_are_read_by_spark_itself(spark: Any, local: Place) -> None:
-    """Nanoseconds do not hold the end of time that warehouses like to use; Spark's own reader does."""
-    far = int(dt.datetime(9999, 12, 31, tzinfo=dt.UTC).timestamp()) * 10**6
-    write(spark, local.root, table([{**row(1), "at": far}]), "INT96", "CORRECTED")
-    assert seen(SparkParquetHandler(spark).read_parquet(local.root))[0]["at"] == far
-    for work in (Dataset(local.root).read, lambda: Dataset(local.root).delete("id = 1 AND note = 'old'")):
+FAR = int(dt.datetime(9999, 12, 31, tzinfo=dt.UTC).timestamp()) * 10**6
+MANY_YEARS = ", ".join(f"'{year}-01-01'" for year in range(3000, 3010))
+EARLY = int(dt.datetime(1, 1, 1, tzinfo=dt.UTC).timestamp()) * 10**6
+
+
+class TestFarYears:
+    """Spark's INT96 timestamps are microseconds: they hold the end of time that warehouses like to use."""
+
+    @pytest.fixture
+    def rows(self) -> dict[int, dict[str, Any]]:
+        far = {8: {**row(8), "at": FAR, "many": [FAR, EARLY]}, 9: {**row(9), "at": EARLY}}
+        return {n: row(n) for n in range(4)} | far
+
+    @pytest.fixture
+    def path(self, spark: Any, local: Place, rows: dict[int, dict[str, Any]]) -> str:
+        """A file of ordinary years, and one of both."""
+        write(spark, local.root, table([rows[0], rows[1]]), "INT96", "CORRECTED")
+        others = table([each for n, each in rows.items() if n > 1])
+        write(spark, f"{local.root}/more", others, "INT96", "CORRECTED")
+        return local.root
+
+    @pytest.mark.parametrize(
+        "condition",
+        [
+            "at > '5000-01-01'",
+            "at < '5000-01-01'",
+            "at = '9999-12-31'",
+            "at <> '9999-12-31'",
+            "at > '1500-01-01'",
+            "at <= '9999-12-31'",
+            "at IN ('9999-12-31')",
+            f"at IN ('9999-12-31', {MANY_YEARS})",
+            "NOT at < '5000-01-01'",
+            "at = TIMESTAMP '9999-12-31 00:00:00'",
+            "coalesce(at, TIMESTAMP '1970-01-01 00:00:00') > '5000-01-01'",
+            "year(at) = 9999",
+            "CAST(at AS DATE) = '0001-01-01'",
+        ],
+    )
+    def test_conditions(self, spark: Any, path: str, condition: str) -> None:
+        """Every engine finds the rows that Spark finds, in texts and in Columns."""
+        frame = spark.read.option("recursiveFileLookup", "true").parquet(path)
+        wanted = frame.where(condition).count()
+        assert wanted
+        for engine in ("pyarrow", "duckdb", "spark"):
+            assert Dataset(path, engine).delete(condition, dry_run=True)["rows_matched"] == wanted
+        found = Dataset(path, "spark").delete(F.expr(condition), dry_run=True)
+        assert found["rows_matched"] == wanted
+
+    def test_edits(
+        self, spark: Any, path: str, rows: dict[int, dict[str, Any]], merge_engine: Engine | str
+    ) -> None:
+        """Files with such values are appended to, merged into, edited, put together and clustered."""
+        leaves = physical(path)[0]
+        dataset = Dataset(path, merge_engine)
+        found = lambda: seen(spark.read.option("recursiveFileLookup", "true").parquet(path))  # noqa: E731
+
+        dataset.update("at = '9999-12-31'", {"note": "open"})
+        rows[8]["note"] = "open"
+        changed = {n: {**row(n, "merged"), "at": FAR} for n in (0, 3, 20)}
+        dataset.merge(given(spark, merge_engine, table(list(changed.values()))), "id")
+        dataset.write(given(spark, merge_engine, table([{**row(21), "at": FAR}])))
+        rows |= changed | {21: {**row(21), "at": FAR}}
+        assert found() == expected(list(rows.values()))
+
+        stats = dataset.merge(given(spark, merge_engine, table([{**row(9, "early"), "at": EARLY}])), "at")
+        assert (stats["inserted"], stats["updated"]) == (0, 1)
+        rows[9] = {**row(9, "early"), "at": EARLY}
+        dataset.delete("at > '5000-01-01' AND id = 20")
+        del rows[20]
+        dataset.optimize(["at", "id"])
+        dataset.compact(rewrite="encode")
+        assert found() == expected(list(rows.values()))
+        assert all(each == leaves for each in physical(path))
+        assert Dataset(path).read()["at"].cast(pa.int64()).to_pylist().count(FAR) == 4
+
+    def test_handlers(self, spark: Any, path: str, monkeypatch: pytest.MonkeyPatch) -> None:
+        wanted = seen(spark.read.option("recursiveFileLookup", "true").parquet(path))
+        for native in (True, False):
+            if not native:
+                monkeypatch.setattr(reading, "_spark_can", lambda *_: False)
+            assert seen(SparkParquetHandler(spark).read_parquet(path)) == wanted
+        found = DuckDBParquetHandler().read_parquet(path)
+        assert found["at"].cast(pa.int64()).to_pylist().count(FAR) == 1
+
+
+@pytest.mark.parametrize("engine_name", ["pyarrow", "duckdb", "spark"])
+@pytest.mark.parametrize("condition", ["at > '5000-01-01'", "at = '9999-12-31'", "NOT at < '5000-01-01'"])
+def test_far_years_among_nanoseconds_are_refused(local: Place, engine_name: str, condition: str) -> None:
+    """INT96 of others may have nanoseconds. Arrow cannot hold both: the file is refused, and not passed over."""
+    far = pa.table({"id": [1], "at": pa.array([FAR], pa.timestamp("us"))})
+    local.write_files({"a.parquet": far}, use_deprecated_int96_timestamps=True, store_schema=False)
+    for where in (condition, f"at IN ({MANY_YEARS})"):
         with pytest.raises(UnreadableFile, match="outside of the years 1677 to 2262"):
-            work()
+            Dataset(local.root, engine_name).delete(where)
+
+
+class TestFormsBesideEachOther:
+    """INT96 and 64-bit microseconds are the same instants: files of both are one dataset."""
+
+    @pytest.fixture(
+        params=[("INT96", "TIMESTAMP_MICROS"), ("TIMESTAMP_MICROS", "INT96"), (None, "INT96")], ids=str
+    )
+    def path(self, request: pytest.FixtureRequest, spark: Any, local: Place) -> str:
+        """Written in one form by Spark, or by Parketto, and appended to by Spark in another one."""
+        first, second = request.param
+        if first is None:
+            Dataset(local.root, "spark").write(frame(spark, table([row(n) for n in range(5)])))
+        else:
+            write(spark, local.root, table([row(n) for n in range(5)]), first, "CORRECTED")
+        with settings(spark, parquet__outputTimestampType=second):
+            frame(spark, table([row(n) for n in range(5, 9)])).coalesce(1).write.mode("append").parquet(local.root)
+        return local.root
+
+    def test_one_dataset(self, spark: Any, path: str, merge_engine: Engine | str) -> None:
+        rows = {n: row(n) for n in range(9)}
+        leaves = {tuple(each) for each in physical(path)}
+        assert len(leaves) == 2
+        dataset = Dataset(path, merge_engine)
+        assert dataset.read().num_rows == 9
+        assert seen(SparkParquetHandler(spark).read_parquet(path)) == expected(list(rows.values()))
+        added = {n: row(n, "added") for n in (20, 21)}
+        dataset.write(given(spark, merge_engine, table(list(added.values()))))
+        changed = {n: {**row(n, "merged"), "at": START} for n in (2, 6, 30)}
+        dataset.merge(given(spark, merge_engine, table(list(changed.values()))), "id")
+        rows |= added | changed
+        dataset.update(instant(merge_engine, "=", START), {"note": "late"})
+        for each in rows.values():
+            if each["at"] == START:
+                each["note"] = "late"
+        assert seen(spark.read.parquet(path)) == expected(list(rows.values()))
+        dataset.compact(rewrite="encode")
+        dataset.optimize(["at"])
+        assert seen(spark.read.parquet(path)) == expected(list(rows.values()))
+        assert {tuple(each) for each in physical(path)} == leaves
+
+    def test_milliseconds_are_not_microseconds(self, spark: Any, local: Place, engine: Engine | str) -> None:
+        """What is not reconciled is refused, and the error says which files and what to do."""
+        for form in ("INT96", "TIMESTAMP_MILLIS"):
+            with settings(spark, parquet__outputTimestampType=form):
+                frame(spark, table([row(1)])).coalesce(1).write.mode("append").parquet(local.root)
+        before = contents(local.root)
+        works = (
+            lambda: Dataset(local.root, engine).read(),
+            lambda: Dataset(local.root, engine).merge(given(spark, engine, table([row(1)])), "id"),
+            lambda: SparkParquetHandler(spark).read_parquet(local.root),
+            lambda: DuckDBParquetHandler().read_parquet(local.root),
+        )
+        for work in works:
+            with pytest.raises(IncompatibleTypes, match=r"'at' is timestamp\[.s, tz=UTC\] in .*\.parquet' and .*"):
+                work()
+        assert contents(local.root) == before
 
 
 OLD_DAY, OLD_INSTANT = -170_000, -3_000_000_000_000_000

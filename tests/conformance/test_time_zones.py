@@ -146,6 +146,7 @@ def test_zones_that_do_not_exist(local: Place) -> None:
     assert local.left_behind() == []
 
 
+SKIPPED_TIMES = ", ".join(f"TIMESTAMP '2026-03-08 02:{minute}:00'" for minute in range(20, 40))
 # The same text for Spark and for us.
 SAME_TEXT = [
     *CONDITIONS,
@@ -164,6 +165,25 @@ SAME_TEXT = [
     "naive = TIMESTAMP '2026-06-30 22:00:00'",
     "naive < '2026-03-08 02:30:00'",
     "naive > TIMESTAMP_NTZ '2050-06-30 23:00:00'",
+    # A text that is compared with a wall clock is one, whatever zone it names.
+    "naive < '2026-03-08 03:30:00Z'",
+    "naive < '2026-03-08 01:00:00 Asia/Kolkata'",
+    "naive = '2026-06-30 22:00:00-07:00'",
+    "naive IN ('2026-06-30 22:00:00Z', '2026-06-30 23:00:00+05:30')",
+    f"naive IN ('2026-06-30 22:00:00Z'{', NULL' * 10})",
+    "naive BETWEEN '2026-03-08 00:00:00Z' AND '2026-06-30 22:00:00+05:30'",
+    # TIMESTAMP is an instant, and clocks may skip what it says.
+    "naive < TIMESTAMP '2026-03-08 02:30:00'",
+    "naive < CAST('2026-03-08 02:30:00' AS TIMESTAMP)",
+    "naive < TIMESTAMP '2026-03-08 03:10:00'",
+    "TIMESTAMP '2026-03-08 02:30:00' > naive",
+    "naive = TIMESTAMP '2026-03-08 02:30:00'",
+    # In a list, but not alone, Spark also finds skipped times that a file has.
+    f"naive >= TIMESTAMP_NTZ '2026-03-08 03:00:00' AND naive IN ({SKIPPED_TIMES})",
+    "day < TIMESTAMP '2026-03-08 02:30:00'",
+    "CAST(naive AS TIMESTAMP) < '2026-03-08 07:10:00Z'",
+    "CAST(CAST(ts AS STRING) AS TIMESTAMP) < TIMESTAMP '2026-03-08 02:30:00'",
+    "CAST(CAST(naive AS STRING) AS TIMESTAMP) > naive",
     "day > ts",
     "day = DATE '2026-06-30'",
     "day < CURRENT_DATE",
@@ -210,6 +230,9 @@ def test_text_means_what_it_means_to_spark(
     times = TIMES if start is None else [*TIMES, *instants(start, count=30)]
     shown = zone if zone != "+05:30" else KOLKATA
     clocks = [clock(time, shown) for time in times]
+    # Nobody's clock in New York shows these, and a file may still have them.
+    for minute in (0, 15, 30, 45):
+        times, clocks = [*times, times[0]], [*clocks, dt.datetime(2026, 3, 8, 2, minute)]  # noqa: DTZ001
     rows = {"id": range(len(times)), "ts": times, "naive": clocks, "day": [each.date() for each in clocks]}
     written = pa.table({**rows, "id": list(range(len(times)))}, schema=SCHEMA)
     pq.write_table(written, tmp_path / "rows.parquet")

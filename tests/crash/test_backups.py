@@ -10,7 +10,7 @@ import pyarrow as pa
 import pytest
 
 from conftest import Place
-from helpers.crash import Crash, mortal
+from helpers.crash import DEATHS, mortal
 from parketto import Dataset, sql
 
 SOURCE = pa.table({"id": [2, 21, 55, 500], "day": [1, 2, 9, 2]})
@@ -42,7 +42,7 @@ def killed(dataset: Dataset, run: Callable[[Dataset], object], at: int, when: st
     mortal(dataset, at, when)
     try:
         run(dataset)
-    except Crash:
+    except DEATHS:
         return True
     return False
 

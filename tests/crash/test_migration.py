@@ -22,7 +22,7 @@ import pytest
 
 from conftest import Place
 from helpers import oracle
-from helpers.crash import Crash, mortal
+from helpers.crash import DEATHS, mortal
 from parketto import Dataset, DatasetNotFound, Repartitioner
 
 
@@ -110,7 +110,7 @@ class Undisturbed:
 def killed(place: Place, run: dict[str, Any], engine: str, at: int, when: str) -> None:
     repartitioner = mover(place, engine)
     mortal_pair(repartitioner, at, when)
-    with pytest.raises(Crash):
+    with pytest.raises(DEATHS):
         repartitioner.repartition(**run)
 
 

@@ -124,8 +124,7 @@ def test_spark_driver_killed_while_files_are_staged(
     finally:
         driver.kill()
         driver.wait()
-    [workspace] = local.left_behind()
-    assert list(Path(workspace).rglob("*.staged")), "nothing was staged: the test tests nothing"
+    assert any(path.endswith(".staged") for path in local.left_behind()), "nothing was staged: this tests nothing"
     recovery = local.dataset().recover()
     assert recovery
     assert recovery.action == "none"

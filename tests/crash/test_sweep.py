@@ -11,7 +11,7 @@ import pyarrow as pa
 import pytest
 
 from conftest import Place
-from helpers.crash import Crash, mortal
+from helpers.crash import DEATHS, mortal
 from parketto import Dataset, sql
 from parketto.rowgroups import RowGroupAppender
 
@@ -107,7 +107,7 @@ def killed(dataset: Dataset, operation: Callable[[Dataset], object], at: int, wh
     mortal(dataset, at, when)
     try:
         operation(dataset)
-    except Crash:
+    except DEATHS:
         return True
     return False
 

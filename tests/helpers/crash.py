@@ -6,19 +6,39 @@ from collections.abc import Callable
 from typing import Any
 
 from parketto import Dataset
+from parketto.errors import CommitStateUnknown
 from parketto.storage.store import MUTATIONS, Store
 
-_READS = ("list_files", "list_dirs", "stat", "stat_many", "is_dir", "read", "read_range", "open_input", "sync")
+_READS = (
+    "list_files",
+    "list_dirs",
+    "stat",
+    "stat_many",
+    "is_dir",
+    "read",
+    "read_range",
+    "open_input",
+    "sync",
+    "tree",
+    "identity",
+)
 
 
 class Crash(BaseException):
     """The process is dead. Not an Exception: no handler may do anything about it."""
 
 
-def mortal(dataset: Dataset, at: int | None = None, when: str = "before") -> Callable[[], int]:
+#: How an operation ends whose process is dead: it cannot even undo what it had begun.
+DEATHS = (Crash, CommitStateUnknown)
+
+
+def mortal(
+    dataset: Dataset, at: int | Callable[[str, Any], bool] | None = None, when: str = "before"
+) -> Callable[[], int]:
     """Make a dataset's store die at its n-th mutating call; returns a function that tells the calls so far.
 
-    `when` is "before" or "after" the call takes effect, or "half" (for removing a tree: some of it is gone).
+    Instead of a number, `at` may be a function that tells the call by its name and its first argument.
+    `when` is "before" or "after" the call takes effect, or "half" (for removing many files: some are gone).
     Once dead, every further call fails as well, so that no clean-up code can run.
     """
     store = dataset._store
@@ -34,10 +54,10 @@ def mortal(dataset: Dataset, at: int | None = None, when: str = "before") -> Cal
             if name not in MUTATIONS:
                 return original(self, *args, **kwargs)
             state["calls"] += 1
-            mine = state["calls"] == at
-            if mine and when == "half" and name == "remove_tree":
-                files = sorted(entry.path for entry in base.list_files(self, args[0]))
-                for path in files[::2]:
+            mine = at(name, *args[:1]) if callable(at) else state["calls"] == at
+            if mine and when == "half" and name in ("remove_tree", "remove_many"):
+                files = args[0] if name == "remove_many" else (e.path for e in base.list_files(self, args[0]))
+                for path in sorted(files)[::2]:
                     base.remove(self, path)
             if mine and when != "after":
                 state["dead"] = True

@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import os
 from collections import Counter
+from collections.abc import Iterator
 from typing import Any
 
 import fsspec
@@ -70,3 +71,14 @@ def write_files(
         sink = pa.BufferOutputStream()
         pq.write_table(table, sink, **options)
         fs.pipe_file(f"{root}/{relative}", sink.getvalue().to_pybytes())
+
+
+def row_groups(content: bytes) -> Iterator[tuple[int, str]]:
+    """The rows of each row group of a file, and a hash of its very bytes."""
+    footer = pq.ParquetFile(pa.BufferReader(content)).metadata
+    for number in range(footer.num_row_groups):
+        group, digest = footer.row_group(number), hashlib.sha256()
+        for column in map(group.column, range(group.num_columns)):
+            start = column.dictionary_page_offset or column.data_page_offset
+            digest.update(content[start : start + column.total_compressed_size])
+        yield group.num_rows, digest.hexdigest()

@@ -89,11 +89,12 @@ class SlowAdditions(WriteAdditions):
         return written
 
 
-def wait_for_mark(folder: Path, seconds: float = 60.0) -> str:
-    """What the first task has left word of."""
+def wait_for_mark(folder: Path, seconds: float = 60.0, of: str = "") -> str:
+    """What the first task has left word of, or the first one of a kind."""
     deadline = time.monotonic() + seconds
     while True:
-        found = [path for path in folder.iterdir() if not path.name.endswith(".tmp")]
+        marks = [path for path in folder.iterdir() if not path.name.endswith(".tmp")]
+        found = [path for path in marks if not of or path.name.startswith(f"{of}-")]
         if found:
             return found[0].read_text()
         assert time.monotonic() < deadline, "no task has begun"

@@ -19,7 +19,7 @@ pytestmark = pytest.mark.skipif(not os.path.exists("/proc/self/status"), reason=
 MEASURE = """
 import json, sys
 import pyarrow.parquet
-from parketto import Dataset
+from parketto import Dataset, sql
 import duckdb, parketto.engines.pyarrow.engine
 def peak():  # not ru_maxrss: there a child begins with what its parent has used
     with open("/proc/self/status") as status:
@@ -30,11 +30,16 @@ dataset.files()
 before = peak()
 if operation == "merge":
     dataset.merge(f"{root}-source", "n")
+elif operation in ("auto", "copy", "encode"):
+    dataset.compact(target_mb_per_file=1024, rewrite=operation)
+elif operation == "delete":
+    dataset.delete("n % 2 = 0")
+elif operation == "update":
+    dataset.update("n % 2 = 0", {"value": sql("value")})
+elif operation == "repartition":
+    dataset.repartition("p")
 else:
-    if operation in ("auto", "copy", "encode"):
-        dataset.compact(rewrite=operation)
-    else:
-        dataset.optimize(["n"] if operation == "optimize" else ["n", "m"])
+    dataset.optimize(["n"] if operation == "optimize" else ["n", "m"])
 print(json.dumps({"before": before, "peak": peak(), "files": len(dataset.files())}))
 """
 
@@ -153,3 +158,22 @@ def test_duckdb_spills(local: Place) -> None:
     result = pq.read_table(local.root, columns=["n", "mark"]).to_pydict()
     assert result["n"] == sorted(keys[:2_200_000].tolist())
     assert sum(result["mark"]) == 400_000
+
+
+@pytest.mark.parametrize("name", ["pyarrow", "duckdb"])
+@pytest.mark.parametrize("operation", ["encode", "delete", "update", "repartition"])
+def test_values_as_large_as_the_memory(local: Place, operation: str, name: str) -> None:
+    """The bound is the setting, and a few times the largest row group: here 64 MB, of two values."""
+    os.makedirs(local.root)
+    rng = np.random.default_rng(6)
+    for number in range(6):
+        rows = {
+            "n": [2 * number, 2 * number + 1],
+            "p": [number % 2] * 2,
+            "value": [rng.bytes(2**25) for _ in "ab"],
+        }
+        pq.write_table(pa.table(rows), f"{local.root}/{number}.parquet", compression="none")
+    found = measure(local.root, operation, memory_mb=64, engine=name)
+    assert found["peak"] - found["before"] < 64 + 8 * 64, found
+    left = sorted(pq.read_table(local.root, columns=["n"], partitioning=None)["n"].to_pylist())
+    assert left == [number for number in range(12) if operation != "delete" or number % 2]

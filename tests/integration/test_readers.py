@@ -17,8 +17,8 @@ from fsspec.implementations.local import LocalFileSystem
 from conftest import Place
 from helpers import oracle
 from parketto import Dataset
-from parketto.commit import apply
-from parketto.storage.exchange import exchangeable
+from parketto.commit import carry_over
+from parketto.storage.exchange import exchange_problem
 from parketto.storage.local import LocalStore
 
 ROWS = 300
@@ -31,7 +31,7 @@ def make(place: Place, folder: str = "") -> None:
 
 def supported(place: Place) -> bool:
     os.makedirs(place.root, exist_ok=True)
-    return bool(exchangeable([place.root]))
+    return exchange_problem(place.root) is None
 
 
 def count_rows(directory: str) -> int | None:
@@ -85,7 +85,7 @@ def during_commit(dataset: Dataset, before: str, action: Callable[[], object]) -
 @pytest.mark.parametrize("folder", ["", "day=1/"])
 def test_what_strangers_do_just_before_the_swap_is_carried_over(local: Place, folder: str) -> None:
     make(local, folder)
-    if not exchangeable([f"{local.root}/{folder}".rstrip("/")]):
+    if not supported(local):
         pytest.skip("directories cannot be swapped here")
     local.write_files({f"{folder}good.parquet": pa.table({"a": range(5000), "b": range(5000)})})
     local.write_files({f"{folder}going.parquet": pa.table({"a": range(4900), "b": range(4900)})})
@@ -115,17 +115,17 @@ def test_a_stranger_who_found_the_directory_before_the_swap_and_writes_after_it(
 ) -> None:
     """The kernel looks a path up and writes then: a file that lands in the old directory must not go with it."""
     make(local)
-    if not exchangeable([local.root]):
+    if not supported(local):
         pytest.skip("directories cannot be swapped here")
     found = os.open(local.root, os.O_RDONLY)
-    original = apply.carry_over
+    original = carry_over._OldTree.carry_over
 
-    def late(*args: Any) -> None:
-        original(*args)
+    def late(tree: Any) -> None:
+        original(tree)
         pq.write_table(pa.table({"a": [77], "b": [77]}), f"{local.root}-tmp")
         os.rename(f"{local.root}-tmp", "late.parquet", dst_dir_fd=found)
 
-    monkeypatch.setattr(apply, "carry_over", late)
+    monkeypatch.setattr(carry_over._OldTree, "carry_over", late)
     Dataset(local.root).compact(target_rows_per_file=5000)
     os.close(found)
     assert oracle.read_file(f"{local.root}/late.parquet").column("a").to_pylist() == [77]
@@ -183,7 +183,7 @@ def test_the_directory_keeps_its_owner_and_permissions(local: Place) -> None:
 def test_a_directory_somebody_stands_in_is_not_swapped_away(local: Place, monkeypatch: pytest.MonkeyPatch) -> None:
     make(local)
     monkeypatch.chdir(local.root)
-    assert exchangeable([local.root]) == set()
+    assert "working directory" in str(exchange_problem(local.root))
     Dataset(".").compact()
     assert len([name for name in os.listdir(".") if name.endswith(".parquet")]) == 1
     assert os.getcwd() == local.root
@@ -228,6 +228,6 @@ def test_a_stranger_renames_while_a_folder_is_looked_at(tmp_path: Any, monkeypat
 
     store = LocalStore(LocalFileSystem())
     monkeypatch.setattr(os, "scandir", renaming)
-    assert list(store.identities(str(tmp_path))) == ["stranger.parquet"]
+    assert list(store.tree(str(tmp_path))[""]) == ["stranger.parquet"]
     with pytest.raises(FileNotFoundError):
-        store.identities(str(tmp_path / "nothing"))
+        store.tree(str(tmp_path / "nothing"))

@@ -15,7 +15,14 @@ import pytest
 from helpers import oracle
 from parketto import Dataset
 from parketto.engines.spark.engine import SparkEngine
+from parketto.engines.spark.merge_stages import Read, Unit
 from parketto.engines.spark.merging import row_group_runs
+from parketto.engines.spark.packets import unpacked
+from parketto.engines.spark.shipping import ship, unship
+from parketto.errors import InvalidArgument
+from parketto.kernels.merge_target import MergeTarget
+from parketto.kernels.rows import FileRows
+from parketto.plan.merge import MergeRules
 from parketto.storage.opening import open_store
 from parketto.storage.snapshot import read_snapshot
 
@@ -47,16 +54,58 @@ def test_new_rows_make_one_file_whatever_the_shuffle(spark: Any, tmp_path: Path)
     assert added["id"].to_pylist() == list(range(4000, 9000)), "new rows keep the order of the source"
 
 
-def test_few_jobs(spark: Any, tmp_path: Path) -> None:
+@pytest.mark.parametrize("adaptive", ["true", "false"])
+def test_partitions_get_one_file_whatever_the_shuffle(spark: Any, tmp_path: Path, adaptive: str) -> None:
     root = str(tmp_path / "data")
-    _target(root)
+    session = spark.newSession()
+    session.conf.set("spark.sql.shuffle.partitions", "200")
+    session.conf.set("spark.sql.adaptive.enabled", adaptive)
+    dataset = Dataset(root, engine=SparkEngine(session, broadcast_mb=1e-6, shuffle_mb=1e-6))
+    dataset.write(session.createDataFrame(_in_partitions(0, 4000)), partition_by=["part"])
+    before = len(oracle.data_files(root))
+    assert before == 5
+    found = dataset.merge(session.createDataFrame(_in_partitions(3500, 9000)), "id")
+    assert (found["inserted"], found["updated"]) == (5000, 500)
+    files = oracle.data_files(root)
+    assert len(files) == before + 5, "one more in each partition"
+    assert sorted(value for path in files for value in oracle.read_file(path)["id"].to_pylist()) == list(
+        range(9000)
+    )
+
+
+def _in_partitions(first: int, stop: int) -> pa.Table:
+    return _rows(first, stop).append_column("part", pa.array([number % 5 for number in range(first, stop)]))
+
+
+@pytest.mark.parametrize("partition_by", [None, "part"])
+@pytest.mark.parametrize("local", [True, False])
+def test_few_jobs(
+    spark: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, partition_by: str | None, local: bool
+) -> None:
+    monkeypatch.setattr("parketto.engines.spark.engine.is_local", lambda _: local)
+    root = str(tmp_path / "data")
     dataset = Dataset(root, engine=SparkEngine(spark, broadcast_mb=1e-6))
-    source = spark.createDataFrame(_rows(500, 4500, 2.0))
+    Dataset(root, "pyarrow").write(_in_partitions(0, 4000), partition_by=partition_by)
+    source = spark.createDataFrame(_in_partitions(500, 4500))
     store = spark.sparkContext._jsc.sc().statusStore()
     before = {job.jobId() for job in _jobs(store)}
-    dataset.merge(source, "id")
+    found = dataset.merge(source, "id")
+    assert (found["inserted"], found["updated"]) == (500, 3500)
     # One keeps the source, three are the stages of the join, and one writes what is new.
     assert len({job.jobId() for job in _jobs(store)} - before) <= 5
+
+
+def test_files_that_are_few_are_read_without_a_shuffle(spark: Any, tmp_path: Path) -> None:
+    """A job that only deals the names of files out takes as long as much of the work."""
+    root = str(tmp_path / "data")
+    _target(root)
+    dataset = Dataset(root, engine=SparkEngine(spark, shuffle_mb=1e-6))
+    store = spark.sparkContext._jsc.sc().statusStore()
+    before = {job.jobId() for job in _jobs(store)}
+    dataset.optimize(["value"], curve="linear")
+    # One sorts, and one writes.
+    assert len({job.jobId() for job in _jobs(store)} - before) <= 2
+    assert sorted(dataset.read()["id"].to_pylist()) == list(range(4000))
 
 
 def _jobs(store: Any) -> list[Any]:
@@ -73,6 +122,56 @@ def test_a_large_file_is_read_by_several_tasks(tmp_path: Path, monkeypatch: pyte
     runs = [(first, stop) for first, stop, _ in row_group_runs(file)]
     assert len(runs) > 1
     assert [number for first, stop in runs for number in range(first, stop)] == list(range(10))
+
+
+class TestHotKeys:
+    """All rows of a key meet in one task: of those that cannot count, none should get there."""
+
+    @pytest.fixture(autouse=True)
+    def as_a_task(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr("parketto.engines.spark.tasks.task_cpus", lambda: 1)
+
+    def sent(
+        self, tmp_path: Path, ids: list[int], strategy: str, memory: int = 256 * 1024
+    ) -> tuple[pa.Table, Any]:
+        """The source rows that a task sends to the join, and the error that it sends instead."""
+        oracle.write_files(str(tmp_path / "target"), {"a.parquet": _rows(0, 10)})
+        rows = pa.table({"id": ids, "value": pa.array(range(len(ids)), pa.float64())})
+        oracle.write_files(str(tmp_path / "source"), {"a.parquet": rows}, row_group_size=1000)
+        store, _ = open_store(str(tmp_path))
+        source, target = (
+            read_snapshot(store, "", store.list_files(str(tmp_path / name)), None).files
+            for name in ("source", "target")
+        )
+        rules = MergeRules.of(strategy, "id", ["value"] if strategy == "deduplicate" else None)
+        schema = rows.schema
+        merge = MergeTarget.of(str(tmp_path / "target"), target, rules, "snappy", schema, ())
+        read = Read(FileRows.of(store, source), merge, store, schema, memory, buckets=8)
+        unit = Unit(is_source=True, position=0, first=0, stop=len(source[0].row_groups))
+        packets, errors = [], []
+        for batch in read([pa.record_batch({"payload": [ship([unit])]})]):
+            found = packets if batch["is_source"][0].is_valid else errors
+            found.append(batch["packet"][0])
+        return pa.Table.from_batches(unpacked(packets)) if packets else schema.empty_table(), errors
+
+    def test_duplicates_are_dropped_where_they_are_read(self, tmp_path: Path) -> None:
+        ids = [5 if number % 10 else number for number in range(50_000)]
+        sent, errors = self.sent(tmp_path, ids, "deduplicate")
+        assert not errors
+        assert sent.num_rows < 7000
+        latest = dict(zip(ids, range(50_000), strict=True))
+        found: dict[int, float] = {}
+        for key, value in zip(sent["id"].to_pylist(), sent["value"].to_pylist(), strict=True):
+            found[key] = max(value, found.get(key, -1))
+        assert found == latest
+
+    def test_duplicates_that_are_refused_do_not_meet_first(self, tmp_path: Path) -> None:
+        sent, errors = self.sent(tmp_path, [5] * 45_000 + list(range(10, 5010)), "upsert")
+        assert sent.num_rows < 45_000
+        with pytest.raises(
+            InvalidArgument, match=r"at least 1 key\(s\) of 'id' more than once, such as {'id': 5}"
+        ):
+            raise unship(errors[0].as_py())
 
 
 @pytest.mark.sweep

@@ -15,7 +15,7 @@ import pytest
 
 import parketto
 from conftest import Place
-from helpers.slow import SlowSpark, wait_for_mark
+from helpers.slow import SlowShipped, SlowSpark, wait_for_mark
 from parketto import Dataset, EngineUnavailable, OperationCancelled, ParkettoError
 from parketto.engines.spark import shipping
 from parketto.engines.spark.engine import SparkEngine
@@ -103,6 +103,75 @@ def test_cancelling_ends_the_operation(files: Place, spark: Any, tmp_path: Path,
     assert files.left_behind() == []
 
 
+#: Operations by shuffle, and the stages in which they are cancelled.
+STAGES = [
+    ("merge", ["SpoolRows", "Read", "Join", "Edit"]),
+    ("write", ["WriteRows"]),
+    ("write to partitions", ["WriteRows"]),
+    ("optimize", ["ReadRows", "WriteRows"]),
+    ("optimize along a curve", ["WriteBuckets"]),
+    ("repartition", ["_Deal", "_WriteDealt"]),
+]
+USUAL = (("merge", "Join"), ("merge", "Edit"), ("write", "WriteRows"), ("optimize", "WriteRows"))
+
+
+@pytest.mark.parametrize(
+    ("operation", "stage"),
+    [
+        pytest.param(name, stage, marks=[] if (name, stage) in USUAL else [pytest.mark.sweep])
+        for name, stages in STAGES
+        for stage in stages
+    ],
+)
+def test_cancelling_in_every_stage(
+    files: Place, spark: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, operation: str, stage: str
+) -> None:
+    """A task of that stage has done its work, and what it has written is of no use any more."""
+    marks = tmp_path / "marks"
+    marks.mkdir()
+    monkeypatch.setattr(SlowShipped, "marks", str(marks))
+    every = ("SpoolRows", "Read", "Join", "Edit", "WriteRows", "ReadRows", "WriteBuckets", "_Deal", "_WriteDealt")
+    monkeypatch.setattr(SlowShipped, "seconds", {name: 30 if name == stage else 0 for name in every})
+    for module in ("clustering", "dealing", "frames", "merging", "tasks"):
+        monkeypatch.setattr(f"parketto.engines.spark.{module}.Shipped", SlowShipped, raising=False)
+    if operation == "write":
+        files.fs.rm(files.root, recursive=True)
+        files.write_files({"a.parquet": pa.table({"id": [1], "day": ["1"]})})
+    dataset = Dataset(files.root, SparkEngine(spark, broadcast_mb=1e-6, shuffle_mb=1e-6))
+    rows = spark.range(100).selectExpr("id", "cast(id % 4 AS string) AS day")
+    run = {
+        "merge": lambda: dataset.merge(rows, ["id"]),
+        "write": lambda: dataset.write(rows),
+        "write to partitions": lambda: dataset.write(rows),
+        "optimize": lambda: dataset.optimize(["id"], curve="linear"),
+        "optimize along a curve": lambda: dataset.optimize(["id", "n"]),
+        "repartition": lambda: dataset.repartition(partition_by=["id"]),
+    }[operation]
+    if operation == "optimize along a curve":
+        tables = {f"{n}.parquet": pa.table({"id": range(100), "n": [n] * 100}) for n in range(4)}
+        files.fs.rm(files.root, recursive=True)
+        files.write_files(tables)
+    state, errors = files.state(), []
+
+    def work() -> None:
+        spark.sparkContext.setJobGroup("to be cancelled", "the caller's")
+        try:
+            run()
+        except Exception as error:  # noqa: BLE001 - whatever it is, the test looks at it
+            errors.append(error)
+
+    thread = threading.Thread(target=work)
+    thread.start()
+    wait_for_mark(marks, of=stage)
+    spark.sparkContext.cancelJobGroup("to be cancelled")
+    thread.join(60)
+    assert not thread.is_alive(), "it goes on"
+    (error,) = errors
+    assert isinstance(error, OperationCancelled), error
+    assert files.state() == state
+    assert files.left_behind() == []
+
+
 def test_tags_of_the_session_come_along(files: Place, spark: Any, tmp_path: Path) -> None:
     """As they are: Spark knows them by the thread that has added them, and so does whoever interrupts them."""
     engine = SlowSpark(spark)
@@ -142,7 +211,7 @@ def test_group_without_a_future(files: Place, spark: Any) -> None:
 
 @pytest.mark.parametrize("fails", [False, True])
 def test_the_session_is_as_it_was(files: Place, spark: Any, fails: bool) -> None:
-    """Settings, views, tags and properties, after operations of every kind, and after those that fail."""
+    """Settings, views, listeners, tags and properties: after operations of every kind, also those that fail."""
     context = spark.sparkContext
     context.setJobGroup("mine", "the caller's")
     context.setLocalProperty("spark.scheduler.pool", "slow lane")
@@ -179,7 +248,9 @@ def test_the_session_is_as_it_was(files: Place, spark: Any, fails: bool) -> None
 def _described(spark: Any) -> tuple[object, ...]:
     context = spark.sparkContext
     views = sorted(table.name for table in spark.catalog.listTables())
-    return str(context._jsc.sc().getLocalProperties()), spark.getTags(), context.getJobTags(), views
+    bus, queries = context._jsc.sc().listenerBus(), spark._jsparkSession.listenerManager()
+    listeners = (bus.listeners().size(), len(queries.listListeners()))
+    return str(context._jsc.sc().getLocalProperties()), spark.getTags(), context.getJobTags(), views, listeners
 
 
 def test_attempts_never_share_a_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -27,6 +27,16 @@ class Missing(Exception):
         return 1
 
 
+class Fault(Missing):
+    """A step fails, and nothing of it has happened: the disk is full."""
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Fault)
+
+    def __hash__(self) -> int:
+        return 2
+
+
 @dataclass(frozen=True)
 class Ended:
     """A program is through, and has told its caller this."""

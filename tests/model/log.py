@@ -40,27 +40,45 @@ class Latest:
     number: int
     record: Record | None
     done: bool
+    undo: bool = False
+
+
+def latest_of(world: World) -> Latest:
+    number = max([world.checkpoint, *(number for number, _ in world.log)])
+    record = dict(world.log).get(number)
+    return Latest(number, record, record is None or number in world.done, number in world.undo)
 
 
 def look() -> Step:
     """List the log."""
-
-    def act(world: World) -> tuple[World, Any]:
-        number = len(world.log)
-        return world, Latest(number, world.log[-1] if number else None, number in world.done or not number)
-
-    return step("look at the log", act)
+    return step("look at the log", lambda w: (w, latest_of(w)))
 
 
 def create(number: int, record: Record) -> Step:
     """Make the record of that number, unless somebody else has it."""
 
     def act(world: World) -> tuple[World, Any]:
-        if len(world.log) != number - 1:
+        if number in dict(world.log):
             return world, False
-        return replace(world, log=(*world.log, record)), True
+        return replace(world, log=tuple(sorted((*world.log, (number, record)), key=lambda each: each[0]))), True
 
     return step(f"create record {number}", act)
+
+
+def is_void(number: int, record: Record) -> Step:
+    """Whether there was another record of that number, which is gone: then this one is no commit."""
+
+    def act(world: World) -> tuple[World, Any]:
+        return world, number <= world.checkpoint and record.owner not in world.remembered
+
+    return step(f"is record {number} void?", act)
+
+
+def remove_record(number: int) -> Step:
+    return step(
+        f"remove record {number}",
+        lambda w: (replace(w, log=tuple(each for each in w.log if each[0] != number)), None),
+    )
 
 
 def create_done(number: int) -> Step:
@@ -71,6 +89,60 @@ def is_done(number: int) -> Step:
     return step(f"is {number} done?", lambda w: (w, number in w.done))
 
 
+def knows(commit_id: str) -> Step:
+    """Whether the log, all of which is settled, has a commit of that name."""
+
+    def act(world: World) -> tuple[World, Any]:
+        names = {record.commit_id for number, record in world.log if number not in world.undone}
+        return world, commit_id in names | world.remembered
+
+    return step(f"is {commit_id} known?", act)
+
+
+def busy_writer(me: str, operation: Operation, *, local: bool = False) -> Generator[Step, Any, str]:
+    """A writer that commits something else after that, and then folds the log."""
+    outcome = yield from writer(me, operation, local=local)
+    latest = yield from settled()
+    record = Record(f"{me} again", 1)
+    if (yield create(latest.number + 1, record)):
+        yield from carry_out(latest.number + 1, record)
+    yield from folder()
+    return outcome
+
+
+def folder() -> Generator[Step, Any, str]:
+    """Keeps what matters of all settled commits but the last one in a checkpoint, and removes their records."""
+    latest: Latest = yield look()
+    line = last_to_fold(latest)
+    if line < 1:
+        return "nothing to fold"
+    yield create_checkpoint(line)
+    yield step("remove records", lambda w: (replace(w, log=tuple(e for e in w.log if e[0] > line)), None))
+    yield step("remove dones", lambda w: (replace(w, done=frozenset(n for n in w.done if n > line)), None))
+    return "folded"
+
+
+def last_to_fold(latest: Latest) -> int:
+    return latest.number - 1
+
+
+def create_checkpoint(line: int) -> Step:
+    def act(world: World) -> tuple[World, Any]:
+        if line <= world.checkpoint:
+            return world, None
+        kept = remembered(
+            [record for number, record in world.log if number <= line and number not in world.undone]
+        )
+        return replace(world, checkpoint=line, remembered=world.remembered | kept), None
+
+    return step(f"create checkpoint {line}", act)
+
+
+def remembered(records: list[Record]) -> frozenset[str]:
+    """What a checkpoint keeps of commits: what their writers and callers know them by."""
+    return frozenset(name for record in records for name in (record.owner, record.commit_id) if name)
+
+
 def standing() -> Step:
     """Which dataset stands at the path."""
     return step("which dataset is it?", lambda w: (w, w.dataset))
@@ -79,13 +151,13 @@ def standing() -> Step:
 def carry_out(number: int, record: Record) -> Steps:
     """All that a record says; everybody may do it, also several at once, also again."""
     if (yield standing()) == record.dataset:
-        for name, rows in sorted(record.publish):
-            try:
+        try:
+            for name, rows in sorted(record.publish):
                 yield publish(record.owner, name, rows)
-            except Missing:
-                break  # somebody else was here and has removed what was staged, so all of it is published
-        for name in sorted(record.retire):
-            yield retire(name)
+            for name in sorted(record.retire):
+                yield retire(name)
+        except Missing:
+            pass  # somebody else was here and has removed what was staged, so all is published and retired
     yield unstage(record.sweeps or record.owner)
     yield create_done(number)
 
@@ -120,11 +192,16 @@ def writer(me: str, operation: Operation, *, local: bool, retries: int = 1) -> G
 def commit(
     me: str, owner: str, operation: Operation, seen: Files, new: dict[str, Any], old: set[str], *, local: bool
 ) -> Steps:
-    record = Record(owner, 1, frozenset(new.items()), frozenset(old))
+    record = Record(owner, 1, frozenset(new.items()), frozenset(old), commit_id=operation.commit_id)
     if local:
         yield lock(me)
     while True:
         latest = yield from settled()
+        if operation.commit_id is not None and (yield knows(operation.commit_id)):
+            yield unstage(owner)
+            if local:
+                yield unlock(me)
+            return "committed"
         now: Files = yield list_live()
         gone = {name for name, _ in seen - now}
         if old & gone or any(operation.concerns(rows) for _, rows in now - seen):
@@ -136,8 +213,11 @@ def commit(
             if local:
                 yield unlock(me)
             return "failed"
-        if (yield create(latest.number + 1, record)):
+        if not (yield create(latest.number + 1, record)):
+            continue
+        if local or not (yield is_void(latest.number + 1, record)):
             break
+        yield remove_record(latest.number + 1)
     yield from carry_out(latest.number + 1, record)
     if local:
         yield unlock(me)

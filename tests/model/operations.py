@@ -19,15 +19,21 @@ class Operation:
         on_rows: What it does to a table.
         plan: New files, named after the writer, and the old ones, for the files that were listed.
         concerns: Whether rows of a file that has appeared meanwhile matter to the decision.
+        commit_id: What the caller calls this piece of work.
     """
 
     on_rows: Callable[[Table], Table]
     plan: Callable[[str, Files], Plan]
     concerns: Callable[[Rows], bool] = lambda rows: False
+    commit_id: str | None = None
 
 
-def append(row: tuple[int, ...]) -> Operation:
-    return Operation(lambda table: tuple(sorted((*table, row))), lambda me, files: ({me: frozenset({row})}, set()))
+def append(row: tuple[int, ...], commit_id: str | None = None) -> Operation:
+    return Operation(
+        lambda table: tuple(sorted((*table, row))),
+        lambda me, files: ({me: frozenset({row})}, set()),
+        commit_id=commit_id,
+    )
 
 
 def update(

@@ -24,6 +24,7 @@ class Record:
     publish: Files = frozenset()
     retire: frozenset[str] = frozenset()
     sweeps: str | None = None
+    commit_id: str | None = None
 
 
 @dataclass(frozen=True)
@@ -35,8 +36,19 @@ class World:
     dataset: int = 1
     staged: frozenset[tuple[str, str, Rows]] = frozenset()
     journal: Record | None = None
-    log: tuple[Record, ...] = ()
+    #: Records by their numbers, in order.
+    log: tuple[tuple[int, Record], ...] = ()
     done: frozenset[int] = frozenset()
+    #: Commits that are to be undone, and those that have been.
+    undo: frozenset[int] = frozenset()
+    undone: frozenset[int] = frozenset()
+    #: Records up to this one may be removed, and what is still known of those.
+    checkpoint: int = 0
+    remembered: frozenset[str] = frozenset()
+    #: Retired files, where they can be moved aside.
+    parked: frozenset[tuple[str, str, Rows]] = frozenset()
+    #: How many of the next steps that can fail will.
+    faults: int = 0
     holder: str | None = None
     #: How many leases may still run out while their holder only stalls; none on a disk, whose kernel knows.
     lapses: int = 0

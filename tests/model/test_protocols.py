@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import itertools
 from collections.abc import Callable, Generator, Iterable, Mapping
 from dataclasses import replace
@@ -10,10 +11,19 @@ from typing import Any
 
 import pytest
 
-from model import journal, log
-from model.explore import Found, Missing, Search, Step
+from model import journal, log, moving
+from model.explore import Found, Missing, Program, Search, Step
 from model.operations import Operation, append, compact, update
 from model.storage import Record, World, move_away, publish, retire, rows_of, step, unstage
+
+#: Gets how many states a search has seen.
+COUNTERS: list[Callable[[int], None]] = []
+
+
+@pytest.fixture(autouse=True)
+def counted(count_states: Callable[[int], None]) -> None:
+    COUNTERS[:] = [count_states]
+
 
 START = World(frozenset({("f1", frozenset({(1, 0, 1)})), ("f2", frozenset({(2, 1, 0)}))}))
 FOREIGN = ((99,),)
@@ -30,6 +40,11 @@ def tables(operations: Iterable[Operation]) -> set[str]:
     return found
 
 
+def distinct(operations: Iterable[Operation]) -> list[Operation]:
+    """Operations, of those with the same name for one piece of work only one."""
+    return list({operation.commit_id or id(operation): operation for operation in operations}.values())
+
+
 def check(operations: Mapping[str, Operation]) -> Callable[[World, dict[str, str], str], str | None]:
     """What the README promises: committed means there, failed means nothing changed, a reader sees a table."""
 
@@ -37,8 +52,8 @@ def check(operations: Mapping[str, Operation]) -> Callable[[World, dict[str, str
         if world.dataset != 1:
             return None if end == repr(FOREIGN) else "an interrupted commit was applied to another dataset"
         told = {name: outcome for name, outcome in outcomes.items() if name in operations}
-        sure = [operations[name] for name, outcome in told.items() if outcome == "committed"]
-        perhaps = [operations[name] for name, outcome in told.items() if outcome in ("dead", "unknown")]
+        sure = distinct(operations[name] for name, outcome in told.items() if outcome == "committed")
+        perhaps = distinct(operations[name] for name, outcome in told.items() if outcome in ("dead", "unknown"))
         subsets = [
             sure + list(some) for n in range(len(perhaps) + 1) for some in itertools.combinations(perhaps, n)
         ]
@@ -50,9 +65,8 @@ def check(operations: Mapping[str, Operation]) -> Callable[[World, dict[str, str
                 return "a commit that happened is reported as one that did not"
             return "no serial order gives this table"
         read = [outcome[5:] for outcome in outcomes.values() if outcome.startswith("read ")]
-        everything = [
-            list(some) for n in range(len(told) + 1) for some in itertools.combinations(operations.values(), n)
-        ]
+        shown = distinct([*sure, *perhaps])
+        everything = [list(some) for n in range(len(shown) + 1) for some in itertools.combinations(shown, n)]
         if any(table not in set().union(*(tables(subset) for subset in everything)) for table in read):
             return "a reader sees half of a commit"
         return None
@@ -69,18 +83,24 @@ def search(
     readers: int = 0,
     sweeps: str | None = None,
     moves: bool = False,
+    faults: int = 0,
+    folds: int = 0,
+    busy: str | None = None,
 ) -> Found:
     """Everything that can happen. On an object store any lease may run out while its holder stalls."""
-    local = storage == "local disk"
-    module = {"journal": journal, "log": log}[protocol]
-    programs = {}
+    local = storage != OBJECTS
+    module = {"journal": journal, "log": log, "moves": moving}[protocol]
+    options = {"local": local} if protocol == "log" else {}
+    programs: dict[str, Program] = {}
     for name, operation in operations.items():
-        if protocol == "log":
-            programs[name] = lambda name=name, operation=operation: log.writer(name, operation, local=local)
-        else:
-            programs[name] = lambda name=name, operation=operation: journal.writer(name, operation)
+        write = log.busy_writer if name == busy else module.writer
+        programs[name] = functools.partial(write, name, operation, **options)
+    for number in range(faults):
+        programs[f"fault {number}"] = moving.fail
+    for number in range(folds):
+        programs[f"folder {number}"] = log.folder
     for number in range(readers):
-        programs[f"reader {number}"] = lambda number=number: module.reader(f"reader {number}")
+        programs[f"reader {number}"] = functools.partial(module.reader, f"reader {number}")
     if sweeps is not None:
         programs["sweeper"] = lambda: log.sweeper("sweeper", sweeps)
     if moves:
@@ -94,6 +114,8 @@ def search(
     found = Search(programs, died=died, ending=module.next_user, check=check(operations), crashes=crashes).run(
         world
     )
+    for count in COUNTERS:
+        count(found.states)
     print(f"{protocol} on {storage}: {found.states:,} states, {found.ends:,} ends, {[*found.violations]}")
     return found
 
@@ -108,6 +130,7 @@ A, B = append((7, 5, 5)), compact()
 X = update(lambda row: row[1] == 0, lambda row: (row[0], 1, row[2]))
 Y = update(lambda row: row[1] == 1, lambda row: (row[0], 0, row[2]))
 LOCAL, OBJECTS = "local disk", "object store"
+NAMED = append((7, 5, 5), commit_id="orders:1")
 
 
 class TestOneJournal:
@@ -154,6 +177,65 @@ class TestLog:
         assert search("log", operations, storage=storage, crashes=2, sweeps="A0").violations == {}
 
 
+class TestMoving:
+    """On a disk an error after the record undoes the commit, and whoever comes after a crash goes on with that."""
+
+    @pytest.mark.parametrize(
+        ("operations", "crashes", "faults"),
+        [
+            ({"A": A, "B": B}, 2, 2),
+            ({"X": X, "Y": Y}, 2, 2),
+            pytest.param({"A": A, "B": B, "X": X}, 0, 1, marks=pytest.mark.sweep),
+        ],
+        ids=["append", "updates", "three"],
+    )
+    def test_errors_and_crashes(self, operations: dict[str, Operation], crashes: int, faults: int) -> None:
+        assert search("moves", operations, storage=LOCAL, crashes=crashes, faults=faults).violations == {}
+
+    @pytest.mark.parametrize(
+        "operations", [{"B": B}, pytest.param({"A": A, "X": X}, marks=pytest.mark.sweep)], ids=["one", "two"]
+    )
+    def test_a_reader_beside_errors_and_crashes(self, operations: dict[str, Operation]) -> None:
+        assert search("moves", operations, storage=LOCAL, crashes=1, faults=1, readers=1).violations == {}
+
+    def test_a_dataset_that_was_moved_away(self) -> None:
+        assert search("moves", {"A": X}, storage=LOCAL, crashes=1, faults=1, moves=True).violations == {}
+
+
+class TestFolding:
+    """Old records are removed while a writer stalls that was about to take one of their numbers."""
+
+    @pytest.mark.parametrize(
+        "options",
+        [
+            {"crashes": 1},
+            pytest.param({"crashes": 2, "readers": 1}, marks=pytest.mark.sweep),
+            {"folds": 1},
+        ],
+        ids=["crash", "reader", "twice"],
+    )
+    @pytest.mark.parametrize("operations", [{"X": X, "Y": Y}, {"X": A, "Y": B}], ids=["updates", "append"])
+    def test_a_number_is_not_used_again(self, operations: dict[str, Operation], options: dict[str, int]) -> None:
+        assert search("log", operations, storage=OBJECTS, busy="Y", **options).violations == {}
+
+
+class TestCommitIds:
+    """A piece of work that is done twice, or again after a crash, is in the table once."""
+
+    @pytest.mark.parametrize(
+        ("protocol", "storage", "options"),
+        [
+            ("log", OBJECTS, {"crashes": 1}),
+            ("moves", LOCAL, {"crashes": 1, "faults": 1}),
+            ("log", OBJECTS, {"crashes": 1, "busy": "A"}),
+        ],
+        ids=["object store", "local disk", "folded"],
+    )
+    def test_a_replay_never_doubles_rows(self, protocol: str, storage: str, options: dict[str, Any]) -> None:
+        operations = {"A": NAMED, "replay": NAMED}
+        assert search(protocol, operations, storage=storage, **options).violations == {}
+
+
 WEAKER = {
     "a record may be overwritten": ("create", lambda number, record: overwrite(number, record)),
     "nobody asks whose record it is": ("standing", lambda: step("assume", lambda w: (w, 1))),
@@ -164,7 +246,10 @@ WEAKER = {
 
 
 def overwrite(number: int, record: Record) -> Step:
-    return step("overwrite", lambda w: (replace(w, log=(*w.log[: number - 1], record)), True))
+    def act(world: World) -> tuple[World, Any]:
+        return replace(world, log=(*(each for each in world.log if each[0] < number), (number, record))), True
+
+    return step("overwrite", act)
 
 
 def done_first(number: int, record: Record) -> log.Steps:
@@ -195,3 +280,74 @@ def test_a_weaker_protocol_is_found_out(weakness: str, monkeypatch: pytest.Monke
         search("log", {"A": A}, storage=LOCAL, crashes=1, moves=True),
     ]
     assert any(each.violations for each in found)
+
+
+def dirty_reader(me: str) -> Generator[Step, Any, str]:
+    """Goes by the record of a commit that may still be undone."""
+    return (yield from log.reader(me))
+
+
+def completed(record: Record) -> Step:
+    return step("assume", lambda w: (w, True))
+
+
+def told_failed(number: int, record: Record) -> moving.Steps:
+    yield step("nothing", lambda w: (w, None))
+    return "failed"
+
+
+def settled_first(number: int, record: Record) -> moving.Steps:
+    yield moving.decide_undo(number)
+    yield moving.settle(number, undone=True)
+    yield from moving.roll_back(record)
+    return "failed"
+
+
+WEAKER_MOVES: dict[str, tuple[str, Any]] = {
+    "an error is reported, and nothing undone": ("give_up", told_failed),
+    "it is settled before all is undone": ("give_up", settled_first),
+    "nobody asks whether it can be completed": ("can_complete", completed),
+    "a reader does not wait": ("reader", dirty_reader),
+}
+
+
+@pytest.mark.parametrize("weakness", WEAKER_MOVES)
+def test_a_weaker_undo_is_found_out(weakness: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    name, weaker = WEAKER_MOVES[weakness]
+    monkeypatch.setattr(moving, name, weaker)
+    if name == "can_complete":  # the decision to undo would save it
+        monkeypatch.setattr(moving, "decide_undo", lambda number: step("decide", lambda w: (w, None)))
+    found = [search("moves", {"X": each}, storage=LOCAL, crashes=1, faults=1, readers=1) for each in (B, X)]
+    assert any(each.violations for each in found)
+
+
+WEAKER_FOLDS: dict[str, tuple[str, Any]] = {
+    "a number that was freed counts": ("is_void", lambda *_: step("assume", lambda w: (w, False))),
+    "what is removed is forgotten": ("remembered", lambda _: frozenset()),
+    "the last record is removed, too": ("last_to_fold", lambda latest: latest.number),
+}
+
+
+@pytest.mark.parametrize(
+    "weakness",
+    [
+        pytest.param(weakness, marks=pytest.mark.sweep if name == "last_to_fold" else ())
+        for weakness, (name, _) in WEAKER_FOLDS.items()
+    ],
+)
+def test_weaker_folding_is_found_out(weakness: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    name, weaker = WEAKER_FOLDS[weakness]
+    monkeypatch.setattr(log, name, weaker)
+    helper = {"sweeps": "nobody"} if name == "last_to_fold" else {}
+    found = search("log", {"X": X, "Y": Y}, storage=OBJECTS, busy="Y", **helper)
+    assert found.violations
+
+
+@pytest.mark.parametrize("weakness", ["nobody asks again before the record", "ids are forgotten"])
+def test_weaker_commit_ids_are_found_out(weakness: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    if weakness == "ids are forgotten":
+        monkeypatch.setattr(log, "remembered", lambda records: frozenset(each.owner for each in records))
+    else:
+        monkeypatch.setattr(log, "knows", lambda _: step("assume", lambda w: (w, False)))
+    found = search("log", {"A": NAMED, "replay": NAMED}, storage=OBJECTS, busy="A")
+    assert "no serial order gives this table" in found.violations

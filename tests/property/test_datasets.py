@@ -13,6 +13,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from conftest import Place
 from helpers import oracle
 from parketto import Dataset
 from parketto.storage.hive import encode_segment
@@ -130,6 +131,6 @@ def check(
         assert again["compacted_file_count"] == 0, "done twice is done once"
         if max_rows is not None:
             assert max(oracle.read_file(p, FS).num_rows for p in oracle.data_files(root, FS)) <= max_rows
-        assert FS.ls(root.rpartition("/")[0], detail=False) == [root]
+        assert Place(root, FS).left_behind() == []
     finally:
         FS.rm(root.rpartition("/")[0], recursive=True)

@@ -1,58 +1,184 @@
-"""Another process on a dataset in S3: one that adds rows, or one that dies in the middle of a compaction."""
+"""Other processes on a dataset in S3, that are killed or stopped at a chosen moment of their work."""
 
 from __future__ import annotations
 
+import multiprocessing
 import os
+import re
 import signal
-import sys
+import subprocess
+import time
+from collections.abc import Callable, Iterable
+from multiprocessing.connection import Connection
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
 
-from parketto import AwsStorageOptions, Dataset
-from parketto.storage.store import Store
+from helpers.s3 import S3Place, options
+from parketto import Dataset, ParkettoError
+from parketto.commit.transaction import Transaction
+from parketto.commit.workspace import Sight, Workspace
 
-#: What a compaction does to files, and how often it has done that when its process dies.
-DEATHS = {"staging": ("open_output", 1), "journal": ("write", 1), "retire": ("remove", 2)}
+# They are forked from a process that has loaded all this and has no threads: that takes milliseconds.
+_PROCESSES = multiprocessing.get_context("forkserver")
+_PROCESSES.set_forkserver_preload(["numpy", "pyarrow.parquet", "s3fs", "parketto", "parketto.storage.s3"])
+_RECORD = re.compile(r"/log/[0-9]{20}\.json")
 
 
-def options(endpoint: str) -> AwsStorageOptions:
-    # Parts as small as S3 allows, so that a few megabytes are uploaded in several.
-    return AwsStorageOptions("testing", "testing", endpoint_url=endpoint, extra={"default_block_size": 5 * 2**20})
+def _is_data(path: Any) -> bool:
+    return not isinstance(path, str) and "/tx-" not in next(iter(path))
+
+
+#: A call that changes something, and what tells it by its first argument from other calls of the same name.
+CALLS: dict[str, tuple[str, Callable[[Any], bool]]] = {
+    "stage": ("open_output", lambda path: "/tx-" in path),
+    "record": ("create", lambda path: _RECORD.search(path) is not None),
+    "copy": ("copy", lambda path: "/tx-" in path),
+    "retire": ("remove_many", _is_data),
+    "clear": ("remove_many", lambda paths: not _is_data(paths)),
+    "done": ("create", lambda path: path.endswith(".done.json")),
+}
+#: Where a process dies: when all is staged, and on both sides of every step of its commit.
+_STEPS = ("record", "copy", "retire", "clear", "done")
+DEATHS = ("staged", *(f"{side} {step}" for step in _STEPS for side in ("before", "after")), "half retire")
 
 
 def batch(number: int, rows: int = 50) -> pa.Table:
     return pa.table({"id": np.arange(rows) + number * rows, "batch": np.full(rows, number)})
 
 
-def append(dataset: Dataset, first: int, times: int) -> None:
+def append(dataset: Dataset, first: int, times: int = 1, files: int = 1) -> None:
     for number in range(first, first + times):
-        dataset.write(batch(number))
+        dataset.write(batch(number), max_rows_per_file=-(-50 // files))
 
 
-def die(dataset: Dataset, moment: str) -> None:
-    """Compact, and be killed just after a certain call has taken effect."""
-    name, after = DEATHS[moment]
-    original, calls = getattr(Store, name), []
+def merge(dataset: Dataset, number: int, value: int) -> None:
+    dataset.merge(batch(number).set_column(1, "batch", pa.array(np.full(50, value))), "id")
 
-    def deadly(self: Store, path: str, *rest: Any) -> Any:
-        result = original(self, path, *rest)
-        # Leases come and go as in any operation; what is counted is done to journal and data.
-        if path.rpartition("/")[2] not in ("lock", "alive"):
-            calls.append(path)
-            if len(calls) == after:
-                os.kill(os.getpid(), signal.SIGKILL)
+
+def read(dataset: Dataset) -> list[int]:
+    return sorted(dataset.read()["id"].to_pylist())
+
+
+OPERATIONS: dict[str, Callable[..., Any]] = {
+    "append": append,
+    "compact": lambda dataset: dataset.compact(),
+    "delete": lambda dataset, where: dataset.delete(where)["rows_matched"],
+    "update": lambda dataset, where, value: dataset.update(where, {"batch": value})["rows_matched"],
+    "merge": merge,
+    "read": read,
+}
+
+
+def interrupt(dataset: Dataset, number: signal.Signals, moment: str, nth: int = 1) -> None:
+    """Have this process send itself a signal at a moment, such as "before record" or "staged"."""
+    left = [nth]
+
+    def reached() -> None:
+        left[0] -= 1
+        if not left[0]:
+            os.kill(os.getpid(), number)
+
+    if moment == "staged":
+        commit = Transaction.commit
+
+        def committing(self: Transaction, *args: Any, **more: Any) -> None:
+            reached()
+            commit(self, *args, **more)
+
+        Transaction.commit = committing  # type: ignore[method-assign]
+        return
+    if moment == "look":
+        look = Workspace.look
+
+        def looking(self: Workspace) -> Sight:
+            reached()
+            return look(self)
+
+        Workspace.look = looking  # type: ignore[method-assign]
+        return
+    side, _, call = moment.partition(" ")
+    name, matches = CALLS[call]
+    kind = type(dataset._store)
+    original = getattr(kind, name)
+
+    def watched(self: Any, path: str | Iterable[str], *rest: Any, **more: Any) -> Any:
+        path = path if isinstance(path, str) else list(path)
+        if not path or not matches(path):
+            return original(self, path, *rest, **more)
+        if side == "before":
+            reached()
+        if side == "half":
+            original(self, path[::2])
+            reached()
+        result = original(self, path, *rest, **more)
+        if side == "after":
+            reached()
         return result
 
-    setattr(Store, name, deadly)
-    dataset.compact()
+    setattr(kind, name, watched)
 
 
-if __name__ == "__main__":
-    what, endpoint, url, *rest = sys.argv[1:]
-    found = Dataset(url, "pyarrow", storage_options=options(endpoint))
-    if what == "append":
-        append(found, *map(int, rest))
-    else:
-        die(found, *rest)
+class Worker:
+    """Such a process, seen from the test that has started it.
+
+    Args:
+        place: The dataset.
+        moment: What happens to it: "kill" or "stop", and when, such as "kill after record"; or "" for nothing.
+        what: The name of an operation, and its arguments.
+    """
+
+    def __init__(self, place: S3Place, moment: str, *what: Any) -> None:
+        self._answers, answers = _PROCESSES.Pipe(duplex=False)
+        arguments = (answers, place.server.endpoint, f"s3://{place.root}", moment, what)
+        self._process = _PROCESSES.Process(target=main, args=arguments, daemon=True)
+        self._process.start()
+        answers.close()
+
+    def stopped(self) -> Worker:
+        """Wait until it has stopped itself."""
+        deadline = time.monotonic() + 120
+        command = ["ps", "-o", "stat=", "-p", str(self._process.pid)]
+        while not subprocess.run(command, capture_output=True, check=False).stdout.startswith(b"T"):
+            assert self._process.is_alive(), "it has ended"
+            assert time.monotonic() < deadline, "it does not stop"
+            time.sleep(0.02)
+        return self
+
+    def is_over(self) -> bool:
+        """Whether it has ended, or is about to."""
+        return self._answers.poll(0.0) or not self._process.is_alive()
+
+    def killed(self) -> None:
+        """Wait until it is dead."""
+        self._process.join(timeout=120)
+        assert self._process.exitcode == -signal.SIGKILL
+
+    def resumed(self) -> Any:
+        """Let it go on; what it says in the end."""
+        assert self._process.pid is not None
+        os.kill(self._process.pid, signal.SIGCONT)
+        return self.result()
+
+    def result(self) -> Any:
+        """What it says in the end."""
+        assert self._answers.poll(120)
+        answer = self._answers.recv()
+        self._process.join(timeout=120)
+        return answer
+
+
+def main(answers: Connection, endpoint: str, url: str, moment: str, what: tuple[Any, ...]) -> None:
+    """Runs in the other process."""
+    dataset = Dataset(url, "pyarrow", storage_options=options(endpoint))
+    dataset._store.creates_exclusively(dataset._place.root)
+    name, *arguments = what
+    if moment:
+        kind, _, when = moment.partition(" ")
+        when, _, nth = when.partition(" #")
+        interrupt(dataset, {"kill": signal.SIGKILL, "stop": signal.SIGSTOP}[kind], when, int(nth or 1))
+    try:
+        answers.send(OPERATIONS[name](dataset, *arguments))
+    except ParkettoError as error:
+        answers.send(f"{type(error).__name__}: {error}")

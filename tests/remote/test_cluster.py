@@ -18,6 +18,7 @@ from typing import Any
 import pytest
 
 import parketto
+from conftest import beside
 from helpers import oracle
 from helpers.clusters import StandaloneCluster, bare_python, descendants, standalone_cluster
 from helpers.suites import TESTS, run_suite
@@ -64,7 +65,7 @@ def driving(cluster: StandaloneCluster, tmp_path: Path, *how: str, **settings: s
     finally:
         process.kill()  # unless it has ended
     assert process.returncode == 0, driver.report
-    assert os.listdir(tmp_path / "data") == ["events"]
+    assert beside(tmp_path / "data") == ["events"]
 
 
 @dataclass

@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 
+from conftest import beside
 from helpers import oracle
 
 DRIVER = str(Path(__file__).with_name("driver.py"))
@@ -36,7 +37,7 @@ def test_interrupt_cancels_the_jobs(tmp_path: Path) -> None:
     assert driver.wait() == 0
     assert report == "interrupted, jobs that go on: []\n"
     assert oracle.file_state(root) == state
-    assert os.listdir(tmp_path / "data") == ["events"]
+    assert beside(tmp_path / "data") == ["events"]
 
 
 def test_stopped_session_ends_the_operation(tmp_path: Path) -> None:
@@ -49,7 +50,7 @@ def test_stopped_session_ends_the_operation(tmp_path: Path) -> None:
     assert report[1].startswith("OperationCancelled: the Spark session was stopped")
     assert "nothing was changed" in report[1]
     assert len(oracle.data_files(root)) == 40
-    assert os.listdir(tmp_path / "data") == ["events"]
+    assert beside(tmp_path / "data") == ["events"]
 
 
 def run_limited(tmp_path: Path, *limits: str) -> list[str]:

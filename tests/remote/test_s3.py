@@ -2,20 +2,7 @@
 
 from __future__ import annotations
 
-import hashlib
-import itertools
-import json
-import re
-import signal
-import socket
-import subprocess
-import sys
-import time
-import urllib.request
 from collections import Counter
-from collections.abc import Iterator
-from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -23,111 +10,16 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from conftest import Place
 from helpers import oracle
+from helpers.s3 import S3Place, kinds, recorded
 from parketto import CommitConflict, Dataset
+from parketto.commit import recovery
 from parketto.commit.transaction import Transaction
-from parketto.errors import LockTimeout
 from parketto.storage.opening import open_store
 
 s3fs = pytest.importorskip("s3fs")
 
-from botocore.exceptions import ClientError  # noqa: E402 - comes with s3fs
-from s3_worker import DEATHS, batch, options  # noqa: E402
-from s3fs.errors import translate_boto_error  # noqa: E402
-
-WORKER = str(Path(__file__).with_name("s3_worker.py"))
-BUCKET = "lake"
-_numbers = itertools.count()
-
-
-@dataclass(frozen=True)
-class Server:
-    """An S3 server, and what it has been asked for."""
-
-    endpoint: str
-    log: Path
-
-    def filesystem(self, **more: Any) -> Any:
-        return s3fs.S3FileSystem(key="testing", secret="testing", endpoint_url=self.endpoint, **more)
-
-    def position(self) -> int:
-        return self.log.stat().st_size
-
-    def requests(self, since: int) -> list[tuple[str, str, int]]:
-        """Method, path and status of every request after a position in the log."""
-        text = re.sub(r"\x1b\[\d+m", "", self.log.read_bytes()[since:].decode())
-        found = re.findall(r'"([A-Z]+) (\S+) HTTP/[\d.]+" (\d+)', text)
-        return [(method, path, int(status)) for method, path, status in found]
-
-
-@pytest.fixture(scope="module")
-def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
-    pytest.importorskip("moto")
-    log = tmp_path_factory.mktemp("s3") / "requests.log"
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = probe.getsockname()[1]
-    with log.open("wb") as sink:
-        process = subprocess.Popen(
-            [sys.executable, "-m", "moto.server", "-H", "127.0.0.1", "-p", str(port)], stdout=sink, stderr=sink
-        )
-    found = Server(f"http://127.0.0.1:{port}", log)
-    try:
-        deadline = time.monotonic() + 60
-        while True:
-            try:
-                with urllib.request.urlopen(f"{found.endpoint}/moto-api/", timeout=5):
-                    break
-            except OSError:
-                assert process.poll() is None, log.read_text()
-                assert time.monotonic() < deadline, "the server does not answer"
-                time.sleep(0.1)
-        found.filesystem().mkdir(BUCKET)
-        yield found
-    finally:
-        process.kill()
-        process.wait()
-
-
-@dataclass
-class S3Place(Place):
-    """A dataset in S3, looked at through a filesystem that remembers nothing."""
-
-    server: Any = None
-
-    def dataset(self, engine: Any = "pyarrow", **more: Any) -> Dataset:
-        return Dataset(f"s3://{self.root}", engine, storage_options=options(self.server.endpoint), **more)
-
-    def left_behind(self) -> list[str]:
-        """Objects beside the dataset, and uploads that nobody has finished."""
-        parent = self.root.rpartition("/")[0]
-        beside = [path for path in self.fs.find(parent) if not path.startswith(f"{self.root}/")]
-        uploads = self.fs.call_s3("list_multipart_uploads", Bucket=BUCKET, Prefix=f"{parent.partition('/')[2]}/")
-        return beside + [upload["Key"] for upload in uploads.get("Uploads", [])]
-
-    def row_groups(self) -> Counter[tuple[int, str]]:
-        """The rows and the very bytes of every row group."""
-        return Counter(
-            group for path in oracle.data_files(self.root, self.fs) for group in row_groups(self.fs, path)
-        )
-
-
-def row_groups(fs: Any, path: str) -> Iterator[tuple[int, str]]:
-    content = fs.cat_file(path)
-    footer = pq.ParquetFile(pa.BufferReader(content)).metadata
-    for number in range(footer.num_row_groups):
-        group, digest = footer.row_group(number), hashlib.sha256()
-        for column in map(group.column, range(group.num_columns)):
-            start = column.dictionary_page_offset or column.data_page_offset
-            digest.update(content[start : start + column.total_compressed_size])
-        yield group.num_rows, digest.hexdigest()
-
-
-@pytest.fixture
-def s3(server: Server) -> S3Place:
-    fs = server.filesystem(use_listings_cache=False)
-    return S3Place(f"{BUCKET}/test-{next(_numbers)}/events", fs, server=server)
+from s3_worker import DEATHS, Worker, batch  # noqa: E402
 
 
 @pytest.fixture(params=["pyarrow", "duckdb"])
@@ -158,6 +50,8 @@ def test_rows_written_are_read(s3: S3Place, local_engine: str) -> None:
     assert s3.rows() == pylist(events(500, 0), events(500, 1))
     assert dataset.read().sort_by("id").equals(pa.concat_tables([events(500, 0), events(500, 1)]))
     assert s3.left_behind() == []
+    assert len(s3.marks()) == 1
+    assert [commit["operation"] for commit in dataset.history()] == ["append", "append"]
 
 
 @pytest.mark.parametrize(
@@ -169,48 +63,19 @@ def test_compaction(s3: S3Place, local_engine: str, rewrite: Any) -> None:
     tables = {f"{number}.parquet": events(120_000, number) for number in range(4)}
     s3.write_files(tables, row_group_size=40_000)
     groups = s3.row_groups()
-    since = s3.server.position()
-    stats = s3.dataset(local_engine).compact(target_mb_per_file=100, rewrite=rewrite)
-    requests = s3.server.requests(since)
+    dataset = s3.dataset(local_engine)
+    with recorded(dataset._store.fs) as requests:
+        stats = dataset.compact(target_mb_per_file=100, rewrite=rewrite)
     assert (stats["before_file_count"], stats["after_file_count"]) == (4, 1)
     (path,) = oracle.data_files(s3.root, s3.fs)
     assert s3.fs.size(path) > 5 * 2**20
     assert oracle.read_file(path, s3.fs).equals(pa.concat_tables(tables.values()))
     assert (s3.row_groups() == groups) == (rewrite != "encode")
-    parts = [request for request in requests if request[0] == "PUT" and "partNumber=" in request[1]]
+    parts = [request for request in requests if request.method == "PUT" and "partNumber=" in request.query]
     assert len(parts) >= 2, "not uploaded in parts"
-    whole = [path for method, path, status in requests if (method, status) == ("GET", 200) and "?list" not in path]
+    whole = [request.path for request in requests if request.kind == "GET" and not request.ranged]
     assert not any(".parquet" in path for path in whole), "read as a whole"
     assert s3.left_behind() == []
-
-
-def test_footers_are_read_by_range(s3: S3Place, caplog: pytest.LogCaptureFixture) -> None:
-    s3.write_files({"one.parquet": events(400_000)}, row_group_size=100_000)
-    size = s3.fs.size(f"{s3.root}/one.parquet")
-    assert size > 5 * 2**20
-    with caplog.at_level("DEBUG", logger="s3fs"):
-        (file,) = s3.dataset().files()
-    ranges = [
-        (int(start), int(end))
-        for record in caplog.records
-        for start, end in re.findall(r"'Range': 'bytes=(\d+)-(\d+)'", record.getMessage())
-    ]
-    assert file.num_rows == 400_000
-    assert ranges
-    assert sum(end - start for start, end in ranges) < 2**20 < size
-
-
-def test_requests_of_a_compaction_by_copying(s3: S3Place) -> None:
-    s3.write_files({f"{number:02}.parquet": events(40_000, number) for number in range(20)})
-    since = s3.server.position()
-    s3.dataset().compact(target_mb_per_file=100, rewrite="copy")
-    requests = s3.server.requests(since)
-    of_files = Counter(method for method, path, _ in requests if re.search(r"/\d\d\.parquet", path))
-    # For each file its end, its footer once more and its bytes; whether it is still the same; and its removal.
-    assert of_files["GET"] <= 3 * 20
-    assert of_files["HEAD"] <= 2 * 20
-    assert of_files["DELETE"] == 20
-    assert len(requests) < 250, Counter(method for method, *_ in requests)
 
 
 def test_clustering(s3: S3Place, local_engine: str) -> None:
@@ -261,7 +126,7 @@ def test_backups_bring_back_what_was_there(s3: S3Place) -> None:
     s3.write_files({f"{number}.parquet": events(100, number) for number in range(3)})
     state = s3.state()
     dataset = s3.dataset()
-    backups = f"s3://{BUCKET}/backups-{next(_numbers)}"
+    backups = f"s3://{s3.server.bucket}/backups-{s3.root.split('/')[1]}"
     stats = dataset.delete("id < 150", backup=backups)
     assert sum(s3.rows().values()) == 150
     dataset.restore(stats["backup_path"])
@@ -284,9 +149,9 @@ def test_files_of_others_are_seen(s3: S3Place) -> None:
 def test_conflicting_writers(s3: S3Place, monkeypatch: pytest.MonkeyPatch) -> None:
     s3.write_files({f"{number}.parquet": events(100, number) for number in range(3)})
     slow, other = (
-        Dataset(s3.root, "pyarrow", filesystem=s3.server.filesystem(max_concurrency=number)) for number in (6, 7)
+        Dataset(s3.root, "pyarrow", filesystem=s3.server.filesystem(max_concurrency=number), retries=0)
+        for number in (6, 7)
     )
-    slow.files()
     commit = Transaction.commit
 
     def overtaken(self: Transaction, *args: Any, **more: Any) -> None:
@@ -295,50 +160,38 @@ def test_conflicting_writers(s3: S3Place, monkeypatch: pytest.MonkeyPatch) -> No
         commit(self, *args, **more)
 
     monkeypatch.setattr(Transaction, "commit", overtaken)
-    with pytest.raises(CommitConflict):
+    with pytest.raises(CommitConflict, match="commit 1, a compact by"):
         slow.delete("id < 100")
     assert s3.rows() == pylist(*(events(100, number) for number in range(3)))
     assert s3.left_behind() == []
 
 
 def test_a_lease_keeps_others_out(s3: S3Place) -> None:
-    mine, theirs = (
-        Dataset(s3.root, "pyarrow", filesystem=s3.server.filesystem(max_concurrency=number))._place.workspace
-        for number in (3, 4)
-    )
-    with mine.locked():
-        with pytest.raises(LockTimeout), theirs.locked(timeout=0.3):
-            pass
-        store, path = open_store(mine.path, s3.server.filesystem(max_concurrency=5))
-        with pytest.raises(FileExistsError):
-            store.create(f"{path}/lock", b"")
-    with theirs.locked(timeout=5):
-        pass
-    assert s3.left_behind() == []
+    """Where a server does not make objects exclusively, or somebody asks for a lease."""
+    path = f"{s3.root}/lock"
+    mine, theirs = (open_store(path, s3.server.filesystem(max_concurrency=number))[0] for number in (3, 4))
+    lock = mine.try_lock(path)
+    assert lock is not None
+    assert theirs.try_lock(path) is None
+    with pytest.raises(FileExistsError):
+        theirs.create(path, b"mine")
+    assert lock.is_held()
+    lock.release()
+    lock = theirs.try_lock(path)
+    assert lock is not None
+    lock.release()
+    assert s3.fs.find(s3.root) == []
 
 
-def test_only_one_of_many_makes_a_file(s3: S3Place, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The store itself says who was first, not the look before."""
+def test_only_one_of_many_makes_a_file(s3: S3Place) -> None:
+    """The store itself says who was first, in one request each."""
     store, path = open_store(f"{s3.root}/lock", s3.server.filesystem())
-    store.create(path, b"first")
-    monkeypatch.setattr(store, "stat", lambda path: None)
-    with pytest.raises(FileExistsError):
-        store.create(path, b"second")
+    with recorded(store.fs) as requests:
+        store.create(path, b"first")
+        with pytest.raises(FileExistsError):
+            store.create(path, b"second")
+    assert kinds(requests) == {"PUT": 2}
     assert s3.fs.cat_file(path) == b"first"
-
-
-@pytest.mark.parametrize(("code", "status"), [("PreconditionFailed", 412), ("ConditionalRequestConflict", 409)])
-def test_services_that_do_not_say_which_condition_failed(s3: S3Place, code: str, status: int) -> None:
-    store, path = open_store(f"{s3.root}/lock", s3.server.filesystem(skip_instance_cache=True))
-    said = {"Error": {"Code": code, "Message": "no"}, "ResponseMetadata": {"HTTPStatusCode": status}}
-
-    def refuse(*_: object, **__: object) -> None:
-        raise translate_boto_error(ClientError(said, "PutObject"))
-
-    store.fs.pipe_file = refuse
-    with pytest.raises(FileExistsError):
-        store.create(path, b"mine")
-    assert store.try_lock(path) is None
 
 
 def test_a_lease_whose_answer_was_lost_is_ours(s3: S3Place) -> None:
@@ -358,45 +211,57 @@ def test_a_lease_whose_answer_was_lost_is_ours(s3: S3Place) -> None:
     assert s3.fs.find(s3.root) == []
 
 
-def work(s3: S3Place, what: str, *arguments: object) -> subprocess.Popen[bytes]:
-    return subprocess.Popen(
-        [sys.executable, WORKER, what, s3.server.endpoint, f"s3://{s3.root}", *map(str, arguments)]
-    )
-
-
 def test_processes_that_write_at_once(s3: S3Place) -> None:
-    worker = work(s3, "append", 0, 2)
+    """The very first commits of a dataset, too."""
+    workers = [Worker(s3, "", "append", first, 3) for first in (0, 3)]
     dataset = s3.dataset()
-    while worker.poll() is None and not s3.fs.find(s3.root.rpartition("/")[0]):
-        time.sleep(0.1)  # until it is at work
-    for number in (2, 3):
+    for number in (6, 7):
         dataset.write(batch(number))
-    assert worker.wait(timeout=60) == 0
-    assert s3.rows() == pylist(*map(batch, range(4)))
+    for worker in workers:
+        assert worker.result() is None
+    assert s3.rows() == pylist(*map(batch, range(8)))
+    assert len(dataset.history()) == 8
     assert s3.left_behind() == []
 
 
-def test_killed_processes_lose_nothing(s3: S3Place, count_crash_points: Any) -> None:
-    places = {moment: S3Place(f"{s3.root}-{moment}/events", s3.fs, server=s3.server) for moment in DEATHS}
+@pytest.mark.parametrize("what", [("compact",), ("delete", "id < 125")], ids=["compact", "delete"])
+def test_killed_processes_lose_nothing(
+    s3: S3Place, what: tuple[str, ...], count_crash_points: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
     tables = {f"{number}.parquet": batch(number) for number in range(5)}
-    for place in places.values():
+    before = pylist(*tables.values())
+    after = before if what[0] == "compact" else pylist(pa.concat_tables(tables.values()).slice(125))
+    monkeypatch.setattr(recovery, "DEAD_SECONDS", -60.0)
+    for moment in DEATHS:
+        place = S3Place.fresh(s3.server)
         place.write_files(tables)
-    workers = {moment: work(place, "die", moment) for moment, place in places.items()}
-    for moment, place in places.items():
-        assert workers[moment].wait(timeout=60) == -signal.SIGKILL, moment
-        leases = [path for path in place.left_behind() if path.endswith(("/lock", "/alive"))]
-        assert leases, moment
-        for path in leases:  # a minute later
-            lease = json.loads(place.fs.cat_file(path))
-            assert lease["expires"] > time.time()
-            place.fs.pipe_file(path, json.dumps(lease | {"expires": time.time() - 1}).encode())
-        recovery = place.dataset().recover()
-        assert recovery.action == ("none" if moment == "staging" else "completed"), moment
-        assert recovery, moment
-        assert len(place.files()) == (5 if moment == "staging" else 1), moment
-        assert place.rows() == pylist(*tables.values()), moment
+        Worker(place, f"kill {moment}", *what).killed()
+        happened, settled = moment not in ("staged", "before record"), moment == "after done"
+        found = place.dataset().recover()
+        assert found.action == ("completed" if happened and not settled else "none"), moment
+        assert bool(found) == (not settled), moment
+        assert place.rows() == (after if happened else before), moment
         assert place.left_behind() == [], moment
-    count_crash_points(len(places))
+        assert not place.dataset().recover(), moment
+        assert [commit["operation"] for commit in place.dataset().history()] == [what[0]] * happened, moment
+    count_crash_points(len(DEATHS))
+
+
+def test_uploads_of_dead_writers_are_aborted(s3: S3Place, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Those of others go on, however long they take."""
+    s3.write_files({"one.parquet": batch(0)})
+    Worker(s3, "kill staged", "append", 1).killed()
+    workspace = s3.dataset()._place.workspace
+    (dead,) = workspace.look().staging
+    key = f"{workspace.path.partition('/')[2]}/{{}}/new/x".format
+    for folder in (dead, "tx-alive"):
+        s3.fs.call_s3("create_multipart_upload", Bucket=s3.server.bucket, Key=key(folder))
+    s3.dataset().write(batch(2))
+    assert key(dead) in s3.left_behind(), "it may be alive"
+    monkeypatch.setattr(recovery, "DEAD_SECONDS", -60.0)
+    s3.dataset().write(batch(3))
+    assert s3.left_behind() == [key("tx-alive")]
+    assert s3.rows() == pylist(*map(batch, (0, 2, 3)))
 
 
 def test_on_spark(s3: S3Place, spark: Any) -> None:

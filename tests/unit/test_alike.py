@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import faulthandler
 import os
 import pickle
 import random
 import struct
 from collections import Counter
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +18,7 @@ import pyarrow.parquet as pq
 import pytest
 from fsspec.implementations.local import LocalFileSystem
 
+from helpers.processes import in_another_process
 from parketto.errors import UnreadableFile
 from parketto.rowgroups import read_footer
 from parketto.rowgroups.compact import encode
@@ -272,21 +271,3 @@ def described(reader: FooterReader, path: Path) -> tuple[object, ...] | None:
     except UnreadableFile:
         return None
     return (*(getattr(file, name) for name in FileInfo.__slots__ if name != "row_groups"), *row_groups)
-
-
-def in_another_process(work: Callable[[], str]) -> str:
-    reading, writing = os.pipe()
-    child = os.fork()
-    if not child:
-        faulthandler.disable()
-        os.dup2(os.open(os.devnull, os.O_WRONLY), 2)
-        try:
-            os.write(writing, work().encode()[:4000])
-        except Exception as error:  # noqa: BLE001 - the test tells of it
-            os.write(writing, repr(error).encode()[:4000])
-        finally:
-            os._exit(0)
-    os.close(writing)
-    with open(reading, "rb") as answer:
-        found = answer.read().decode()
-    return "ended by Arrow" if os.waitpid(child, 0)[1] else found

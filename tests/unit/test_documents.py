@@ -10,6 +10,8 @@ from pathlib import Path
 
 import pytest
 
+from conftest import beside
+
 ROOT = Path(__file__).parents[2]
 
 
@@ -20,22 +22,22 @@ def test_readme_examples_run(
     monkeypatch.chdir(tmp_path)
     monkeypatch.delenv("PARKETTO_ENGINE")
     blocks = re.findall(r"```python\n(.*?)```", (ROOT / "README.md").read_text(), re.S)
-    assert len(blocks) == 7
+    assert len(blocks) == 8
     names: dict[str, object] = {}
     for block in blocks:
         exec(compile(block, "README.md", "exec"), names)
     said = capsys.readouterr().out
     assert "3 -> 1" in said
     assert "{'inserted': 1, 'updated': 1, 'deleted': 0, 'total': 10}" in said
-    assert "[2, 5, 5, 7, 7, 10, 14, 18]" in said
+    assert "[2, 5, 5, 7, 7, 10, 14, 18]\n[]\n" in said
     assert "['at', 'user']" in said
     assert "a range of 1 % reads 100% of the row groups, now 1" in said
     assert "already laid out by these columns" in said
     assert "[Row(n=510)]" in said
     assert "{'n': 2, 'top': 12.5}" in said
     assert "deleted 1, restored 1" in said
-    made = ["backups", "events", "numbers", "quotes", "quotes_by_side", "ticks", "trades", "visits"]
-    assert sorted(path.name for path in tmp_path.iterdir()) == made
+    made = ["backups", "events", "numbers", "payments", "quotes", "quotes_by_side", "ticks", "trades", "visits"]
+    assert beside(tmp_path) == made
 
 
 def test_demo_runs() -> None:

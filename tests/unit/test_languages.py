@@ -125,6 +125,16 @@ FILES = [file_of(pa.Table.from_batches([ROWS.slice(at, 1)])) for at in range(4)]
 FILES += [file_of(pa.Table.from_batches([ROWS])), file_of(pa.Table.from_batches([ROWS.slice(1, 2)]))]
 
 
+def test_polars_widens_floats_to_a_typed_number():
+    for where, expected in [
+        (col("f4") == pl.lit(0.1, pl.Float64), []),
+        (col("f4") > pl.lit(0.1, pl.Float64), [0, 1, 3]),
+    ]:
+        assert matching(where) == expected
+        kept = may_match(predicate(where, ROWS.schema), FILES[:4])
+        assert all(kept[at] for at in expected)
+
+
 @pytest.mark.parametrize(("where", "text", "rows"), PAIRS, ids=[text for _, text, _ in PAIRS])
 def test_polars_says_what_sql_says(where, text, rows):
     assert matching(where) == matching(text) == rows
@@ -422,6 +432,8 @@ COLUMNS = [
     (lambda f: f.col("f") < float("inf"), [0, 3]),
     (lambda f: f.col("f") > -1e300, [0, 1, 3]),
     (lambda f: f.col("f4") == 0.1, [0]),
+    (lambda f: f.col("f4") == f.lit(0.1).cast("double"), []),
+    (lambda f: f.col("f4") > f.lit(0.1).cast("double"), [0, 1, 3]),
     (lambda f: f.isnan("f"), [1]),
     (lambda f: f.col("d") == Decimal("1.50"), [0]),
     (lambda f: f.col("d") < Decimal("-1E+0"), [3]),

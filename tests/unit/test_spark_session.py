@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import os
 import subprocess
 import sys
@@ -356,3 +357,33 @@ def test_a_slow_start_is_logged_once(
     with caplog.at_level("INFO", logger="parketto"):
         session.get_session()
     assert [record.getMessage() for record in caplog.records] == ["starting Spark …"] * slow
+
+
+@pytest.mark.parametrize(
+    ("terminal", "logged", "slow", "said"),
+    [
+        (True, False, True, True),
+        (False, False, True, False),
+        (True, True, True, False),
+        (True, False, False, False),
+    ],
+)
+def test_a_slow_start_is_announced_on_a_terminal(
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+    terminal: bool,
+    logged: bool,
+    slow: bool,
+    said: bool,
+) -> None:
+    """One line where a person looks at it, unless their logging says the same."""
+    monkeypatch.setattr(session, "active_session", lambda: None)
+    monkeypatch.setattr(session, "_started", [])
+    monkeypatch.setattr(session, "_SILENT_SECONDS", 0.01 if slow else 60.0)
+    monkeypatch.setattr(session, "_start", lambda: threading.Event().wait(0.2 if slow else 0.0))
+    screen = io.StringIO()
+    monkeypatch.setattr(screen, "isatty", lambda: terminal, raising=False)
+    monkeypatch.setattr("sys.stderr", screen)
+    caplog.set_level("INFO" if logged else "WARNING", logger="parketto")
+    session.get_session()
+    assert screen.getvalue() == ("parketto: starting Spark, which takes some seconds ...\n" if said else "")

@@ -1,196 +1,145 @@
-"""Carrying a journal out: publish the new files, retire the old ones; or undo both.
+"""Carrying a record out where files can be moved: publish the new ones, retire the old ones; or undo both.
 
-Every step can be taken again: whoever finds a half-done commit runs the same code from the start. The steps
-go directory by directory, so that a reader of one partition sees as little as possible of the change.
+Every step can be taken again: whoever finds a half-done commit runs the same code from the start. Where that is
+possible, one step does it all: a directory is swapped (`commit/swap.py`). Otherwise all new files are published
+before the first old one is retired, so that no row is missing at any moment.
 """
 
 from __future__ import annotations
 
 import logging
 import posixpath
-from collections import defaultdict
-from collections.abc import Iterable
-from typing import TypeVar
 
-from parketto.commit.journal import Journal, Publication, Retirement
-from parketto.commit.swap import carry_over, is_quiet, move_arrived
+from parketto.commit.record import Publication, Record, Retirement
+from parketto.commit.swap import Retired, exchange, finish, is_swapped, path_in_old_tree
 from parketto.commit.workspace import Workspace
 from parketto.errors import CommitConflict
 
 logger = logging.getLogger(__name__)
 
-Step = TypeVar("Step", Publication, Retirement)
 
-# How often an old directory is emptied: each time, somebody has written into it meanwhile.
-_EMPTYING_ATTEMPTS = 100
-
-
-class Applier:
-    """Applies one journal. `irreversible` says whether a live file is already gone for good.
+class MovingApplier:
+    """Carries one record out by moves. All of them can be taken back until the retired files are removed.
 
     Args:
-        workspace: Where the journal is.
-        journal: What to do.
+        workspace: Where the record is.
+        record: What to do.
         first: Nobody has begun with it yet; otherwise steps may already be taken.
     """
 
-    def __init__(self, workspace: Workspace, journal: Journal, *, first: bool = False) -> None:
-        self._workspace, self._journal, self._store = workspace, journal, workspace.store
+    def __init__(self, workspace: Workspace, record: Record, *, first: bool = False) -> None:
+        self._workspace, self._record, self._store = workspace, record, workspace.store
         self._first = first
-        self._publish_steps, self._retire_steps = _by_directory(journal.publish), _by_directory(journal.retire)
-        self._swaps = {swap.directory: swap for swap in journal.swaps}
+        self._swap = record.swap
+        #: Whether there is no way back.
         self.irreversible = False
 
     def can_complete(self) -> bool:
         """Whether nobody has changed, since the commit began, what it still has to do.
 
-        Every new file is staged or published, and every file to retire is as it was, in its place or parked. Where
-        retiring is deleting there is no way back, so the answer is always yes.
+        Every new file is staged or published, and every file to retire is as it was, in its place or parked.
         """
-        if not self._store.atomic_move:
-            return True
-        return all(
+        published = self._is_swapped() or all(
             self._exists(self._staged(new.staged)) or self._exists(self._live(new.path))
-            for directory, steps in self._publish_steps.items()
-            if not self._is_swapped(directory)
-            for new in steps
-        ) and all(old.fingerprint in map(self._fingerprint, self._places(old)) for old in self._journal.retire)
+            for new in self._record.publish
+        )
+        return published and all(
+            any(self._fingerprint(path, self._live(old.path)) == old.fingerprint for path in self._places(old))
+            for old in self._record.retire
+        )
 
     def roll_forward(self) -> None:
         """Bring the dataset to the state after the operation.
 
-        The first time, quiet directories are swapped. Recovery takes single steps, and none in a directory that
-        was swapped: there everything is done, and what has happened since is not its business.
+        By a swap if that is possible: then everything is done, and what has happened since is not our business,
+        unless somebody else was quicker than the swap with a file that is to be retired.
         """
-        if self._store.atomic_move:
-            for parking in sorted({posixpath.dirname(old.parked) for old in self._journal.retire}):
-                self._make_dirs(self._staged(parking))
-        directories = sorted({*self._publish_steps, *self._retire_steps})
-        for directory in directories:
-            retired: set[str] = set()
-            if self._first:
-                retired = self._swap(directory)
-            elif self._is_swapped(directory):
-                self._finish_swap(directory)
-                continue
-            for new in self._publish_steps[directory]:
+        for parking in sorted({posixpath.dirname(old.parked) for old in self._record.retire}):
+            self._make_dirs(self._staged(parking))
+        swapped = self._is_swapped() or self._exchange()
+        if swapped:
+            self._finish()
+        else:
+            for new in self._record.publish:
                 self._publish(new)
-            for old in self._retire_steps[directory]:
-                if posixpath.basename(old.path) not in retired:
-                    self._retire(old)
-        self._sync(directories)
+        for old in self._left_to_retire(swapped):
+            self._retire(old)
+        self._sync()
+        self.irreversible = True
+
+    def clear(self) -> None:
+        """Nothing: what is parked is needed until the commit is settled, and swept after that."""
 
     def roll_back(self) -> None:
         """Bring the dataset back to the state before the operation; what others made meanwhile stays."""
-        for directory in self._swaps:
-            if self._is_swapped(directory):
-                self._finish_swap(directory)
-        for old in self._journal.retire:
+        if self._is_swapped():
+            self._finish()
+        for old in self._record.retire:
             parked = self._staged(old.parked)
-            if self._exists(parked):
+            if self._fingerprint(parked, self._live(old.path)) is not None:
                 self._make_dirs(posixpath.dirname(self._live(old.path)))
                 self._store.move(parked, self._free_path(old.path))
-        for new in self._journal.publish:
+        for new in self._record.publish:
             live = self._live(new.path)
             if self._is_ours(new, live):
                 self._store.remove(live)
-        self._sync({*self._publish_steps, *self._retire_steps})
+        self._sync()
 
-    def _swap(self, directory: str) -> set[str]:
-        """Swap a directory if that is possible; the names of the files that were retired with it."""
-        swap = self._swaps.get(directory)
-        if swap is None:
-            return set()
-        live = self._live(directory)
-        retired = {posixpath.basename(old.path) for old in self._retire_steps[directory]}
-        try:
-            if not is_quiet(self._store, live, swap.kept, retired):
-                return set()
-            self._store.swap(live, self._staged(swap.twin))
-        except OSError as error:
-            # Somebody made a folder in it, or the filesystem cannot do it: the single steps are as good.
-            logger.debug("%s is not swapped: %s", live, error)
-            return set()
-        self._finish_swap(directory)
-        parked = {posixpath.basename(old.path) for old in self._retire_steps[directory] if self._is_parked(old)}
-        # Where somebody has made a file of the same name just now, it is looked at singly.
-        return parked.difference(self._store.list_names(live))
+    def _is_swapped(self) -> bool:
+        return self._swap is not None and is_swapped(self._store, self._workspace.path, self._swap)
 
-    def _is_swapped(self, directory: str) -> bool:
-        """Whether the old directory stands where its twin was, or has stood there."""
-        swap = self._swaps.get(directory)
-        if swap is None:
-            return False
-        twin = self._staged(swap.twin)
-        return self._store.is_dir(_emptying(twin)) or (
-            self._store.is_dir(twin) and self._store.identity(twin) == swap.identity
+    def _exchange(self) -> bool:
+        retired = {old.path for old in self._record.retire}
+        return self._swap is not None and exchange(
+            self._store, self._workspace.root, self._workspace.path, self._swap, retired
         )
 
-    def _finish_swap(self, directory: str) -> None:
-        """Carry over what strangers did to the old directory, park what is retired, and remove the directory.
+    def _finish(self) -> None:
+        assert self._swap is not None, "it has happened"
+        finish(
+            self._store,
+            self._workspace.root,
+            self._workspace.path,
+            self._swap,
+            {new.path: new.fingerprint for new in self._record.publish},
+            {old.path: Retired(old.fingerprint, old.parked) for old in self._record.retire},
+        )
 
-        Removing it last, and only when it is empty, is what no stranger can slip through: one who had found it
-        just before the swap may write into it a moment later.
-        """
-        swap, live = self._swaps[directory], self._live(directory)
-        twin = self._staged(swap.twin)
-        if not self._store.is_dir(_emptying(twin)):
-            there = self._store.identities(twin)
-            if self._store.is_dir(live):
-                carry_over(self._store, live, twin, swap.kept, there, {*self._retired_in(directory, twin, there)})
-            # From here on a name that is missing there is not missing because of a stranger.
-            self._store.make_dirs(_emptying(twin))
-        for _ in range(_EMPTYING_ATTEMPTS):
-            if not self._store.is_dir(twin):
-                return
-            there = self._store.identities(twin)
-            retired = self._retired_in(directory, twin, there)
-            for name, old in retired.items():
-                self._store.move(f"{twin}/{name}", self._staged(old.parked))
-            late = {name: found for name, found in there.items() if name not in retired}
-            if self._store.is_dir(live):
-                move_arrived(self._store, live, twin, swap.kept, late)
-            for name in late:
-                if not self._store.is_dir(f"{twin}/{name}"):
-                    self._store.remove(f"{twin}/{name}")
-            self._store.remove_empty_dir(twin)
-
-    def _retired_in(self, directory: str, twin: str, there: dict[str, str]) -> dict[str, Retirement]:
-        """Those files of an old directory that are to be retired, by their names."""
-        return {
-            name: old
-            for old in self._retire_steps[directory]
-            if (name := posixpath.basename(old.path)) in there
-            # A link is not what it leads to.
-            and old.fingerprint in (there[name], self._fingerprint(f"{twin}/{name}"))
-        }
+    def _left_to_retire(self, swapped: bool) -> list[Retirement]:
+        """All files; after a swap those that are not where they should be, or whose names were taken just now."""
+        if not swapped:
+            return list(self._record.retire)
+        if not self._first:
+            return []
+        folders = {posixpath.dirname(old.path) for old in self._record.retire}
+        there = {folder: set(self._store.list_names(self._live(folder))) for folder in folders}
+        return [
+            old
+            for old in self._record.retire
+            if posixpath.basename(old.path) in there[posixpath.dirname(old.path)] or not self._is_parked(old)
+        ]
 
     def _places(self, old: Retirement) -> list[str]:
         """Where a file that is to be retired can be."""
-        directory, name = posixpath.split(old.path)
-        swap = self._swaps.get(directory)
         places = [self._live(old.path), self._staged(old.parked)]
-        return places if swap is None else [*places, f"{self._staged(swap.twin)}/{name}"]
+        return (
+            places
+            if self._swap is None
+            else [*places, path_in_old_tree(self._workspace.path, self._swap, old.path)]
+        )
 
     def _is_parked(self, old: Retirement) -> bool:
-        return self._fingerprint(self._staged(old.parked)) == old.fingerprint
+        return self._fingerprint(self._staged(old.parked), self._live(old.path)) == old.fingerprint
 
     def _exists(self, path: str) -> bool:
         return self._store.stat(path) is not None
 
-    def _fingerprint(self, path: str) -> str | None:
-        entry = self._store.stat(path)
+    def _fingerprint(self, path: str, origin: str) -> str | None:
+        entry = self._store.stat_moved(path, origin)
         return None if entry is None else entry.fingerprint
 
     def _is_ours(self, new: Publication, live: str) -> bool:
-        found = self._store.stat(live)
-        if found is None:
-            return False
-        if self._store.atomic_move:
-            return found.fingerprint == new.fingerprint
-        # A copy is another file with a time of its own; if it was cut short it is shorter.
-        staged = self._store.stat(self._staged(new.staged))
-        return staged is not None and found.size_bytes <= staged.size_bytes
+        return self._fingerprint(live, live) == new.fingerprint
 
     def _free_path(self, path: str) -> str:
         """The path itself, or one beside it if somebody has taken its name meanwhile."""
@@ -198,16 +147,10 @@ class Applier:
         if not self._exists(live):
             return live
         stem = live.removesuffix(".parquet")
-        return f"{stem}-restored-{self._journal.id}.parquet"
+        return f"{stem}-restored-{self._record.id}.parquet"
 
     def _publish(self, new: Publication) -> None:
         staged, live = self._staged(new.staged), self._live(new.path)
-        if not self._store.atomic_move:
-            if not self._exists(live) or self._is_ours(new, live):
-                # A copy that was cut short is simply made again: the staged file stays until the end.
-                self._make_dirs(posixpath.dirname(live))
-                self._store.copy(staged, live)
-            return
         if self._exists(live):
             if self._first and not self._is_ours(new, live):
                 raise CommitConflict(f"{live!r} was made by somebody else just now; nothing was changed")
@@ -219,15 +162,11 @@ class Applier:
         live = self._live(old.path)
         found = self._store.stat(live)
         if found is not None and found.fingerprint == old.fingerprint:
-            if self._store.atomic_move:
-                self._store.move(live, self._staged(old.parked))
-                if self._fingerprint(self._staged(old.parked)) != old.fingerprint:  # replaced at this very moment
-                    raise CommitConflict.over(live, gone=False)
-            else:
-                self.irreversible = True
-                self._store.remove(live)
+            self._store.move(live, self._staged(old.parked))
+            if not self._is_parked(old):  # replaced at this very moment
+                raise CommitConflict.over(live, gone=False)
         elif self._first and (found is not None or not self._is_parked(old)):
-            # Somebody was quicker than the check before the journal.
+            # Somebody was quicker than the check before the record.
             raise CommitConflict.over(live, gone=found is None)
         elif found is not None:
             logger.warning("%s was made by somebody else while it was being retired; it stays", live)
@@ -241,24 +180,13 @@ class Applier:
             directory = posixpath.dirname(directory)
             self._store.sync([directory])
 
-    def _sync(self, directories: Iterable[str]) -> None:
-        existing = [path for path in map(self._live, sorted(directories)) if self._store.is_dir(path)]
-        self._store.sync(existing)
+    def _sync(self) -> None:
+        steps: list[Publication | Retirement] = [*self._record.publish, *self._record.retire]
+        directories = sorted({posixpath.dirname(step.path) for step in steps})
+        self._store.sync([path for path in map(self._live, directories) if self._store.is_dir(path)])
 
     def _live(self, path: str) -> str:
         return f"{self._workspace.root}/{path}" if path else self._workspace.root
 
     def _staged(self, path: str) -> str:
         return f"{self._workspace.path}/{path}"
-
-
-def _emptying(twin: str) -> str:
-    """The folder that says: files are being taken out of the old directory."""
-    return f"{twin}.swapped"
-
-
-def _by_directory(steps: Iterable[Step]) -> defaultdict[str, list[Step]]:
-    grouped: defaultdict[str, list[Step]] = defaultdict(list)
-    for step in steps:
-        grouped[posixpath.dirname(step.path)].append(step)
-    return grouped

@@ -17,6 +17,7 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
+from parketto.commit.record import check_relative
 from parketto.errors import CommitConflict, InvalidArgument, UnreadableFile
 from parketto.kernels.work import StagedFile
 from parketto.storage.snapshot import relative
@@ -69,6 +70,8 @@ class Manifest:
             retired, published = (
                 tuple(KnownFile(**each) for each in found.pop(name)) for name in ("retired", "published")
             )
+            for file in (*retired, *published):
+                check_relative(file.path)
             return cls(**found, retired=retired, published=published)
         except (ValueError, KeyError, TypeError, AttributeError) as error:
             raise UnreadableFile(path, f"it is no manifest of a backup: {error}") from error

@@ -3,40 +3,30 @@
 from __future__ import annotations
 
 import contextlib
-import dataclasses
-import datetime as dt
 import logging
-import posixpath
-import uuid
-from collections import defaultdict
-from collections.abc import Callable, Iterator, Sequence
+import time
+from collections.abc import Iterator, Sequence
 from types import TracebackType
-from typing import NoReturn
+from typing import Any
 
-from parketto.commit.apply import Applier
 from parketto.commit.backup import Backup
-from parketto.commit.journal import Journal, Publication, Retirement
-from parketto.commit.recovery import list_settled, recover, recover_locked
-from parketto.commit.swap import Swap, build_twins
+from parketto.commit.committing import AlreadyCommitted, Change, CheckAdded, Commit, Request, data_files
+from parketto.commit.heartbeat import Heartbeat
+from parketto.commit.recovery import Listing, list_settled, new_id, recover, recover_locked
+from parketto.commit.validation import check_unchanged, who_changed
 from parketto.commit.workspace import Workspace
 from parketto.errors import CommitConflict, CommitFailed, CommitStateUnknown, ParkettoError
 from parketto.kernels.work import StagedFile, Staging
 from parketto.plan.naming import Naming
-from parketto.storage.hive import PartitionFilter, is_data_path
-from parketto.storage.locks import Lock
-from parketto.storage.snapshot import relative
-from parketto.storage.store import FileEntry, Store
+from parketto.storage.hive import PartitionFilter
+from parketto.storage.locks import Lock, NoLock
+from parketto.storage.snapshot import select_data_files
+from parketto.storage.store import FileEntry
 
 logger = logging.getLogger(__name__)
 
-
-def check_unchanged(store: Store, inputs: Sequence[FileEntry]) -> None:
-    """Raise CommitConflict if any input is not the file it was when it was listed."""
-    found = store.stat_many([entry.path for entry in inputs])
-    for entry in inputs:
-        current = found.get(entry.path)
-        if current is None or current.fingerprint != entry.fingerprint:
-            raise CommitConflict.over(entry.path, gone=current is None)
+# How often another writer may take the number of a commit first, where no lock keeps them apart.
+_NUMBER_ATTEMPTS = 100
 
 
 class Transaction:
@@ -44,41 +34,90 @@ class Transaction:
 
     Entering recovers what an earlier operation left. Leaving removes everything that was staged: after a
     commit there is nothing, after an error all of it.
+
+    Args:
+        workspace: Where the log is.
+        request: What is asked for.
+        swap: Whether directories may be swapped.
+        backup: Where to keep what is retired.
+        alone: Keep all others from committing from the beginning, not only for the commit itself.
     """
 
     def __init__(
-        self, workspace: Workspace, operation: str, *, swap: bool = True, backup: Backup | None = None
+        self,
+        workspace: Workspace,
+        request: Request,
+        *,
+        swap: bool = True,
+        backup: Backup | None = None,
+        alone: bool = False,
     ) -> None:
-        self._workspace, self._store, self.operation = workspace, workspace.store, operation
-        self._swapping, self._backup = swap, backup
+        self._workspace, self._store, self._request = workspace, workspace.store, request
+        self._swapping, self._backup, self._alone = swap, backup, alone
         #: Where the files that a commit has retired are kept, if anywhere.
         self.backup_path: str | None = None
-        now = dt.datetime.now(dt.UTC).strftime("%Y%m%dT%H%M%S")
-        self._id = f"{now}-{uuid.uuid4().hex[:12]}"
+        self._id = new_id()
+        self._begun = time.monotonic()
         self._directory = ""
-        self._alive: Lock | None = None
+        self._lock: Lock | None = None
+        self._alive: Lock = NoLock()
+        self._heartbeat: Heartbeat | None = None
+        self._listing: Listing | None = None
+        self._unsettled = self._cleared = False
+
+    @property
+    def operation(self) -> str:
+        """What is being done."""
+        return self._request.operation
 
     def __enter__(self) -> Transaction:
-        recover(self._workspace)
-        with self._workspace.locked():
-            recover_locked(self._workspace)
-            self._directory, self._alive = self._workspace.new_transaction_directory(self._id)
+        if self._workspace.locks:
+            recover(self._workspace)  # elsewhere the listing and the commit look at the log anyway
+        if self._alone:
+            self._lock = self._workspace.lock()
+        try:
+            if self._lock is not None and self._workspace.locks:
+                recover_locked(self._workspace)  # whoever had the lock may just have died
+            self._directory, self._alive = self._workspace.begin(self._id)
+            if not self._workspace.locks:
+                self._heartbeat = Heartbeat(self._store, f"{self._directory}/alive")
+        except BaseException:
+            self._release()
+            raise
         return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        assert self._alive is not None, "entered before it is left"
         try:
-            if isinstance(error, Exception) and not isinstance(error, ParkettoError):
+            if isinstance(error, Exception) and not isinstance(error, ParkettoError | AlreadyCommitted):
                 error.add_note(f"The {self.operation} was not committed; the dataset is unchanged.")
             self._clean_up()
         finally:
-            self._alive.release()
+            self._release()
 
     def list_files(self, partition_filter: PartitionFilter = None) -> list[FileEntry]:
         """The dataset's files at a moment when nobody is in the middle of a commit."""
-        return list_settled(self._workspace, partition_filter, exclusive=True)
+        locked = self._lock is not None and self._workspace.locks
+        self._listing = list_settled(self._workspace, partition_filter, to_change=True, locked=locked)
+        return self._listing.files
+
+    def list_loosely(self) -> list[FileEntry]:
+        """The dataset's files, for an operation that only adds to them: it does not matter if others commit."""
+        if self._workspace.locks:
+            return self.list_files()
+        log = self._workspace.look().log
+        found = list(self._store.list_files(self._workspace.root))
+        number = log.last if log.done else log.last - 1
+        self._listing = Listing([], number, found)  # if there is no dataset yet, that is known, too
+        self._listing = Listing(select_data_files(self._store, self._workspace.root, found), number, found)
+        return self._listing.files
+
+    def lists_only(self, files: Sequence[FileEntry]) -> bool:
+        """Whether these are all data files that the operation has listed, whatever filter it listed them by."""
+        return self._listing is not None and len(
+            data_files(self._listing.everything, self._workspace.root)
+        ) == len(files)
 
     @property
     def staging(self) -> Staging:
@@ -89,186 +128,99 @@ class Transaction:
         """Remove a staged file that was only an intermediate."""
         self._store.remove(path)
 
-    def check_unchanged(self, inputs: Sequence[FileEntry]) -> None:
-        """Raise CommitConflict if any input is not the file it was when it was listed."""
-        check_unchanged(self._store, inputs)
-
     @contextlib.contextmanager
     def conflicts_over(self, inputs: Sequence[FileEntry]) -> Iterator[None]:
         """A file that vanished while it was read is a conflict, whatever error it showed itself as."""
         try:
             yield
         except Exception:
-            self.check_unchanged(inputs)
+            seen = 0 if self._listing is None else self._listing.number
+            check_unchanged(self._store, inputs, None, self._workspace, seen)
+            for entry in inputs:  # a commit that was undone has taken files away for a moment only
+                if who := who_changed(self._workspace, entry.path, seen):
+                    raise CommitConflict.over(entry.path, gone=True, who=who) from None
             raise
 
     def commit(
         self,
         publish: Sequence[StagedFile],
         retire: Sequence[FileEntry],
+        *,
         naming: Naming | None = None,
-        check_listing: Callable[[list[FileEntry]], None] | None = None,
+        read: Sequence[FileEntry] = (),
+        check_added: CheckAdded | None = None,
+        follows: tuple[str, ...] | None = None,
+        names_may_exist: bool = False,
+        statistics: Any = None,
     ) -> None:
         """Make the staged files part of the dataset and take the retired ones out: all of it, or nothing.
 
-        With a `naming` the staged files get their names now, when nobody else can take the same ones. For an
-        operation to which files matter that it has not read, `check_listing` gets all data files as they are now,
-        when nobody else can add any, and raises a conflict if it must.
+        Args:
+            publish: The staged files.
+            retire: The files that they replace.
+            naming: Gives the staged files their names now, when nobody else can take the same ones.
+            read: Files that the operation has read to decide what to do: if one has changed, it is a conflict.
+            check_added: Refuses data files that have appeared meanwhile and matter to the operation.
+            follows: The partition columns that all files shall have: if others have meanwhile added files with
+                other ones, it is a conflict.
+            names_may_exist: Whether files of these names may be there already.
+            statistics: What the operation reports: a mapping, or a function that gets the path of the backup.
         """
         self._store.sync([*(file.path for file in publish), f"{self._directory}/new", self._directory])
-        if self._backup is None or not retire:
-            self._commit(publish, retire, naming, check_listing, None)
-            return
+        backup = self._backup if retire else None
         try:
-            # Before the lock: copying takes its time. Whether they are still the same files is looked at under it.
-            self._backup.preserve(self._store, self._workspace.root, retire)
-            self._commit(publish, retire, naming, check_listing, self._backup)
+            if backup is not None:
+                # Before the lock: copying takes its time. Whether they are the same files is looked at under it.
+                backup.preserve(self._store, self._workspace.root, retire)
+                self.backup_path = backup.name
+            told = statistics(self.backup_path) if callable(statistics) else statistics
+            change = Change(publish, retire, naming, read, check_added, follows, names_may_exist, told, backup)
+            self._commit(change)
         except CommitStateUnknown:
             raise
         except BaseException:
-            self._backup.discard()
-            raise
-        self.backup_path = self._backup.name
-
-    def _commit(
-        self,
-        publish: Sequence[StagedFile],
-        retire: Sequence[FileEntry],
-        naming: Naming | None,
-        check_listing: Callable[[list[FileEntry]], None] | None,
-        backup: Backup | None,
-    ) -> None:
-        with self._workspace.locked() as lock:
-            recover_locked(self._workspace)
-            self.check_unchanged(retire)
-            if check_listing is not None:
-                root = self._workspace.root
-                found = self._store.list_files(root)
-                check_listing([entry for entry in found if is_data_path(relative(entry.path, root))])
-            if naming is not None:
-                publish = self._named(publish, naming)
-            self._check_destinations(publish, retire)
-            try:
-                self._inherit_access(publish, retire)
-                journal = self._journal(publish, retire, self._twins(publish, retire))
-            except FileNotFoundError:
-                self.check_unchanged(retire)  # somebody has just taken a file away: say so
-                raise
+            self.backup_path = None
             if backup is not None:
-                backup.seal(self._store, self._workspace.root, publish)
-            applier, applied = Applier(self._workspace, journal, first=True), False
-            if not lock.is_held():
-                raise CommitConflict(
-                    "the lock ran out while this was about to commit; nothing was changed, run it again"
-                )
-            try:
-                self._workspace.write_journal(journal)
-                applier.roll_forward()
-                applied = True
-                self._workspace.clear_journal()
-            except BaseException as error:  # noqa: BLE001 - Ctrl-C too; `_give_up` always raises
-                self._give_up(error, journal, applier, applied)
+                backup.discard()
+            raise
 
-    def _named(self, publish: Sequence[StagedFile], naming: Naming) -> list[StagedFile]:
-        by_directory: defaultdict[str, list[StagedFile]] = defaultdict(list)
-        for file in publish:
-            by_directory[posixpath.dirname(file.destination)].append(file)
-        return [
-            StagedFile(file.path, f"{directory}/{name}")
-            for directory, files in by_directory.items()
-            for file, name in zip(files, naming.names(len(files), self._store.list_names(directory)), strict=True)
-        ]
-
-    def _twins(self, publish: Sequence[StagedFile], retire: Sequence[FileEntry]) -> tuple[Swap, ...]:
-        if not self._swapping:
-            return ()
-        root, work = self._workspace.root, self._workspace.path
-        return tuple(
-            dataclasses.replace(swap, directory=relative(swap.directory, root), twin=relative(swap.twin, work))
-            for swap in build_twins(self._store, f"{self._directory}/twin", publish, retire)
+    def _commit(self, change: Change) -> None:
+        if self._heartbeat is not None:
+            self._heartbeat.stop()  # from the commit on nobody sweeps without settling it first
+        commit = Commit(
+            self._workspace,
+            self._request,
+            self._id,
+            self._directory,
+            self._listing,
+            swap=self._swapping,
+            begun=self._begun,
         )
-
-    def _journal(
-        self, publish: Sequence[StagedFile], retire: Sequence[FileEntry], swaps: tuple[Swap, ...]
-    ) -> Journal:
-        root, work = self._workspace.root, self._workspace.path
-        folder = relative(self._directory, work)
-        staged = self._store.stat_many([file.path for file in publish])
-
-        return Journal(
-            id=self._id,
-            operation=self.operation,
-            root=self._workspace.relative_root,
-            publish=tuple(
-                Publication(
-                    relative(file.path, work), relative(file.destination, root), staged[file.path].fingerprint
-                )
-                for file in publish
-            ),
-            retire=tuple(
-                Retirement(relative(entry.path, root), entry.fingerprint, f"{folder}/old/{number}")
-                for number, entry in enumerate(retire)
-            ),
-            swaps=swaps,
-        )
-
-    def _check_destinations(self, publish: Sequence[StagedFile], retire: Sequence[FileEntry]) -> None:
-        touched = {posixpath.dirname(path) for path in self._touched(publish, retire)}
-        for directory in sorted(touched):
-            if problem := self._store.writable_problem(directory):
-                raise CommitFailed(f"{problem}; nothing was changed")
-        for path in self._store.stat_many([file.destination for file in publish]):
-            raise CommitConflict(f"{path!r} exists already; nothing was changed")
-
-    def _inherit_access(self, publish: Sequence[StagedFile], retire: Sequence[FileEntry]) -> None:
-        """What replaces private files is private, too."""
-        new: defaultdict[str, list[str]] = defaultdict(list)
-        for file in publish:
-            new[posixpath.dirname(file.destination)].append(file.path)
-        old: defaultdict[str, list[str]] = defaultdict(list)
-        for entry in retire:
-            old[posixpath.dirname(entry.path)].append(entry.path)
-        everything = [entry.path for entry in retire]
-        for directory, paths in new.items():
-            self._store.inherit_access(paths, old[directory] or everything)
-
-    @staticmethod
-    def _touched(publish: Sequence[StagedFile], retire: Sequence[FileEntry]) -> list[str]:
-        return [*(file.destination for file in publish), *(entry.path for entry in retire)]
-
-    def _give_up(self, error: BaseException, journal: Journal, applier: Applier, applied: bool) -> NoReturn:
-        """After a failed commit: undo it if that can be done, and say truly what state things are in."""
         try:
-            written = self._workspace.read_journal() is not None
-            if written and not applied and not applier.irreversible:
-                undo = dataclasses.replace(journal, state="rollback")
-                self._workspace.write_journal(undo)
-                Applier(self._workspace, undo).roll_back()
-                self._workspace.clear_journal()
-                written = False
-        except BaseException as second:
-            raise self._unknown(error) from second
-        if written or applied:
-            raise self._unknown(error) from error
-        if not isinstance(error, Exception) or isinstance(error, CommitFailed):
-            raise error
-        raise CommitFailed(f"the {self.operation} was not committed, nothing was changed: {error}") from error
-
-    def _unknown(self, error: BaseException) -> CommitStateUnknown:
-        return CommitStateUnknown(
-            f"the {self.operation} was interrupted while it was committed ({error!r}). No row is lost: the "
-            f"journal at {self._workspace.journal_path!r} says how to finish, and the next operation or "
-            "recover() will do it"
+            for _ in range(_NUMBER_ATTEMPTS):
+                with contextlib.nullcontext(self._lock) if self._lock else self._workspace.locked() as lock:
+                    if commit.attempt(change, lock):
+                        return
+        finally:
+            self._unsettled, self._cleared = commit.unsettled, commit.cleared
+        raise CommitConflict(
+            f"others keep committing to {self._workspace.root!r}; nothing of this was published, run it again"
         )
 
     def _clean_up(self) -> None:
-        # Under the lock, so that a sweep never meets a folder that is half removed; leaving the lock then tidies
-        # the workspace away if nobody else uses it.
+        if self._unsettled or self._cleared:
+            return  # whoever settles the commit needs what is in there
         try:
-            with self._workspace.locked():
-                if self._workspace.journal_may_name(self._id):
-                    return  # recovery still needs what is in there, whatever error brought us here
-                self._store.remove_tree(self._directory)
+            self._workspace.end(self._directory, self._alive)
         except (OSError, CommitFailed) as error:
             # The operation itself is decided; what is left in the way is swept by the next one.
             logger.warning("could not remove %s yet: %s", self._directory, error)
+
+    def _release(self) -> None:
+        if self._heartbeat is not None:
+            self._heartbeat.stop()
+        self._alive.release()
+        if self._lock is not None:
+            self._lock.release()
+        if self._directory:
+            self._workspace.tidy()

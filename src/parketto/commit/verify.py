@@ -14,7 +14,7 @@ from parketto.plan.rewrite import FileGroup
 from parketto.rowgroups.area import without_area
 from parketto.storage.clustering import without_record
 from parketto.storage.footers import FileInfo
-from parketto.storage.snapshot import read_snapshot
+from parketto.storage.snapshot import read_files, read_snapshot
 from parketto.storage.store import Store
 
 
@@ -134,14 +134,11 @@ def verify_edits(store: Store, edits: Sequence[tuple[FileInfo, Written]]) -> lis
 
 
 def _footers(store: Store, staged: Sequence[StagedFile], stats_columns: Sequence[str] = ()) -> list[FileInfo]:
-    entries = []
-    for file in staged:
-        entry = store.stat(file.path)
-        if entry is None:
-            raise CommitFailed(f"the staged file {file.path!r} is missing. Nothing was changed")
-        entries.append(entry)
-    snapshot = read_snapshot(store, "", entries, stats_columns)
+    try:
+        infos = read_files(store, [file.path for file in staged], stats_columns)
+    except FileNotFoundError as error:
+        raise CommitFailed(f"a staged file is missing: {error}. Nothing was changed") from error
     return [
         dataclasses.replace(info, directory=posixpath.dirname(file.destination))
-        for info, file in zip(snapshot.files, staged, strict=True)
+        for info, file in zip(infos, staged, strict=True)
     ]

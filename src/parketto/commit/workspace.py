@@ -1,15 +1,15 @@
-"""The folder beside a dataset that holds its journal, its lock and what is being staged.
+"""The folder beside a dataset that holds its log and what is being staged.
 
     .events.parketto/
-        lock              held while somebody commits, lists or recovers
-        journal.json      there exactly while a commit is under way
+        log/              one record per commit (see `log.py`)
+        lock              held while somebody commits, where the store has locks that it can rely on
         tx-<id>/          one per running operation
-            alive         locked as long as its process lives
             new/          staged files
             old/          retired files, parked until the commit is through
+        tx-<id>.alive     locked, or touched now and then, as long as its process lives
 
 Staged and parked names do not end in `.parquet`, so that not even a glob over the parent folder meets them.
-The folder is removed again when nothing is left in it.
+Without a history the folder is removed when nothing is left in it.
 """
 
 from __future__ import annotations
@@ -17,16 +17,36 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import posixpath
-from collections.abc import Iterable, Iterator
+import re
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass, field
+from typing import TypeVar
 
-from parketto.commit.journal import Journal
-from parketto.errors import CommitFailed, CommitStateUnknown, InvalidArgument
-from parketto.storage.locks import Lock, held, wait_for
+from parketto.commit.log import Log, View, view_of
+from parketto.commit.record import Record
+from parketto.errors import CommitFailed, InvalidArgument, ParkettoError, UntrustedWorkspace
+from parketto.storage.locks import Lock, NoLock, held, wait_for
 from parketto.storage.store import FileEntry, Store
 
 LOCK_TIMEOUT_SECONDS = 600.0
-_TRANSACTION_PREFIX = "tx-"
+_READING_ATTEMPTS = 10
+TRANSACTION_PREFIX = "tx-"
 _SUFFIX = ".parketto"
+_MAX_NAME_BYTES = 255  # what common filesystems take; a longer name of a workspace is cut and hashed
+_ALIVE = ".alive"
+# A log inside of the dataset's own listing: that of a partition which somebody takes for a dataset.
+_INNER_RECORD = re.compile(r"(?P<workspace>.*/\.[^/]+\.parketto)/log/[0-9]{20}(?P<kind>\.done|\.undo)?\.json")
+
+
+Result = TypeVar("Result")
+
+
+@dataclass(frozen=True, slots=True)
+class Sight:
+    """A workspace at one moment: its log, and what is staged in it, where one listing shows both."""
+
+    log: View
+    staging: dict[str, list[FileEntry]] = field(default_factory=dict)
 
 
 class Workspace:
@@ -37,125 +57,228 @@ class Workspace:
         root: The dataset's path.
         location: A folder to keep the workspace in; by default the dataset's parent folder.
         path: The workspace itself, where it was found.
+        history: Whether records are kept when they are no longer needed.
     """
 
-    def __init__(self, store: Store, root: str, location: str | None = None, path: str | None = None) -> None:
+    def __init__(
+        self,
+        store: Store,
+        root: str,
+        location: str | None = None,
+        path: str | None = None,
+        *,
+        history: bool = True,
+    ) -> None:
         self.store, self.root = store, root
+        # The workspace of a partition that is taken for a dataset lies inside of the dataset: it shall not stay.
+        self.keeps_history = history and "=" not in posixpath.basename(root)
         self.path = path or _workspace_path(store, root, location)
-        self.journal_path = f"{self.path}/journal.json"
+        self.log = Log(store, f"{self.path}/log")
         self._lock_path = f"{self.path}/lock"
+
+    @property
+    def locks(self) -> bool:
+        """Whether commits take turns by a lock; else exclusive records alone keep them apart."""
+        return self.store.has_locks or not self.store.creates_exclusively(self.path)
 
     @contextlib.contextmanager
     def locked(self, timeout: float = LOCK_TIMEOUT_SECONDS) -> Iterator[Lock]:
-        """Be the only one who commits, lists or recovers; on the way out an empty workspace is removed."""
-        try:
-            self.store.make_private_dirs(self.path, like=self.root)
-            lock = wait_for(lambda: self.store.try_lock(self._lock_path), timeout, self.path)
-        except PermissionError as error:
-            raise CommitFailed(
-                f"no permission to keep a journal at {self.path!r}; nothing was changed. Make "
-                f"{posixpath.dirname(self.path)!r} writable, or pass journal='<a folder on the same filesystem>'"
-            ) from error
+        """Be the only one who commits or recovers; on the way out an empty workspace is removed."""
+        if not self.locks:
+            yield NoLock()
+            return
+        lock = self.lock(timeout)
         with held(lock):
             yield lock
             self._tidy()
+
+    def lock(self, timeout: float = LOCK_TIMEOUT_SECONDS) -> Lock:
+        """The lock, to be released by the caller."""
+        if not self.locks:
+            return NoLock()
+        self.make()
+        try:
+            return wait_for(lambda: self.store.try_lock(self._lock_path), timeout, self.path)
+        except ParkettoError:
+            raise
+        except PermissionError as error:
+            raise self._no_permission() from error
+
+    def make(self) -> None:
+        """Make the folder, unless it is there; what somebody else has made must be trusted."""
+        try:
+            self.store.make_private_dirs(self.path, like=self.root)
+        except ParkettoError:
+            raise
+        except PermissionError as error:
+            raise self._no_permission() from error
+        self.check_trusted()
+
+    def _no_permission(self) -> CommitFailed:
+        return CommitFailed(
+            f"no permission to keep a log at {self.path!r}; nothing was changed. Make "
+            f"{posixpath.dirname(self.path)!r} writable, or pass journal='<a folder on the same filesystem>'"
+        )
+
+    def check_trusted(self) -> None:
+        """Refuse a folder that a stranger may have prepared: whoever finds a record carries it out."""
+        problem = self.store.distrust([self.path, self.log.folder], like=self.root)
+        if problem:
+            raise UntrustedWorkspace(
+                f"{problem}, so its records could be anybody's; nothing was changed. If it is not yours, remove "
+                "it; else give it to the owner of the dataset and take the write permission from all others"
+            )
 
     def exists(self) -> bool:
         """Whether anything may be left to recover, or somebody is at work."""
         return self.store.is_dir(self.path)
 
-    def has_journal(self) -> bool:
-        """Whether a commit is under way or was interrupted."""
-        return self.store.stat(self.journal_path) is not None
+    def look(self) -> Sight:
+        """The log as it is, and what is staged: one listing."""
+        if self.store.keeps_birth:
+            names = self.store.list_names(self.log.folder)
+            mark = self.store.change_mark(self.log.folder) or self.store.change_mark(posixpath.dirname(self.path))
+            if not names and not self.store.list_names(self.path):
+                return Sight(View(mark=mark))
+            self.check_trusted()
+            staging: dict[str, list[FileEntry]] = {name: [] for name in self.transactions()}
+            return Sight(view_of(dict.fromkeys(names, ""), mark), staging)
+        logged: dict[str, str] = {}
+        staging = {}
+        for entry in self.store.list_files(self.path):
+            folder, _, name = entry.path[len(self.path) + 1 :].partition("/")
+            if folder == "log":
+                logged[name] = entry.fingerprint
+            elif folder.startswith(TRANSACTION_PREFIX):
+                staging.setdefault(folder.removesuffix(_ALIVE), []).append(entry)
+        return Sight(view_of(logged), staging)
+
+    def read_log(self, read: Callable[[View], Result], view: View | None = None) -> Result:
+        """What is read from the log; once more if others have folded its records into a checkpoint meanwhile."""
+        for _ in range(_READING_ATTEMPTS - 1):
+            with contextlib.suppress(FileNotFoundError):
+                return read(self.look().log if view is None else view)
+            view = None
+        return read(self.look().log)
 
     def above(self) -> list[Workspace]:
         """The workspaces of the folders that this dataset lies in, outermost first: each may be a dataset, too."""
         folders = []
         folder = posixpath.dirname(self.root)
+        inner = posixpath.basename(self.root)
         while "/" in folder.strip("/") or (folder.startswith("/") and len(folder) > 1):
-            folders.append(folder)
+            # Where each look is a request, only partitions are looked for.
+            if self.store.keeps_birth or "=" in inner:
+                folders.append(folder)
+            inner = posixpath.basename(folder)
             folder = posixpath.dirname(folder)
-        return [Workspace(self.store, folder) for folder in reversed(folders)]
+        found = [Workspace(self.store, folder) for folder in reversed(folders)]
+        return [workspace for workspace in found if workspace.exists()]
 
     def below(self, listed: Iterable[FileEntry]) -> list[Workspace]:
-        """The workspaces with a journal among the files below this dataset: of partitions taken as datasets."""
-        found = []
+        """The workspaces with an unsettled commit among the files below this dataset: of partitions."""
+        names: dict[str, dict[str, str]] = {}
         for entry in listed:
-            folder, _, name = entry.path.rpartition("/")
-            if name != "journal.json" or folder == self.path or not folder.endswith(_SUFFIX):
+            if _SUFFIX in entry.path and (match := _INNER_RECORD.fullmatch(entry.path)):
+                names.setdefault(match["workspace"], {})[posixpath.basename(entry.path)] = ""
+        found = []
+        for path, logged in names.items():
+            view = view_of(logged)
+            if view.done or path == self.path:
                 continue
             try:
-                journal = Journal.from_bytes(self.store.read(entry.path), entry.path)
+                record = Log(self.store, f"{path}/log").read(view.last)
             except FileNotFoundError:
-                continue  # its owner has just finished
-            root = posixpath.normpath(posixpath.join(folder, journal.root))
-            if root.startswith(f"{self.root}/"):  # others may keep the journals of other datasets here
-                found.append(Workspace(self.store, root, path=folder))
+                continue
+            root = posixpath.normpath(posixpath.join(path, record.root))
+            if root.startswith(f"{self.root}/"):  # others may keep the logs of other datasets here
+                found.append(Workspace(self.store, root, path=path))
         return found
 
     @property
     def relative_root(self) -> str:
-        """The dataset as seen from the workspace: still true when both are moved together."""
+        """The dataset as seen from the workspace."""
         return posixpath.relpath(self.root, self.path)
 
-    def read_journal(self) -> Journal | None:
-        """The commit that is under way, if there is one."""
+    def aside(self, record: Record) -> str:
+        """Where that is kept which an interrupted commit needs, once its dataset is not here any more."""
+        return f"{self.path}.{record.id}"
+
+    def set_aside(self, number: int, record: Record) -> str:
+        """Move what an interrupted commit needs out of the way: not even its owner goes on with it here."""
+        aside = self.aside(record)
+        if self.store.atomic_move:
+            self.store.move(self.path, aside)
+            return aside
+        staged = [entry.path for entry in self.store.list_files(f"{self.path}/{record.staging}")]
+        for path in (*staged, self.log.path(number)):
+            with contextlib.suppress(FileNotFoundError):  # several may do this at once
+                copy = f"{aside}{path.removeprefix(self.path)}"
+                self.store.make_dirs(posixpath.dirname(copy))
+                self.store.copy(path, copy)
+        self.store.remove_many(staged)
+        return aside
+
+    def begin(self, identity: str) -> tuple[str, Lock]:
+        """A folder for one operation, and the lock that says it is alive."""
+        self.make()
+        directory = f"{self.path}/{TRANSACTION_PREFIX}{identity}"
+        if not self.locks:
+            return directory, NoLock()
+        # The lock comes first: whoever finds the folder finds it locked.
+        alive = wait_for(lambda: self.store.try_lock(f"{directory}{_ALIVE}"), LOCK_TIMEOUT_SECONDS, directory)
         try:
-            content = self.store.read(self.journal_path)
-        except FileNotFoundError:
-            return None
-        journal = Journal.from_bytes(content, self.journal_path)
-        if journal.root != self.relative_root:
-            raise CommitStateUnknown(
-                f"the journal {self.journal_path!r} belongs to another dataset, {journal.root!r} seen from there. "
-                "Nothing was changed"
-            )
-        return journal
-
-    def journal_may_name(self, identity: str) -> bool:
-        """Whether there is a journal of that operation, or one that cannot be read."""
-        try:
-            journal = self.read_journal()
-        except CommitStateUnknown:
-            return True
-        return journal is not None and journal.id == identity
-
-    def write_journal(self, journal: Journal) -> None:
-        """The point of no return: from here on recovery acts on the record."""
-        # A journal is worth as much as the names that lead to it.
-        self.store.sync([self.path, posixpath.dirname(self.path) or "/"])
-        self.store.write(self.journal_path, journal.to_bytes())
-
-    def clear_journal(self) -> None:
-        """The commit is through."""
-        self.store.remove(self.journal_path)
-        self.store.sync([self.path])
-
-    def new_transaction_directory(self, identity: str) -> tuple[str, Lock]:
-        """A folder for one operation, and the lock that says it is alive. The caller holds the lock."""
-        directory = f"{self.path}/{_TRANSACTION_PREFIX}{identity}"
-        self.store.make_dirs(f"{directory}/new")
-        alive = self.store.try_lock(f"{directory}/alive")
-        assert alive is not None, "nobody else knows this name yet"
+            self.store.make_dirs(f"{directory}/new")
+        except BaseException:
+            self.end(directory, alive)
+            raise
         return directory, alive
+
+    def end(self, directory: str, alive: Lock) -> None:
+        """Remove the folder of an operation."""
+        self.store.remove_tree(directory)
+        if self.locks:
+            self.store.remove(f"{directory}{_ALIVE}")
+        alive.release()
+
+    def transactions(self) -> list[str]:
+        """The folders of operations, dead or alive."""
+        names = self.store.list_names(self.path)
+        return sorted({name.removesuffix(_ALIVE) for name in names if name.startswith(TRANSACTION_PREFIX)})
 
     def sweep(self) -> int:
         """Remove what dead processes have staged. The caller holds the lock and has recovered."""
         swept = 0
-        for name in self.store.list_dirs(self.path):
-            if name.startswith(_TRANSACTION_PREFIX):
-                directory = f"{self.path}/{name}"
-                alive = self.store.try_lock(f"{directory}/alive")
-                if alive is not None:
-                    with held(alive):
-                        self.store.remove_tree(directory)
-                        swept += 1
+        # Records get their names when they are complete; whoever died before that has left a part of one.
+        parts = [name for name in self.store.list_names(self.log.folder) if name.endswith(".tmp")]
+        self.store.remove_many([f"{self.log.folder}/{name}" for name in parts])
+        for name in self.transactions():
+            directory = f"{self.path}/{name}"
+            alive = self.store.try_lock(f"{directory}{_ALIVE}")
+            if alive is not None:
+                with held(alive):
+                    self.store.remove_tree(directory)
+                    self.store.remove(f"{directory}{_ALIVE}")
+                    swept += 1
         return swept
 
-    def _tidy(self) -> None:
-        if self.store.list_dirs(self.path) or self.store.stat(self.journal_path) is not None:
+    def tidy(self) -> None:
+        """Remove the folder if nothing is in it but locks, and nobody is at work."""
+        if not self.locks or self.store.list_names(self.log.folder) or self.transactions():
             return
-        self.store.remove(f"{self.journal_path}.tmp")
+        try:
+            lock = self.store.try_lock(self._lock_path)
+        except OSError:
+            return
+        if lock is not None:
+            with held(lock):
+                self._tidy()
+
+    def _tidy(self) -> None:
+        """Remove what is empty. The caller holds the lock."""
+        if self.store.list_dirs(self.path) not in ([], ["log"]) or self.store.list_names(self.log.folder):
+            return
+        self.store.remove_empty_dir(self.log.folder)
         self.store.remove(self._lock_path)
         self.store.remove_empty_dir(self.path)
 
@@ -166,14 +289,29 @@ def _workspace_path(store: Store, root: str, location: str | None) -> str:
         folder = store.normalize(location)
         if folder == root or folder.startswith(f"{root}/"):
             raise InvalidArgument(f"journal={location!r} lies inside the dataset; choose a folder outside of it")
-        if store.is_dir(root) and store.is_dir(folder) and not store.same_device(root, folder):
+        if (
+            store.keeps_birth
+            and store.is_dir(root)
+            and store.is_dir(folder)
+            and not store.same_device(root, folder)
+        ):
             raise InvalidArgument(
                 f"journal={location!r} is on another device than the dataset, so files cannot be moved from it; "
                 "choose a folder on the same filesystem"
             )
         # Several datasets may share the folder: the hash keeps those of the same name apart.
-        return f"{folder}/.{name}-{hashlib.sha256(root.encode()).hexdigest()[:8]}.parketto"
+        return f"{folder}/{_folder_name(f'{name}-{hashlib.sha256(root.encode()).hexdigest()[:8]}')}"
     beside = "/" in root and bool(name)  # a whole bucket or disk has nothing beside it
-    if beside and store.is_dir(root) and not store.same_device(root, parent or "/"):
+    if beside and store.keeps_birth and store.is_dir(root) and not store.same_device(root, parent or "/"):
         beside = False  # the dataset is a mount point: nothing can be moved across
-    return f"{parent}/.{name}.parketto" if beside else f"{root.rstrip('/')}/.parketto"
+    return f"{parent}/{_folder_name(name)}" if beside else f"{root.rstrip('/')}/.parketto"
+
+
+def _folder_name(name: str) -> str:
+    """The name of a workspace: that of the dataset, unless it leaves no room for the suffix."""
+    whole = f".{name}{_SUFFIX}"
+    if len(whole.encode(errors="surrogateescape")) <= _MAX_NAME_BYTES:
+        return whole
+    encoded = name.encode(errors="surrogateescape")
+    cut = encoded[: _MAX_NAME_BYTES - 32].decode(errors="ignore")
+    return f".{cut}-{hashlib.sha256(encoded).hexdigest()[:16]}{_SUFFIX}"

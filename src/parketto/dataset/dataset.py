@@ -46,13 +46,14 @@ class Dataset(EditableDataset):
             off, because that would hide what other processes do.
         storage_options: Where the files are (`AwsStorageOptions`, `StorageOptions`, …), or plain options for the
             filesystem that the path names.
-        journal: A folder to keep the journal and staged files in, on the same filesystem; by default beside
-            the dataset, in `.<name>.parketto`, and only while an operation runs. All who work on a dataset must
-            name the same folder: there they find each other.
-        publish: `"auto"` swaps a directory for its successor where the filesystem can, so that readers see the old
-            files or the new ones. `"rename"` moves single files in and out: choose it if somebody else holds on
-            to the directory itself (a bind mount of just this folder, an NFS client, a watcher), or writes into
-            it under another name first: their rename can fail, loudly, in the instant of a swap.
+        journal: A folder to keep the log and staged files in, on the same filesystem; by default beside
+            the dataset, in `.<name>.parketto`. All who work on a dataset must name the same folder: there they
+            find each other.
+        publish: `"auto"` swaps the lowest directory that holds all changes, where the filesystem can, so that
+            readers see the old files or the new ones; that takes about 30 µs per file in it. `"rename"` moves
+            single files in and out: choose it if somebody else holds on to the directory itself (a bind mount of
+            just this folder, an NFS client, a watcher), or writes into it under another name first: their rename
+            can fail, loudly, in the instant of a swap.
         spark: The Spark session to work on; by default the active one, or one that is started when needed.
         memory_mb: About how much memory may be used for data: on Spark by each task, else in all. DuckDB spills
             what does not fit.
@@ -61,6 +62,15 @@ class Dataset(EditableDataset):
             `CURRENT_DATE`: an IANA name such as `"America/New_York"`, or an offset such as `"+05:30"`. By default
             the Spark session's (`spark.sql.session.timeZone`) on Spark, so that conditions mean what they mean to
             Spark; UTC on the other engines. What is given here goes before the session's.
+        isolation: When deletes, updates and merges conflict with what others do at the same time.
+            `"serializable"`: when a file that was read for the decision has changed, or a file has appeared that
+            the condition or the keys could concern, judged by its path, its bounds and its keys. `"snapshot"`:
+            only when a file that is to be replaced has changed.
+        retries: How often an operation is planned anew after a conflict, if its source can be read again. The last
+            attempt keeps others from committing while it works.
+        history: `"on"` keeps a record of each commit in `.<name>.parketto/log`, for `history()` and `commit_id`.
+            `"off"` keeps records only while they are needed, and of pieces of work that have a `commit_id`; so it
+            is where a partition (`day=1`) is worked on as a dataset of its own.
 
     Example:
         >>> import pyarrow as pa
@@ -90,6 +100,8 @@ class Dataset(EditableDataset):
         partition_by: str | Sequence[str] | None = None,
         naming: NamingScheme | None = None,
         basename_template: str | None = None,
+        commit_id: str | None = None,
+        retries: int | None = None,
         progress: ProgressCallback | None = None,
     ) -> WriteStats:
         """Add rows as new files, or replace all rows by them.
@@ -110,6 +122,10 @@ class Dataset(EditableDataset):
             naming: `"uuid"` (the default), `"timestamp"` or `"sequential"`.
             basename_template: Such as `"data_{}.parquet"`; without a `naming` its files are numbered, from 000 or
                 after the highest number that there is.
+            commit_id: What you call this piece of work, such as `"orders:17"` (an application, a colon, a number).
+                If the log knows it, nothing is done and the first one's result is returned: a batch that is
+                replayed does no harm. Remembered for 30 days, the last one of each application for ever.
+            retries: How often a conflict is planned anew, for this operation; by default as the dataset says.
             progress: Called with a `Progress` whenever a piece of the work is done.
 
         Raises:
@@ -132,8 +148,11 @@ class Dataset(EditableDataset):
         names = Naming.of(naming, basename_template)
         source = self._rows(rows)
         partitions = check_partition_columns(partition_by, source.schema)
-        output = Output(self.path, FileFormat(source.schema, codec or "none"), source.schema, partitions, max_rows)
-        return write(self._place, source, output, mode, names, progress)
+        output = Output(
+            self._place.root, FileFormat(source.schema, codec or "none"), source.schema, partitions, max_rows
+        )
+        place = self._placed(None, retries)
+        return write(place, source, output, mode, names, progress, commit_id=commit_id)
 
     def compact(
         self,
@@ -146,6 +165,7 @@ class Dataset(EditableDataset):
         min_file_count: int = 1,
         max_file_size_mb: float | None = None,
         rewrite: Rewrite = "auto",
+        verify: bool = False,
         progress: ProgressCallback | None = None,
     ) -> MaintenanceStats:
         """Put small files together, and split files that have too many rows.
@@ -166,18 +186,24 @@ class Dataset(EditableDataset):
                 and makes few good ones out of small ones that stand together. `"copy"` copies all that can be
                 copied: the fastest, and the new files have the row groups that the old ones had. `"encode"`
                 decodes and encodes everything, and so checks it.
+            verify: Whether row groups are decoded before they are copied as bytes, and their checksums verified,
+                as by `check(deep=True)`. Without it a copy carries damaged bytes along. It takes about as long as
+                to read what is copied.
             progress: Called with a `Progress` whenever a group of files is done.
 
         Raises:
             ValueError: An argument makes no sense; raised before anything is read.
             FileNotFoundError: There is no dataset, or the filter excludes all of its files.
+            UnreadableFile: A file is damaged; with `verify`, the error also names the column. Nothing was changed.
             CommitConflict: Somebody else changed the files meanwhile; nothing of this was published.
         """
         thresholds = Thresholds.of(target_mb_per_file, target_rows_per_file)
         scope = CompactionScope.of(min_file_count, max_file_size_mb)
         codec = check_codec(compression)
         way = check_rewrite(rewrite)
-        return self._compact(thresholds, scope, codec, way, partition_filter, dry_run, None, progress).stats
+        return self._compact(
+            thresholds, scope, codec, way, partition_filter, dry_run, None, progress, verify=verify
+        ).stats
 
     def _compact(
         self,
@@ -189,6 +215,8 @@ class Dataset(EditableDataset):
         dry_run: bool,
         backup: str | os.PathLike[str] | None,
         progress: ProgressCallback | None,
+        *,
+        verify: bool = False,
     ) -> MaintenanceReport:
         return maintain(
             self._place,
@@ -200,6 +228,13 @@ class Dataset(EditableDataset):
             # Sizes come out differently than planned; what can still be put together then, is.
             until_settled=True,
             backups=self._backups(backup),
+            arguments={
+                "target_bytes": thresholds.target_bytes,
+                "target_rows": thresholds.target_rows,
+                "compression": compression,
+                "rewrite": rewrite,
+            },
+            verify=verify,
         )
 
     def optimize(
@@ -261,6 +296,13 @@ class Dataset(EditableDataset):
             planner,
             "optimize",
             partition_filter,
+            arguments={
+                "columns": list(clustering.columns),
+                "curve": clustering.curve,
+                "target_mb_per_file": target_mb_per_file,
+                "target_rows_per_file": target_rows_per_file,
+                "compression": codec,
+            },
             dry_run=dry_run,
             progress=progress,
             stats_columns=clustering.columns,

@@ -13,6 +13,7 @@ from parketto.engines.base import ProgressCallback
 from parketto.kernels.rows import RowSource
 from parketto.operations.edit import EditRequest, edit
 from parketto.operations.merge import MergeReport, merge
+from parketto.operations.place import Isolation, Place
 from parketto.operations.restore import restore
 from parketto.plan.limits import check_codec
 from parketto.plan.merge import MergeRules, MergeStats, Strategy
@@ -42,6 +43,9 @@ class EditableDataset(BaseDataset):
         partial: bool = False,
         dry_run: bool = False,
         backup: str | os.PathLike[str] | None = None,
+        commit_id: str | None = None,
+        isolation: Isolation | None = None,
+        retries: int | None = None,
         progress: ProgressCallback | None = None,
     ) -> MergeStats:
         """Bring the rows of a source into the dataset by their keys. Only files with a matching key are rewritten.
@@ -65,6 +69,11 @@ class EditableDataset(BaseDataset):
             dry_run: Only count: nothing is written or removed.
             backup: A folder to keep the retired files in, from which `restore` brings them back; a path on the
                 same filesystem, or a URL.
+            commit_id: What you call this piece of work, such as `"orders:17"` (an application, a colon, a number).
+                If the log knows it, nothing is done and the first one's result is returned: a batch that is
+                replayed does no harm. Remembered for 30 days, the last one of each application for ever.
+            isolation: `"serializable"` or `"snapshot"`, for this operation; by default the dataset's.
+            retries: How often a conflict is planned anew, for this operation; by default as the dataset says.
             progress: Called with a `Progress` whenever a piece of the work is done.
 
         Raises:
@@ -83,7 +92,10 @@ class EditableDataset(BaseDataset):
             {'inserted': 0, 'updated': 1, 'deleted': 2, 'total': 1}
         """
         rules = MergeRules.of(strategy, key_columns, dedup_order_by, update_columns, partial=partial)
-        return self._merge(self._rows(source), rules, compression, partition_by, progress, dry_run, backup).stats
+        place = self._placed(isolation, retries)
+        return self._merge(
+            self._rows(source), rules, compression, partition_by, progress, dry_run, backup, commit_id, place
+        ).stats
 
     def _merge(
         self,
@@ -94,12 +106,14 @@ class EditableDataset(BaseDataset):
         progress: ProgressCallback | None,
         dry_run: bool,
         backup: str | os.PathLike[str] | None,
+        commit_id: str | None = None,
+        place: Place | None = None,
     ) -> MergeReport:
         """The same, with all that is known afterwards."""
         codec = check_codec(compression) or "none"
         partitions = check_partition_columns(partition_by, rows.schema)
         return merge(
-            self._place,
+            place or self._place,
             rows,
             rules,
             codec,
@@ -107,6 +121,7 @@ class EditableDataset(BaseDataset):
             progress,
             dry_run=dry_run,
             backups=self._backups(backup),
+            commit_id=commit_id,
         )
 
     def delete(
@@ -117,6 +132,9 @@ class EditableDataset(BaseDataset):
         dry_run: bool = False,
         *,
         backup: str | os.PathLike[str] | None = None,
+        commit_id: str | None = None,
+        isolation: Isolation | None = None,
+        retries: int | None = None,
         progress: ProgressCallback | None = None,
     ) -> EditStats:
         """Remove the rows for which a condition is true. Files without such a row are not touched.
@@ -130,6 +148,11 @@ class EditableDataset(BaseDataset):
             dry_run: Only count: nothing is written or removed.
             backup: A folder to keep the retired files in, from which `restore` brings them back; a path on the
                 same filesystem, or a URL.
+            commit_id: What you call this piece of work, such as `"orders:17"` (an application, a colon, a number).
+                If the log knows it, nothing is done and the first one's result is returned: a batch that is
+                replayed does no harm. Remembered for 30 days, the last one of each application for ever.
+            isolation: `"serializable"` or `"snapshot"`, for this operation; by default the dataset's.
+            retries: How often a conflict is planned anew, for this operation; by default as the dataset says.
             progress: Called with a `Progress` whenever a file is done.
 
         Raises:
@@ -150,8 +173,8 @@ class EditableDataset(BaseDataset):
             >>> prices.delete(pl.col("price").is_null())["rows_matched"]
             1
         """
-        request = EditRequest("delete", where, None, check_codec(compression))
-        return self._edit(request, partition_filter, progress, dry_run, backup)
+        request = EditRequest("delete", where, None, check_codec(compression), commit_id)
+        return self._edit(request, partition_filter, progress, dry_run, backup, self._placed(isolation, retries))
 
     def update(
         self,
@@ -162,6 +185,9 @@ class EditableDataset(BaseDataset):
         dry_run: bool = False,
         *,
         backup: str | os.PathLike[str] | None = None,
+        commit_id: str | None = None,
+        isolation: Isolation | None = None,
+        retries: int | None = None,
         progress: ProgressCallback | None = None,
     ) -> EditStats:
         """Change the rows for which a condition is true. Files without such a row are not touched.
@@ -178,6 +204,11 @@ class EditableDataset(BaseDataset):
             dry_run: Only count: nothing is written or removed.
             backup: A folder to keep the retired files in, from which `restore` brings them back; a path on the
                 same filesystem, or a URL.
+            commit_id: What you call this piece of work, such as `"orders:17"` (an application, a colon, a number).
+                If the log knows it, nothing is done and the first one's result is returned: a batch that is
+                replayed does no harm. Remembered for 30 days, the last one of each application for ever.
+            isolation: `"serializable"` or `"snapshot"`, for this operation; by default the dataset's.
+            retries: How often a conflict is planned anew, for this operation; by default as the dataset says.
             progress: Called with a `Progress` whenever a file is done.
 
         Raises:
@@ -195,8 +226,8 @@ class EditableDataset(BaseDataset):
             >>> quotes.read().to_pylist()
             [{'bid': 1.0, 'ask': 2.0}, {'bid': 2.5, 'ask': 3.0}]
         """
-        request = EditRequest("update", where, values, check_codec(compression))
-        return self._edit(request, partition_filter, progress, dry_run, backup)
+        request = EditRequest("update", where, values, check_codec(compression), commit_id)
+        return self._edit(request, partition_filter, progress, dry_run, backup, self._placed(isolation, retries))
 
     def _edit(
         self,
@@ -205,9 +236,10 @@ class EditableDataset(BaseDataset):
         progress: ProgressCallback | None,
         dry_run: bool,
         backup: str | os.PathLike[str] | None,
+        place: Place | None = None,
     ) -> EditStats:
         return edit(
-            self._place,
+            place or self._place,
             request,
             partition_filter,
             dry_run=dry_run,

@@ -9,11 +9,14 @@ from typing import Any, TypeVar
 from parketto.engines.base import Context, TaskEngine, largest_first
 from parketto.kernels.crew import Crew
 from parketto.kernels.rows import ArrowRows, RowSource
-from parketto.kernels.work import Task, Worker, cores
+from parketto.kernels.work import Task, Worker, cores, widest_row
 from parketto.kernels.write import Output, WriteSlice, Written, row_slices
 from parketto.plan.limits import MEGABYTE, check_positive_whole
 
 _MIN_WORKER_MB = 32
+# So often a thread holds a row at once: read, decoded, filtered, waiting, in pages, encoded. If rows are so wide
+# that this exceeds its share of memory, fewer threads work.
+_ROWS_IN_FLIGHT = 8
 
 Result = TypeVar("Result")
 
@@ -36,12 +39,14 @@ class ThreadEngine(TaskEngine):
 
     def run(self, tasks: Sequence[Task[Result]], context: Context) -> list[Result]:
         """Run tasks in threads; the largest first, so that the cores end together."""
-        workers = min(self._workers, len(tasks)) or 1
+        widest = max(map(widest_row, tasks), default=1.0)
+        threads = min(self._workers, max(1, int(self._memory / (_ROWS_IN_FLIGHT * widest))))
+        workers = min(threads, len(tasks)) or 1
         report = context.reporter(tasks)
         shared: dict[object, Any] = {}
 
         def work(task: Task[Result]) -> Result:
-            with self._worker(context, workers) as worker:
+            with self._worker(context, workers, threads) as worker:
                 worker.cache = shared
                 result = task.run(worker)
             report(task)
@@ -77,15 +82,15 @@ class ThreadEngine(TaskEngine):
 
     def worker(self, context: Context) -> Worker:
         """What a single task works with: all of the memory."""
-        return self._worker(context, 1)
+        return self._worker(context, 1, self._workers)
 
-    def _worker(self, context: Context, workers: int) -> Worker:
+    def _worker(self, context: Context, workers: int, threads: int) -> Worker:
         # Threads inside of tasks are for the cores that other tasks leave free.
         return Worker(
             context.store,
             context.staging,
             self._memory // workers,
-            threads=self._workers // workers,
+            threads=threads // workers,
             any_thread=self._any_thread,
             cancelled=context.cancelled,
         )

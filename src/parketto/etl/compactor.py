@@ -92,6 +92,7 @@ class ParquetCompactor:
         dry_run: bool = False,
         *,
         rewrite: Rewrite = "auto",
+        verify: bool = False,
     ) -> CompactionStats:
         """Put small files together. Doing it again with the same arguments does nothing.
 
@@ -104,6 +105,7 @@ class ParquetCompactor:
                 brings them back.
             dry_run: Only plan: nothing is written or removed.
             rewrite: How rows come into the new files: `"auto"`, `"copy"` or `"encode"`. See `Dataset.compact`.
+            verify: Whether row groups are decoded before they are copied, to find damage. See `Dataset.compact`.
 
         Raises:
             ValueError: An argument makes no sense.
@@ -130,7 +132,15 @@ class ParquetCompactor:
         keep = None if delete_source_files else self._originals_dir()
         with shown(self._progress, f"compacting {posixpath.basename(self._dataset.path)}") as progress:
             report = self._dataset._compact(
-                self._thresholds, scope, self._codec, way, None, dry_run, None if dry_run else keep, progress
+                self._thresholds,
+                scope,
+                self._codec,
+                way,
+                None,
+                dry_run,
+                None if dry_run else keep,
+                progress,
+                verify=verify,
             )
         found, plan = report.stats, report.plan
         stats = CompactionStats(
@@ -161,5 +171,5 @@ class ParquetCompactor:
     def _originals_dir(self) -> str | os.PathLike[str]:
         if self._originals is not None:
             return self._originals
-        parent, name = posixpath.split(self._dataset.path)
+        parent, name = posixpath.split(self._dataset._place.root)
         return f"{parent.rstrip('/')}/.{name}.originals"

@@ -203,7 +203,7 @@ class Repartitioner:
         def prepare(rows: FileRows) -> RowSource:
             assert function is not None, "without a function there is nothing to prepare"
             if wants_spark_frame(function):
-                return self._source.engine.transformed(rows, self._source.path, function)
+                return self._source.engine.transformed(rows, self._source._place.root, function)
             return transformed_rows(rows, function, self._batch_size)
 
         return Migration(

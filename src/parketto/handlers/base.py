@@ -226,6 +226,7 @@ class ParquetHandler:
         progress: ProgressCallback | None = None,
         *,
         rewrite: Rewrite = "auto",
+        verify: bool = False,
     ) -> MaintenanceStats:
         """Put the small files of a dataset together. See `Dataset.compact`.
 
@@ -238,6 +239,7 @@ class ParquetHandler:
             dry_run: Only say what would be done.
             progress: Called as work gets done.
             rewrite: How rows come into the new files: `"auto"`, `"copy"` or `"encode"`.
+            verify: Whether row groups are decoded before they are copied, to find damage.
 
         Returns:
             How many files and bytes there were and are, how many were put together, and the codec; in a dry run
@@ -263,6 +265,7 @@ class ParquetHandler:
             compression,
             dry_run,
             rewrite=rewrite,
+            verify=verify,
             progress=progress,
         )
 

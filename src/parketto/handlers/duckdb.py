@@ -127,7 +127,8 @@ class DuckDBParquetHandler(ParquetHandler):
             What the query gives, in the Arrow types that DuckDB has for it.
 
         Raises:
-            duckdb.Error: Whatever DuckDB has to say about the query.
+            OutOfMemory: The query needs more memory than `memory_mb`, and cannot be spilled.
+            duckdb.Error: Whatever else DuckDB has to say about the query.
 
         Example:
             >>> import pyarrow as pa

@@ -23,6 +23,7 @@ def compact_parquet_dataset_pyarrow(
     filesystem: AbstractFileSystem | None = None,
     *,
     rewrite: Rewrite = "auto",
+    verify: bool = False,
 ) -> MaintenanceStats:
     """Put the small files of a dataset together, with PyArrow and fsspec alone. See `Dataset.compact`.
 
@@ -36,7 +37,13 @@ def compact_parquet_dataset_pyarrow(
         (4, 1)
     """
     return Dataset(path, "pyarrow", filesystem).compact(
-        target_mb_per_file, target_rows_per_file, partition_filter, compression, dry_run, rewrite=rewrite
+        target_mb_per_file,
+        target_rows_per_file,
+        partition_filter,
+        compression,
+        dry_run,
+        rewrite=rewrite,
+        verify=verify,
     )
 
 

@@ -24,7 +24,9 @@ class AnnotatingWriter(pq.ParquetWriter):  # type: ignore[misc]
         if unordered:
             compliant = bool(options.get("use_compliant_nested_type", True))
             paths = _leaf_paths(schema, compliant=compliant)
-            options["write_statistics"] = [path for path in paths if path not in unordered]
+            given = options.get("write_statistics", True)
+            wanted = paths if given is True else given
+            options["write_statistics"] = [path for path in wanted if path not in unordered]
         super().__init__(self._tail or sink, schema, **options)
 
     def close(self) -> None:

@@ -12,6 +12,7 @@ import pyarrow as pa
 from parketto.errors import FooterError
 from parketto.kernels.ahead import read_ahead
 from parketto.kernels.carrier import carrier_schema
+from parketto.kernels.damage import refuse_damage
 from parketto.kernels.reader import BatchReader, OpenFile
 from parketto.kernels.sizes import small_dictionaries
 from parketto.kernels.splicing import Choices, SplicingWriter
@@ -88,6 +89,7 @@ def copy_files(group: FileGroup, output: Output, worker: Worker) -> tuple[Staged
     whole, nothing but footers, page indexes and the bytes themselves are read.
 
     Raises:
+        UnreadableFile: A row group that the group wants verified is damaged.
         DoNotMix: Copied row groups and encoded ones do not go together: then all must be encoded.
     """
     schema = carrier_schema(group.schema).remove_metadata()
@@ -101,7 +103,7 @@ def copy_files(group: FileGroup, output: Output, worker: Worker) -> tuple[Staged
     ):
         for file, copies in found:
             with reader.open(file, for_bytes=True) as opened:
-                for numbers in _copied_or_not(opened, copies, group.compression, writer, worker):
+                for numbers in _copied_or_not(opened, copies, group, writer, worker):
                     # Where row groups stay as they are, each is read for itself; else all at once.
                     for some in ([number] for number in numbers) if group.keeps_row_groups else [numbers]:
                         for batch in worker.until_cancelled(opened.rows(*some)):
@@ -133,10 +135,10 @@ def _copied_or_read(
 
 
 def _copied_or_not(
-    opened: OpenFile, copies: Sequence[bool], codec: str | None, writer: SplicingWriter, worker: Worker
+    opened: OpenFile, copies: Sequence[bool], group: FileGroup, writer: SplicingWriter, worker: Worker
 ) -> Iterator[list[int]]:
     """Copy what is to be copied; the numbers of row groups whose rows are to be written, run by run."""
-    footer, schema = _footer(opened, copies), opened.file.schema
+    footer, schema, codec = _footer(opened, copies), opened.file.schema, group.compression
     assert schema is not None, "files to put together come from a snapshot"
     small = small_categories(schema)
     wanted = [
@@ -150,6 +152,8 @@ def _copied_or_not(
         worker.check_cancelled()
         numbers = list(found)
         if copied and footer is not None:
+            if opened.file.path in group.verify:
+                refuse_damage(opened.file, worker, numbers)
             try:
                 writer.copy(opened.source, footer, numbers)
             except FooterError:

@@ -59,6 +59,11 @@ class EditFile:
         """The size of the file."""
         return self.file.size_bytes
 
+    @property
+    def files(self) -> tuple[FileInfo, ...]:
+        """The files that it reads."""
+        return (self.file,)
+
     def run(self, worker: Worker) -> Edited:
         """Look, and rewrite if there is a reason to."""
         found = self._matches(worker)
@@ -140,6 +145,7 @@ class EditFile:
                     rows = map(self._edited, worker.until_cancelled(values.rows(changing, number)))
                     if successor.graft(number, changed, rows):
                         continue
+                    del rows  # or what it holds would be there while the row group is read again
                 successor.begin(number, changed if matching else ())
                 for batch in worker.until_cancelled(reader.rows(opened, number)):
                     successor.write(self._edited(batch) if matching else batch)

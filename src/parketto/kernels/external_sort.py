@@ -20,6 +20,7 @@ from parketto.layout.order import order_indices, order_keys
 
 # More runs than this are merged in several passes, so that one block of each always fits into the bound.
 _MAX_FAN_IN = 48
+_MIN_FAN_IN = 4  # a block of rows that are wider than the bound has one row
 _BLOCKS_PER_RUN = 64
 _OUTPUT_ROWS = 16 * 1024
 _RUN = "run"
@@ -39,12 +40,14 @@ def sort_batches(
     With several threads rows come in while those before are sorted, and are merged while those before are used.
     """
     spilled: list[str] = []
+    block_bytes = 1.0
     # Each run is there twice for a moment: as it came and in its order; and the next one, if it is made ahead.
     limit = run_bytes if threads < 2 else max(1, 2 * run_bytes // 3)
     with closing(one_ahead(runs(batches, limit), threads)) as tables:
         last = next(tables, None)
         for table in tables:
             assert last is not None, "there was one before"
+            block_bytes = max(block_bytes, last.nbytes / min(last.num_rows, _BLOCKS_PER_RUN))
             spilled.append(_spill(sort_table(last, columns), scratch))
             last = table
             del table
@@ -56,9 +59,10 @@ def sort_batches(
         return
     spilled.append(_spill(last, scratch))
     del last
-    while len(spilled) > _MAX_FAN_IN:
+    fan_in = int(min(_MAX_FAN_IN, max(_MIN_FAN_IN, run_bytes / block_bytes)))
+    while len(spilled) > fan_in:
         # Neighbours only: between equal rows the number of the run decides.
-        some = [spilled[at : at + _MAX_FAN_IN] for at in range(0, len(spilled), _MAX_FAN_IN)]
+        some = [spilled[at : at + fan_in] for at in range(0, len(spilled), fan_in)]
         spilled = [_merged(each, schema, columns, scratch) for each in some]
     with closing(one_ahead(_merge(spilled, schema, columns), threads)) as ordered:
         yield from _batches(ordered)

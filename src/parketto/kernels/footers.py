@@ -30,7 +30,8 @@ class ReadFooters:
 
     def run(self, worker: Worker) -> tuple[FileInfo, ...]:
         """Read them."""
-        return read_snapshot(worker.store, self.root, self.entries, self.stats_columns).files
+        # Whoever reads the rows does so in another process.
+        return read_snapshot(worker.store, self.root, self.entries, self.stats_columns, keep_bytes=False).files
 
 
 def footer_tasks(entries: Sequence[FileEntry], root: str, stats_columns: StatsColumns) -> list[ReadFooters]:

@@ -156,11 +156,14 @@ def check_nulls(
             )
 
 
-def distinct(rows: pa.Table, rules: MergeRules) -> pa.Table:
-    """The rows with every key once: it must be so, or the last one is taken, or the highest one."""
+def distinct(rows: pa.Table, rules: MergeRules, *, complete: bool = True) -> pa.Table:
+    """The rows with every key once: it must be so, or the last one is taken, or the highest one.
+
+    Without `complete` these are not all rows of the source.
+    """
     if have_different_values(rows, rules.keys[0]):
         return rows
-    kept = distinct_rows(rows, rules, KeyIndex(rows, rules.keys))
+    kept = distinct_rows(rows, rules, KeyIndex(rows, rules.keys), complete=complete)
     return rows if kept is None else rows.take(pa.array(kept))
 
 

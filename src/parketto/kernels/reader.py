@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import functools
 import math
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import chain
 from typing import Any
 
@@ -14,14 +14,16 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 import pyarrow.types as pat
 
-from parketto.errors import UnreadableFile
+from parketto.errors import IncompatibleTypes, UnreadableFile
 from parketto.kernels.carrier import carrier_schema, recast
+from parketto.kernels.memory import release_unused
 from parketto.kernels.sizes import RowSizes
 from parketto.plan.form import Form
 from parketto.plan.limits import check_columns_exist
 from parketto.storage.calendars import CalendarCheck
 from parketto.storage.footers import FileInfo
 from parketto.storage.int96 import with_instants
+from parketto.storage.ranged import RangedFile
 from parketto.storage.store import Store
 from parketto.storage.unreadable import naming
 
@@ -29,10 +31,12 @@ _MAX_BATCH_ROWS = 32 * 1024
 _MIN_BATCH_ROWS = 64
 _PROBE_ROWS = 128
 _READ_BUFFER = 1024 * 1024
-# A file of this size is read as a whole: if it is remote, because that is one request, and many columns need many;
-# else if all of it is needed, because that is a tenth faster than to read it column by column.
-_SMALL_REMOTE_FILE = 256 * 1024
+# A local file of this size is read as a whole if all of it is needed: a tenth faster than column by column.
 _SMALL_FILE = 4 * 1024 * 1024
+# Of remote files, row groups are read together up to this size, each run of columns by one request. Of larger ones
+# about as much is held: a piece of each column.
+_REMOTE_RUN = 16 * 1024 * 1024
+_REMOTE_PIECE = (256 * 1024, 8 * 1024 * 1024)
 _WORTH_THREADS = 256 * 1024
 
 
@@ -84,19 +88,14 @@ class BatchReader:
     def open(self, file: FileInfo, *, for_bytes: bool = False) -> Iterator[OpenFile]:
         """A file whose row groups can be read one by one, in any order; or copied, if it is for its bytes."""
         with naming(file.path):
-            path, at_once = file.path, not for_bytes and file.size_bytes <= self._at_once(file)
-            source = pa.BufferReader(self._store.read(path)) if at_once else self._store.open_input(path)
+            whole = not for_bytes and file.schema is not None and file.schema.names == self._names
+            at_once = _SMALL_FILE if whole and self._store.often_cached else 0
+            source = open_file(self._store, file, at_once, _REMOTE_PIECE[1] if for_bytes else 0)
         with source:
             yield OpenFile(self, file, source)
 
-    def _at_once(self, file: FileInfo) -> int:
-        if not self._store.often_cached:
-            return _SMALL_REMOTE_FILE
-        return _SMALL_FILE if file.schema is not None and file.schema.names == self._names else 0
-
-    def _batches(
-        self, parquet: pq.ParquetFile, file: FileInfo, numbers: Sequence[int]
-    ) -> Iterator[pa.RecordBatch]:
+    def _batches(self, opened: OpenFile, numbers: Sequence[int]) -> Iterator[pa.RecordBatch]:
+        file = opened.file
         assert file.schema is not None, "files to read come from a snapshot"
         groups = [file.row_groups[number] for number in numbers]
         filled = [number for number, group in zip(numbers, groups, strict=True) if group.num_rows]
@@ -105,21 +104,29 @@ class BatchReader:
         size, count = sum(group.total_byte_size for group in groups), sum(group.num_rows for group in groups)
         whole = file.schema.names == self._names
         columns = None if whole else self._names
+        # Of rows as wide as in these row groups, before decoding, so many make a batch: at least one.
+        fitting = max(1, int(self._batch_bytes * count / max(1, size)))
         if self._row_bytes is None:
-            probe = next(parquet.iter_batches(_PROBE_ROWS, row_groups=filled[:1], columns=columns))
+            rows = min(_PROBE_ROWS, fitting)
+            parquet, _ = next(opened.runs(filled[:1], self._names))
+            probe = next(parquet.iter_batches(rows, row_groups=filled[:1], columns=columns))
             self._row_bytes = self._width(self._exact(probe))
         # Waking other threads up takes longer than to decode a few rows.
         threads = self._use_threads and size >= _WORTH_THREADS
         width = max(self._row_bytes, size / count if whole else 0, 1)
-        rows = int(min(max(self._batch_bytes / width, _MIN_BATCH_ROWS), _MAX_BATCH_ROWS))
+        # The widest rows seen so far may have been those of another file: these are not read one by one for that.
+        rows = int(min(max(self._batch_bytes / width, min(_MIN_BATCH_ROWS, fitting)), _MAX_BATCH_ROWS))
         # Equal batches: a few rows at the end would take as long to ask for as a whole batch.
-        rows = math.ceil(count / math.ceil(count / (1.25 * rows)))
-        for found in parquet.iter_batches(rows, row_groups=filled, columns=columns, use_threads=threads):
-            batch = self._exact(found)
-            if self.sizes.fixed is None:
-                self._row_bytes = max(self._row_bytes, self._width(batch))
-                self._widths[tuple(self._names)] = self._row_bytes
-            yield batch
+        rows = math.ceil(count / math.ceil(count / int(1.25 * rows)))
+        for parquet, some in opened.runs(filled, self._names):
+            for found in parquet.iter_batches(rows, row_groups=some, columns=columns, use_threads=threads):
+                batch = self._exact(found)
+                if self.sizes.fixed is None:
+                    self._row_bytes = max(self._row_bytes, self._width(batch))
+                    self._widths[tuple(self._names)] = self._row_bytes
+                    if fitting == 1:
+                        release_unused()  # the pages that a huge value was in
+                yield batch
 
     def _exact(self, batch: pa.RecordBatch) -> pa.RecordBatch:
         if batch.schema.equals(self.schema, check_metadata=True):
@@ -141,8 +148,47 @@ class OpenFile:
 
     @functools.cached_property
     def _parquet(self) -> pq.ParquetFile:
-        # Without pre-buffering only the pages in use are held, not whole column chunks.
-        return pq.ParquetFile(self.source, pre_buffer=False, buffer_size=_READ_BUFFER, **_CHECKED)
+        # Without pre-buffering only the pages in use are held, not whole column chunks; but each is a request.
+        if isinstance(self.source, RangedFile):
+            return self._opened(pre_buffer=True)
+        return self._opened(pre_buffer=False, buffer_size=_READ_BUFFER)
+
+    def _opened(self, **more: Any) -> pq.ParquetFile:
+        return pq.ParquetFile(self.source, coerce_int96_timestamp_unit=self.file.int96_unit, **more, **_CHECKED)
+
+    def runs(self, numbers: Sequence[int], names: Sequence[str]) -> Iterator[tuple[pq.ParquetFile, list[int]]]:
+        """The row groups that are read together, each time with what reads them."""
+        if not isinstance(self.source, RangedFile):
+            yield self._parquet, list(numbers)
+            return
+        metadata = self._parquet.metadata
+        wanted = set(names)
+        leaves = [
+            at
+            for at, path in enumerate(metadata.schema.column(at).path for at in range(metadata.num_columns))
+            if path in wanted or path.partition(".")[0] in wanted
+        ]
+        run: list[int] = []
+        held = 0
+        for number in numbers:
+            group = metadata.row_group(number)
+            size = sum(group.column(at).total_compressed_size for at in leaves)
+            if run and held + size > _REMOTE_RUN:
+                yield self._parquet, run
+                run, held = [], 0
+            if size > _REMOTE_RUN:
+                yield self._piecewise(metadata, len(leaves)), [number]
+            else:
+                run.append(number)
+                held += size
+        if run:
+            yield self._parquet, run
+
+    def _piecewise(self, metadata: pq.FileMetaData, columns: int) -> pq.ParquetFile:
+        """The same file, read piece by piece: of each column one is held."""
+        least, most = _REMOTE_PIECE
+        piece = min(max(_REMOTE_RUN // max(1, columns), least), most)
+        return self._opened(metadata=metadata, pre_buffer=False, buffer_size=piece)
 
     def read_by(self, reader: BatchReader) -> OpenFile:
         """The same open file for a reader of other columns."""
@@ -156,11 +202,27 @@ class OpenFile:
         with naming(self.file.path):
             if self._parquet.num_row_groups != len(self.file.row_groups):
                 raise UnreadableFile(self.file.path, "it has changed while it was read")
-            if self.file.traits.int96_timestamps:
+            if self.file.traits.int96_timestamps and self.file.int96_unit == "ns":
                 if self._seconds is None:
                     self._seconds = _in_seconds(self.source)
                 _refuse_far_timestamps(self.file.path, self._seconds, numbers)
-            yield from self._reader._batches(self._parquet, self.file, numbers)
+            yield from self._reader._batches(self, numbers)
+
+
+def open_file(store: Store, file: FileInfo, at_once: int = 0, block_bytes: int = 0) -> Any:
+    """A file to read from. What is known of a remote one is not asked for again, and a small one is one request.
+
+    Args:
+        store: Where it is.
+        file: The file.
+        at_once: Up to which size it is read as a whole, besides those for which the store says so.
+        block_bytes: How much is read at once where all of it is needed in order.
+    """
+    if file.tail and len(file.tail) == file.size_bytes:
+        return pa.BufferReader(file.tail)
+    if file.size_bytes <= max(at_once, store.whole_file_bytes):
+        return pa.BufferReader(store.read_range(file.path, 0, file.size_bytes, file.fingerprint))
+    return store.open_input(file.path, file.entry, file.tail, block_bytes)
 
 
 def _in_seconds(source: Any) -> pq.ParquetFile:
@@ -288,14 +350,43 @@ def read_table(store: Store, files: Sequence[FileInfo], columns: Sequence[str] |
         assert file.schema is not None, "files to read come from a snapshot"
         if columns is not None:
             check_columns_exist(columns, file.schema)
-        with naming(file.path), store.open_input(file.path) as source:
-            parquet = pq.ParquetFile(source, **_CHECKED)
-            if file.traits.int96_timestamps:
+        with naming(file.path), open_file(store, file) as source:
+            parquet = pq.ParquetFile(source, coerce_int96_timestamp_unit=file.int96_unit, **_CHECKED)
+            if file.traits.int96_timestamps and file.int96_unit == "ns":
                 _refuse_far_timestamps(file.path, _in_seconds(source), range(parquet.num_row_groups))
             table = parquet.read(None if columns is None else list(columns))
-        table = table.cast(with_instants(table.schema, file.traits.int96))
+        if file.traits.int96_timestamps:
+            table = table.cast(
+                with_instants(table.schema, file.traits.int96, pa.timestamp(file.int96_unit, "UTC"))
+            )
         CalendarCheck(table.schema, file.metadata, file.traits.int96).refuse_read(file.path, table)
         tables.append(table)
     if all(table.schema.equals(tables[0].schema) for table in tables):
         return pa.concat_tables([table.cast(tables[0].schema) for table in tables])
-    return pa.concat_tables(tables, promote_options="default")
+    try:
+        return pa.concat_tables(tables, promote_options="default")
+    except pa.ArrowTypeError:
+        schemas = [table.schema.remove_metadata() for table in tables]
+        _refuse_other_types(dict(zip((file.path for file in files), schemas, strict=True)))
+        raise
+
+
+def _refuse_other_types(schemas: Mapping[str, pa.Schema]) -> None:
+    """Name the first column whose types in two files Arrow does not put together."""
+    first: dict[str, tuple[pa.Field, str]] = {}
+    for path, schema in schemas.items():
+        for item in schema:
+            known, where = first.setdefault(item.name, (item, path))
+            try:
+                pa.unify_schemas([pa.schema([known]), pa.schema([item])])
+            except pa.ArrowTypeError:
+                raise other_types(item.name, (known.type, where), (item.type, path)) from None
+
+
+def other_types(column: str, *found: tuple[object, str]) -> IncompatibleTypes:
+    """The error about a column that has other types in other files: types, and a file of each."""
+    each = " and ".join(f"{kind} in {path!r}" for kind, path in found)
+    return IncompatibleTypes(
+        f"column {column!r} is {each}. Files that are read together need one type for each column: write those of "
+        "one type anew with the other one, or keep them as a dataset of their own. Nothing was changed"
+    )

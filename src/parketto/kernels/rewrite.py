@@ -8,10 +8,12 @@ from dataclasses import dataclass, replace
 
 import pyarrow as pa
 
+from parketto.errors import UnreadableFile
 from parketto.kernels.bucket_sort import sort_by_bucket
 from parketto.kernels.carrier import carrier_schema
 from parketto.kernels.clustering import bucket_column, sampled_buckets, with_buckets, write_buckets
 from parketto.kernels.copying import copy_files
+from parketto.kernels.damage import refuse_damage
 from parketto.kernels.external_sort import sort_batches
 from parketto.kernels.reader import BatchReader
 from parketto.kernels.splicing import DoNotMix
@@ -21,6 +23,7 @@ from parketto.kernels.write import Output
 from parketto.kernels.writer import FileFormat, RollingWriter
 from parketto.plan.rewrite import FileGroup
 from parketto.storage.clustering import Clustering, recorded
+from parketto.storage.footers import FileInfo
 
 _BUCKET_ROOM = 2
 _PREFIXES: Mapping[str, str] = {"compact": "compact", "optimize": "optimized"}
@@ -39,8 +42,22 @@ class RewriteGroup:
         """The size of the group's files."""
         return self.group.size_bytes
 
+    @property
+    def files(self) -> tuple[FileInfo, ...]:
+        """The files that it reads."""
+        return tuple(self.group.files)
+
     def run(self, worker: Worker) -> tuple[StagedFile, ...]:
         """Copy row groups, or stream the rows through, sorted on the way if need be."""
+        try:
+            return self._rewrite(worker)
+        except UnreadableFile as error:
+            for file in self.group:
+                if error.column is None and file.path == error.path and file.path in self.group.verify:
+                    refuse_damage(file, worker)  # an error that names the column
+            raise
+
+    def _rewrite(self, worker: Worker) -> tuple[StagedFile, ...]:
         group, schema = self.group, carrier_schema(self.group.schema).remove_metadata()
         columns = group.kept_order if self.clustering is None else self.clustering.columns
         if self.clustering is None and group.outputs == 1:

@@ -11,7 +11,7 @@ import pyarrow as pa
 
 from parketto.errors import InvalidArgument
 from parketto.kernels.carrier import carrier_type
-from parketto.kernels.reader import LogicalReader
+from parketto.kernels.reader import LogicalReader, other_types
 from parketto.kernels.work import Worker
 from parketto.plan.form import Form, form_of
 from parketto.rowgroups.spark_note import unnamed_types
@@ -27,6 +27,11 @@ class ArrowRows:
 
     schema: pa.Schema
     batches: Iterable[pa.RecordBatch]
+
+    @property
+    def repeatable(self) -> bool:
+        """Whether they can be read again after all."""
+        return isinstance(self.batches, Sequence)
 
     def read(self, worker: Worker) -> Iterator[pa.RecordBatch]:  # noqa: ARG002 - the same call for every source
         """The batches."""
@@ -56,6 +61,7 @@ class FileRows:
     files: tuple[FileInfo, ...]
     form: Form = field(default_factory=Form)
     transform: Transform | None = None
+    repeatable = True
 
     @classmethod
     def of(cls, store: Store, files: Sequence[FileInfo]) -> FileRows:
@@ -104,6 +110,7 @@ class FrameRows:
 
     schema: pa.Schema
     frame: Any
+    repeatable = True
 
 
 RowSource = ArrowRows | FileRows | FrameRows
@@ -179,6 +186,11 @@ def common_schema(files: Sequence[FileInfo]) -> pa.Schema:
             continue
         seen.add(id(file.schema))
         if not _same_rows(first, file.schema):
+            mine, others = _row_types(first), _row_types(file.schema)
+            for name in mine if set(mine) == set(others) else ():
+                if mine[name] != others[name]:
+                    kinds = (_named_type(schema, name) for schema in (first, file.schema))
+                    raise other_types(name, *zip(kinds, (files[0].path, file.path), strict=True))
             raise InvalidArgument(
                 f"the files have different columns: {files[0].path!r} has {_described(first)}, "
                 f"{file.path!r} has {_described(file.schema)}"
@@ -196,11 +208,19 @@ def common_schema(files: Sequence[FileInfo]) -> pa.Schema:
 
 def _same_rows(one: pa.Schema, other: pa.Schema) -> bool:
     """Whether rows of one schema can stand beside those of the other: the same columns in any order."""
-    return {item.name: whole(carrier_type(item.type)) for item in one} == {
-        item.name: whole(carrier_type(item.type)) for item in other
-    } and unnamed_types(one.metadata) == unnamed_types(other.metadata)
+    return _row_types(one) == _row_types(other)
+
+
+def _row_types(schema: pa.Schema) -> dict[str, tuple[pa.DataType, object]]:
+    """What of the types of columns must be the same in files that are read together."""
+    noted = unnamed_types(schema.metadata)
+    return {item.name: (whole(carrier_type(item.type)), noted.get(item.name)) for item in schema}
+
+
+def _named_type(schema: pa.Schema, name: str) -> object:
+    """The type of a column, by Spark's name if Arrow has none."""
+    return unnamed_types(schema.metadata).get(name, schema.field(name).type)
 
 
 def _described(schema: pa.Schema) -> str:
-    noted = unnamed_types(schema.metadata)
-    return ", ".join(f"{item.name}: {noted.get(item.name, item.type)}" for item in schema)
+    return ", ".join(f"{item.name}: {_named_type(schema, item.name)}" for item in schema)

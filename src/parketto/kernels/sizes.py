@@ -24,6 +24,7 @@ _MANY_AGAIN = 0.5
 _WORTH_SAVING = 0.8
 _DICTIONARY_BYTES = 1024 * 1024
 _NARROWEST, _LENGTH_BYTES = 4, 4
+HUGE_VALUE_BYTES = 1024 * 1024
 
 
 def decoded_bytes(batch: pa.RecordBatch) -> int:
@@ -112,11 +113,18 @@ def hardly_repeats(column: pa.ChunkedArray) -> bool:
     """
     if column.type.num_fields or not (pat.is_primitive(column.type) or _is_text(column.type)):
         return False
+    if len(column) == 1 and has_huge_values(column):
+        return True  # to count it would copy it
     if len(column) <= _FEW_ROWS:
         return _says_so(column, len(column))
     # Neighbours show what comes in runs, rows from all over show what comes in turns: both must say so.
     rows = min(_MOST_ROWS, max(_LEAST_ROWS, len(column) // 32))
     return all(_says_so(sample(column, rows), len(column)) for sample in (_neighbours, _scattered))
+
+
+def has_huge_values(column: pa.ChunkedArray) -> bool:
+    """Whether values are so large, on average, that every copy of one counts: a megabyte."""
+    return bool(len(column) and column.nbytes > HUGE_VALUE_BYTES * len(column))
 
 
 def _neighbours(column: pa.ChunkedArray, rows: int) -> pa.ChunkedArray:

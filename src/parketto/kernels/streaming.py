@@ -230,7 +230,10 @@ def _row_bytes(group: FileGroup, worker: Worker) -> float:
     known: dict[str, float] = worker.cache.setdefault("text bytes", {})
     places = {len(files) // 2} if known else {0, len(files) // 2, len(files) - 1}
     for at in places:
-        with worker.store.open_input(files[at].path) as source, naming(files[at].path):
-            batch = next(pq.ParquetFile(source).iter_batches(_PROBE_ROWS, columns=others, use_threads=False))
-            known[files[at].path] = decoded_bytes(batch) / max(1, batch.num_rows)
+        file = files[at]
+        rows = max(1, min(_PROBE_ROWS, worker.batch_bytes * file.num_rows // file.size_bytes))
+        with worker.store.open_input(file.path) as source, naming(file.path):
+            parquet = pq.ParquetFile(source, pre_buffer=False)
+            batch = next(parquet.iter_batches(rows, columns=others, use_threads=False))
+            known[file.path] = decoded_bytes(batch) / max(1, batch.num_rows)
     return found + max(list(known.values()))  # a list, because other tasks add to it

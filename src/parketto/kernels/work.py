@@ -6,7 +6,7 @@ import os
 import tempfile
 import threading
 import uuid
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import count
 from types import TracebackType
@@ -17,6 +17,7 @@ import pyarrow as pa
 from parketto.errors import OperationCancelled
 from parketto.kernels.limits import address_space_limit, data_bytes
 from parketto.kernels.memory import TASK_MEMORY
+from parketto.storage.footers import FileInfo
 from parketto.storage.store import Store
 
 # Of a worker's share of memory: decoded rows that wait for their row group, a run that is being sorted
@@ -176,6 +177,12 @@ class Worker:
         for batch in batches:
             self.check_cancelled()
             yield batch
+
+
+def widest_row(task: object) -> float:
+    """About how many bytes the widest rows of a task's files take, as far as sizes of files tell; at least 1."""
+    files: Sequence[FileInfo] = getattr(task, "files", ())
+    return max((file.size_bytes / file.num_rows for file in files if file.num_rows), default=1.0)
 
 
 Result_co = TypeVar("Result_co", covariant=True)

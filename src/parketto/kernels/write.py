@@ -20,6 +20,7 @@ from parketto.kernels.rows import FileRows
 from parketto.kernels.work import StagedFile, Worker
 from parketto.kernels.writer import FileFormat, RollingWriter
 from parketto.storage.calendars import CalendarCheck
+from parketto.storage.footers import FileInfo
 
 # Several partitions are written at once if each of them can have row groups of that size, decoded.
 _LEAST_ROW_GROUP_BYTES = 16 * 1024 * 1024
@@ -134,6 +135,11 @@ class CopyRows:
     def size_bytes(self) -> int:
         """The size of the files."""
         return self.source.size_bytes
+
+    @property
+    def files(self) -> tuple[FileInfo, ...]:
+        """The files that it reads."""
+        return self.source.files
 
     def run(self, worker: Worker) -> Written:
         """Stream the rows through."""

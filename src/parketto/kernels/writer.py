@@ -14,7 +14,7 @@ import pyarrow.types as pat
 from parketto.kernels.annotating import AnnotatingWriter
 from parketto.kernels.memory import release_unused
 from parketto.kernels.mixed_timestamps import MixedWriter, int96_numbers, mixes_int96
-from parketto.kernels.sizes import hardly_repeats
+from parketto.kernels.sizes import HUGE_VALUE_BYTES, hardly_repeats, has_huge_values
 from parketto.kernels.waiting import StagedWriter, WaitingRows
 from parketto.kernels.work import StagedFile
 from parketto.layout.buckets import roundest
@@ -47,8 +47,17 @@ class FileFormat:
     #: The schema that readers will see, if rows are carried in another one.
     readable_as: pa.Schema | None = None
 
-    def open(self, sink: IO[bytes], dictionaries: bool | list[str] = True) -> pq.ParquetWriter:
-        """A writer for one file. `dictionaries` are the leaf columns that get one, or whether all do."""
+    def open(
+        self, sink: IO[bytes], dictionaries: bool | list[str] = True, first: pa.Table | None = None
+    ) -> pq.ParquetWriter:
+        """A writer for one file.
+
+        Args:
+            sink: Where it goes.
+            dictionaries: The leaf columns that get one, or whether all do.
+            first: The first rows: columns of huge values in them get no statistics. Arrow would copy values
+                several times to find bounds, and then leave them out because they are too long.
+        """
         if mixes_int96(self):
             return MixedWriter(sink, self, dictionaries)
         verbatim = self.metadata is not None
@@ -68,8 +77,18 @@ class FileFormat:
             store_decimal_as_integer=self.traits.integer_decimals,
             write_time_adjusted_to_utc=self.traits.utc_times,
             write_page_index=True,
+            write_statistics=self._with_statistics(first),
             sorting_columns=order or None,
         )
+
+    def _with_statistics(self, rows: pa.Table | None) -> bool | list[str]:
+        columns = [] if rows is None else zip(rows.schema.names, rows.columns, strict=True)
+        huge = {name for name, column in columns if has_huge_values(column)}
+        if not huge:
+            return True
+        return [
+            b".".join(leaf.path).decode() for leaf in self.empty_footer.leaves if leaf.path[0].decode() not in huge
+        ]
 
     def close(self, writer: pq.ParquetWriter) -> None:
         """End a file."""
@@ -113,7 +132,7 @@ class FileFormat:
     def encoded(self, rows: pa.Table | None, dictionaries: bool | list[str] = True) -> pa.Buffer:
         """A whole file in memory, with the rows as one row group, or without any."""
         sink = pa.BufferOutputStream()
-        writer = self.open(sink, dictionaries)
+        writer = self.open(sink, dictionaries, rows)
         if rows is not None:
             writer.write_table(rows, row_group_size=rows.num_rows)
         self.close(writer)
@@ -132,6 +151,10 @@ def _empty_footer(
     metadata = None if notes is None else dict(notes)
     schema = pa.ipc.read_schema(pa.py_buffer(raw_schema))
     return read_footer(pa.BufferReader(FileFormat(schema, codec, metadata, traits, order_by).encoded(None)))
+
+
+def _is_huge(rows: pa.Table) -> bool:
+    return bool(rows.nbytes > HUGE_VALUE_BYTES * rows.num_rows)
 
 
 class RollingWriter(StagedWriter):
@@ -249,8 +272,9 @@ class RollingWriter(StagedWriter):
             staged = self._new_file()
             self._sink = self._store.open_output(staged.path)
             self.staged.append(staged)
-            telling = first is not None and first.num_rows >= _TELLING_ROWS
-            self._writer = self._format.open(self._sink, self._format.dictionaries(first) if telling else True)
+            telling = first is not None and (first.num_rows >= _TELLING_ROWS or _is_huge(first))
+            dictionaries = self._format.dictionaries(first) if telling else True
+            self._writer = self._format.open(self._sink, dictionaries, first)
         return self._writer
 
     def _close_file(self) -> None:

@@ -3,21 +3,21 @@
 from __future__ import annotations
 
 import posixpath
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, cast
 
 import pyarrow as pa
 
 from parketto.commit.transaction import Transaction
 from parketto.commit.verify import verify_edits, verify_written
 from parketto.engines.base import Context, ProgressCallback
-from parketto.errors import InvalidArgument
+from parketto.errors import CommitConflict, InvalidArgument
 from parketto.kernels.edit import Edited, EditFile
 from parketto.kernels.partitions import folder_names
 from parketto.kernels.rewrite import group_output
 from parketto.kernels.rows import common_schema
-from parketto.kernels.work import Staging
+from parketto.kernels.work import StagedFile, Staging
 from parketto.kernels.write import Output, Written
 from parketto.languages import assignments, predicate
 from parketto.operations.edits import leave_schema
@@ -29,8 +29,10 @@ from parketto.plan.rewrite import FileGroup
 from parketto.plan.zones import Clock
 from parketto.rowgroups.area import without_area
 from parketto.stats import EditStats
-from parketto.storage.footers import FileInfo, MentionedColumns
-from parketto.storage.hive import PartitionFilter
+from parketto.storage.footers import FileInfo, MentionedColumns, StatsColumns
+from parketto.storage.hive import PartitionFilter, directory_matcher
+from parketto.storage.snapshot import read_snapshot, relative
+from parketto.storage.store import FileEntry
 
 
 @dataclass(frozen=True)
@@ -41,6 +43,7 @@ class EditRequest:
     where: Any
     changes: Mapping[str, Any] | None = None
     compression: str | None = None
+    commit_id: str | None = None
 
 
 def edit(
@@ -63,15 +66,65 @@ def edit(
         plan = _plan(place.root, files, request, clock, dry_run=True)
         results = place.engine.run(plan, Context(place.store, Staging(""), request.operation, progress))
         return _stats(request, files, plan, _touching(plan, results), dry_run=True)
-    with place.transaction(request.operation, backups) as transaction:
+
+    def attempt(transaction: Transaction) -> EditStats:
         files = place.snapshot_in(transaction, partition_filter, known).files
         plan = _plan(place.root, files, request, clock, dry_run=False)
         with transaction.conflicts_over(entries([task.file for task in plan])):
             results = place.engine.run(plan, place.context(transaction, progress))
         edits = _touching(plan, results)
-        if edits:
-            _publish(place, transaction, files, edits)
-        return _stats(request, files, plan, edits, dry_run=False, backup_path=transaction.backup_path)
+
+        def stats(backup_path: str | None) -> EditStats:
+            return _stats(request, files, plan, edits, dry_run=False, backup_path=backup_path)
+
+        if edits or request.commit_id is not None:
+            # Rows that others add meanwhile may be rows that this is about.
+            concerns = _Concerns(place, request, clock, partition_filter, known)
+            transaction.commit(
+                _staged(place, transaction, files, edits),
+                entries([task.file for task, _ in edits]),
+                read=entries([task.file for task in plan]) if place.isolation == "serializable" else (),
+                check_added=concerns.refuse if place.isolation == "serializable" else None,
+                statistics=stats,
+            )
+        return stats(transaction.backup_path)
+
+    arguments = {
+        "where": str(request.where),
+        "values": request.changes,
+        "partition_filter": partition_filter,
+        "compression": request.compression,
+    }
+    return place.run(
+        place.request(request.operation, arguments, request.commit_id),
+        attempt,
+        known=lambda statistics: cast("EditStats", statistics),
+        backups=backups,
+    )
+
+
+@dataclass(frozen=True)
+class _Concerns:
+    """Which files that were added meanwhile matter to an edit: by their paths, then by their bounds."""
+
+    place: Place
+    request: EditRequest
+    clock: Clock
+    partition_filter: PartitionFilter
+    known: StatsColumns
+
+    def refuse(self, added: Sequence[FileEntry], who: Callable[[str], str]) -> None:
+        matches = directory_matcher(self.partition_filter)
+        root = self.place.root
+        concerned = [entry for entry in added if matches(posixpath.dirname(relative(entry.path, root)))]
+        files = read_snapshot(self.place.store, root, concerned, self.known).files if concerned else ()
+        for task in _plan(root, files, self.request, self.clock, dry_run=True):
+            raise CommitConflict.because_of(
+                task.file.path,
+                operation=self.request.operation,
+                matters="may have rows that it is about",
+                who=who(task.file.path),
+            )
 
 
 def _touching(plan: Sequence[EditFile], results: Sequence[Edited]) -> list[tuple[EditFile, Edited]]:
@@ -136,12 +189,13 @@ def _elsewhere(root: str, files: Sequence[FileInfo], file: FileInfo, form: Form,
     )
 
 
-def _publish(
+def _staged(
     place: Place,
     transaction: Transaction,
     files: Sequence[FileInfo],
     edits: Sequence[tuple[EditFile, Edited]],
-) -> None:
+) -> list[StagedFile]:
+    """The verified files that take the place of those that were edited."""
     kept = [(task.file, result.kept) for task, result in edits]
     verify_edits(place.store, kept)
     moved = sum((result.moved for _, result in edits), Written())
@@ -154,11 +208,11 @@ def _publish(
         assert written == task.file.num_rows - result.matched + expected, "every row goes somewhere"
     staged = [file for _, result in edits for file in (*result.kept.staged, *result.moved.staged)]
     retired = [task.file for task, _ in edits]
-    if not staged and len(retired) == len(files) and len(place.existing(transaction)) == len(files):
+    if edits and not staged and len(retired) == len(files) and transaction.lists_only(entries(files)):
         first = edits[0][0]
         output = group_output(FileGroup((first.file,), compression=first.compression), "delete", ())
         staged = leave_schema(place.engine, output, first.file.directory, place.context(transaction))
-    transaction.commit(staged, entries(retired))
+    return staged
 
 
 def _stats(

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
 
 from parketto.commit.transaction import Transaction
 from parketto.commit.verify import verify_groups, verify_total
@@ -39,19 +40,26 @@ def maintain(
     stats_columns: Sequence[str] = (),
     until_settled: bool = False,
     backups: Backups | None = None,
+    arguments: Mapping[str, Any] | None = None,
+    verify: bool = False,
 ) -> MaintenanceReport:
     """Discover → plan → execute → verify → commit → report."""
     if dry_run:
         plan = planner(place.snapshot(partition_filter, stats_columns).files)
         return MaintenanceReport(maintenance_stats(plan, dry_run=True), plan)
     place.check_exists(partition_filter)
-    with place.transaction(operation, backups) as transaction:
+
+    def attempt(transaction: Transaction) -> MaintenanceReport:
         snapshot = place.snapshot_in(transaction, partition_filter, stats_columns)
         plan = planner(snapshot.files)
-        work = _Rewriting(place, transaction, snapshot, stats_columns, progress)
+        work = _Rewriting(place, transaction, snapshot, stats_columns, progress, verify=verify)
         after = work.run(plan, planner if until_settled else None)
         stats = maintenance_stats(plan, after, dry_run=False)
+        work.commit(after, stats)
         return MaintenanceReport(stats, plan, transaction.backup_path)
+
+    asked = {**(arguments or {}), "partition_filter": partition_filter}
+    return place.run(place.request(operation, asked), attempt, backups=backups)
 
 
 class _Rewriting:
@@ -64,17 +72,18 @@ class _Rewriting:
         snapshot: Snapshot,
         stats_columns: Sequence[str],
         progress: ProgressCallback | None,
+        *,
+        verify: bool,
     ) -> None:
+        self._verify = verify
         self._engine, self._store = place.engine, place.store
         self._transaction, self._snapshot, self._stats_columns = transaction, snapshot, stats_columns
         self._context = place.context(transaction, progress)
         self._staged: dict[str, StagedFile] = {}
 
     def run(self, plan: RewritePlan, planner: Planner | None) -> list[FileInfo]:
-        """Execute, verify and commit; returns the files that there are afterwards."""
+        """Execute and verify; returns the files that there are afterwards."""
         files: list[FileInfo] = list(self._snapshot.files)
-        if not plan.groups:
-            return files
         while plan.groups:
             results = self._execute(plan)
             new = verify_groups(self._store, results, self._stats_columns)
@@ -87,12 +96,25 @@ class _Rewriting:
                 break
             plan = planner(files)
         verify_total(self._snapshot.files, files)
-        remaining = {file.path for file in files}
-        retired = entries([file for file in self._snapshot.files if file.path not in remaining])
-        self._transaction.commit(list(self._staged.values()), retired)
         return files
+
+    def commit(self, after: Sequence[FileInfo], stats: MaintenanceStats) -> None:
+        """Publish what was staged, if anything was."""
+        if self._staged:
+            remaining = {file.path for file in after}
+            retired = entries([file for file in self._snapshot.files if file.path not in remaining])
+            # Which files became which is in the record itself.
+            told = {name: value for name, value in stats.items() if not name.startswith("planned_")}
+            self._transaction.commit(list(self._staged.values()), retired, statistics=told)
 
     def _execute(self, plan: RewritePlan) -> Sequence[GroupResult]:
         inputs = [file for group in plan.groups for file in group if file.path not in self._staged]
         with self._transaction.conflicts_over(entries(inputs)):
+            if self._verify:  # staged files were verified when they were written
+                plan = _verifying(plan, frozenset(file.path for file in inputs))
             return self._engine.rewrite(plan, self._context)
+
+
+def _verifying(plan: RewritePlan, paths: frozenset[str]) -> RewritePlan:
+    groups = tuple(replace(group, verify=paths.intersection(group.paths)) for group in plan.groups)
+    return replace(plan, groups=groups)

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import posixpath
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, cast
 
 from parketto.commit.transaction import Transaction
 from parketto.commit.verify import verify_edits, verify_written
@@ -14,8 +16,9 @@ from parketto.kernels.merge_target import MergeOutcome, MergeTarget
 from parketto.kernels.rows import RowSource
 from parketto.operations.edits import leave_schema
 from parketto.operations.place import Backups, Place, entries
-from parketto.plan.form import Form
+from parketto.plan.form import Form, form_of
 from parketto.plan.merge import MergeRules, MergeStats, check_schemas, check_source
+from parketto.storage.footers import FileInfo
 from parketto.storage.snapshot import read_snapshot, refuse_foreign
 from parketto.storage.store import FileEntry
 
@@ -45,11 +48,13 @@ def merge(
     *,
     dry_run: bool = False,
     backups: Backups | None = None,
+    commit_id: str | None = None,
 ) -> MergeReport:
     """Discover → match → decide → rewrite → verify → commit → report."""
     check_source(rules, source.schema)
     refuse_foreign(place.store, place.root)
-    with place.transaction("merge", backups) as transaction:
+
+    def attempt(transaction: Transaction) -> MergeReport:
         try:
             # Bounds of partition columns tell what a folder is called today, whatever its name is.
             files = place.snapshot_in(transaction, stats_columns=None).files
@@ -69,8 +74,27 @@ def merge(
         with transaction.conflicts_over(entries(target.files)):
             outcome = place.engine.merge(source, target, context)
         if not dry_run:
-            _publish(place, transaction, target, outcome, context)
+            _publish(place, transaction, source, target, outcome, context, always=commit_id is not None)
         return _report(target, outcome, transaction.backup_path)
+
+    arguments = {
+        "key_columns": list(rules.keys),
+        "strategy": rules.strategy,
+        "update_columns": rules.update_columns,
+        "partition_by": list(partition_by) or None,
+    }
+    return place.run(
+        place.request("merge", arguments, None if dry_run else commit_id),
+        attempt,
+        known=_known,
+        backups=backups,
+        repeatable=source.repeatable,
+    )
+
+
+def _known(statistics: Mapping[str, Any]) -> MergeReport:
+    """The report of a merge that the log knows."""
+    return MergeReport(**{**statistics, "stats": cast("MergeStats", statistics["stats"])})
 
 
 def _total(target: MergeTarget, outcome: MergeOutcome) -> int:
@@ -102,22 +126,56 @@ def _report(target: MergeTarget, outcome: MergeOutcome, backup_path: str | None)
     )
 
 
-def _refuse_added(place: Place, target: MergeTarget, outcome: MergeOutcome, listed: list[FileEntry]) -> None:
-    """A file that somebody has added meanwhile may have the keys that this merge found to be new."""
-    known = {file.path for file in target.files}
-    added = [entry for entry in listed if entry.path not in known]
-    if not target.rules.inserts or not added:
-        return
-    for file in read_snapshot(place.store, place.root, added, stats_columns=None).files:
-        if may_share_key(file, target.rules.keys, outcome.ranges):
-            raise CommitConflict(
-                f"{file.path!r} was added while this merge ran, and may have the same keys. That work stands and "
-                "nothing of this one was published; run it again"
+@dataclass(frozen=True)
+class _Concerns:
+    """Which files that others have added meanwhile matter to a merge: by bounds, then by their keys."""
+
+    place: Place
+    source: RowSource
+    target: MergeTarget
+    outcome: MergeOutcome
+    context: Context
+
+    def refuse(self, added: Sequence[FileEntry], who: Callable[[str], str]) -> None:
+        rules, place = self.target.rules, self.place
+        files = read_snapshot(place.store, place.root, added, stats_columns=None).files
+        near = [file for file in files if may_share_key(file, rules.keys, self.outcome.ranges)]
+        if rules.removes_missing:
+            near = [file for file in files if file.num_rows]
+        elif near and self.source.repeatable and not self._shares_keys(near):
+            near = []
+        if near:
+            path = near[0].path
+            raise CommitConflict.because_of(
+                path, operation="merge", matters="may have the same keys", who=who(path)
             )
+
+    def _shares_keys(self, files: Sequence[FileInfo]) -> bool:
+        """Whether a merge into these files alone would find a key."""
+        if self.target.form.partition_by != form_of(files).partition_by:
+            return True  # they are not laid out as the dataset was: all must be looked at anew
+        rules = self.target.rules
+        beside = MergeTarget.of(
+            self.target.root,
+            files,
+            rules if rules.deduplicates else replace(rules, strategy="update"),
+            self.target.compression,
+            self.source.schema,
+            self.target.form.partition_by,
+            dry_run=True,
+        )
+        return self.place.engine.merge(self.source, beside, self.context).updated > 0
 
 
 def _publish(
-    place: Place, transaction: Transaction, target: MergeTarget, outcome: MergeOutcome, context: Context
+    place: Place,
+    transaction: Transaction,
+    source: RowSource,
+    target: MergeTarget,
+    outcome: MergeOutcome,
+    context: Context,
+    *,
+    always: bool,
 ) -> None:
     total = _total(target, outcome)
     rewritten = [file for file, _ in outcome.rewritten]
@@ -133,7 +191,13 @@ def _publish(
     if not staged and len(retired) == len(target.files):
         first = retired[0].directory if retired else target.root
         staged = leave_schema(place.engine, target.additions, first, context)
-    if staged or retired:
+    if staged or retired or always:
+        serializable = place.isolation == "serializable"
         transaction.commit(
-            staged, entries(retired), check_listing=lambda listed: _refuse_added(place, target, outcome, listed)
+            staged,
+            entries(retired),
+            read=entries(target.files) if serializable else (),
+            check_added=_Concerns(place, source, target, outcome, context).refuse if serializable else None,
+            follows=target.form.partition_by,
+            statistics=lambda backup_path: _report(target, outcome, backup_path),
         )

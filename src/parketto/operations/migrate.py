@@ -13,7 +13,9 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
-from parketto.commit.transaction import Transaction, check_unchanged
+from parketto.commit.committing import CheckAdded
+from parketto.commit.transaction import Transaction
+from parketto.commit.validation import check_unchanged
 from parketto.commit.verify import verify_copies, verify_published, verify_written
 from parketto.engines.base import Context, ProgressCallback
 from parketto.errors import ColumnNotFound, CommitConflict, CommitFailed, DatasetNotFound, InvalidArgument
@@ -25,6 +27,7 @@ from parketto.operations.place import Place, entries
 from parketto.operations.repartition import check_one_schema, same_rows
 from parketto.plan.limits import Thresholds
 from parketto.plan.rewrite import check_partition_columns
+from parketto.storage.footers import FileInfo
 from parketto.storage.snapshot import is_inside, refuse_foreign, relative
 from parketto.storage.store import FileEntry
 
@@ -76,7 +79,8 @@ def migrate(source: Place, target: Place, wanted: Migration, progress: ProgressC
     refuse_filled(target, wanted)
     rows, columns = prepared(files, wanted)
     output = _output(target.root, files, rows, columns, wanted)
-    with target.transaction("repartition") as transaction:
+
+    def attempt(transaction: Transaction) -> tuple[Written, list[FileInfo]]:
         replaced = target.existing(transaction) if wanted.overwrite else []
         with _conflicts_over(source, files, transaction, replaced):
             written = target.engine.write(rows, output, target.context(transaction, progress))
@@ -94,8 +98,16 @@ def migrate(source: Place, target: Place, wanted: Migration, progress: ProgressC
         # What was copied is the source as it is now: nothing of it has changed while it was read.
         check_unchanged(source.store, entries(files.files))
         transaction.commit(
-            written.staged, replaced, check_listing=None if wanted.overwrite else _refuse_others(target)
+            written.staged,
+            replaced,
+            check_added=None if wanted.overwrite else _refuse_others(target),
+            statistics={"rows_written": written.num_rows, "files_written": len(new)},
         )
+        return written, new
+
+    request = target.request("repartition", {"source": source.root, "partition_by": list(columns)})
+    # A source that has changed would have to be discovered anew.
+    written, new = target.run(request, attempt, repeatable=False)
     logger.info("published %d files with %d rows in %s", len(new), written.num_rows, target.root)
     if wanted.delete_source:
         verify_published(target.store, written.staged, new)
@@ -112,7 +124,7 @@ def migrate(source: Place, target: Place, wanted: Migration, progress: ProgressC
 def plan_migration(source: Place, target: Place, wanted: Migration) -> MigrationReport:
     """What a migration would do. Rows are counted by partition; nothing is written."""
     files = _discover(source, target, wanted)
-    refuse_foreign(target.store, target.root)
+    refuse_foreign(target.store, target.root, listed=not wanted.overwrite)
     refuse_filled(target, wanted)
     rows, columns = prepared(files, wanted)
     counts = _counted(source, rows, columns)
@@ -195,12 +207,12 @@ def _conflicts_over(
         raise
 
 
-def _refuse_others(target: Place) -> Callable[[list[FileEntry]], None]:
-    def check(found: list[FileEntry]) -> None:
+def _refuse_others(target: Place) -> CheckAdded:
+    def check(found: Sequence[FileEntry], who: Callable[[str], str]) -> None:
         if found:
             raise CommitConflict(
-                f"somebody else has put {relative(found[0].path, target.root)!r} into {target.root!r} meanwhile; "
-                "nothing was published"
+                f"{who(found[0].path) or 'somebody else'} has put {relative(found[0].path, target.root)!r} into "
+                f"{target.root!r} meanwhile; nothing was published"
             )
 
     return check
@@ -213,14 +225,14 @@ def _inherit_access(source: Place, target: Place, files: FileRows, staged: Seque
 
 
 def _retire(source: Place, target: Place, files: FileRows) -> None:
-    with source.transaction("delete-source") as transaction:
-        try:
-            transaction.commit([], entries(files.files))
-        except CommitConflict as error:
-            raise CommitConflict(
-                f"the source {source.root!r} was not removed, because somebody else has changed it since it was "
-                f"read ({error}). The target {target.root!r} is complete as of then"
-            ) from error
+    request = source.request("delete-source", {"target": target.root})
+    try:
+        source.run(request, lambda transaction: transaction.commit([], entries(files.files)), repeatable=False)
+    except CommitConflict as error:
+        raise CommitConflict(
+            f"the source {source.root!r} was not removed, because somebody else has changed it since it was "
+            f"read ({error}). The target {target.root!r} is complete as of then"
+        ) from error
     logger.info("removed the %d data files of %s", len(files.files), source.root)
 
 

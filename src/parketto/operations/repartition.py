@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from parketto.commit.transaction import Transaction
 from parketto.commit.verify import verify_written
 from parketto.engines.base import ProgressCallback
 from parketto.errors import CommitFailed
@@ -29,7 +30,8 @@ def repartition(
 ) -> WriteStats:
     """Discover → plan → execute → verify → commit → report."""
     place.check_exists()
-    with place.transaction("repartition") as transaction:
+
+    def attempt(transaction: Transaction) -> WriteStats:
         files = place.snapshot_in(transaction).files
         source = FileRows.of(place.store, files)
         columns = check_partition_columns(partition_by, source.schema)
@@ -39,13 +41,19 @@ def repartition(
             written = place.engine.write(source, output, place.context(transaction, progress))
         new = verify_written(place.store, written.staged, source.num_rows, source.schema.names)
         check_one_schema(new)
-        transaction.commit(written.staged, entries(files), Naming.of(None, None))
-    return WriteStats(
-        rows_written=written.num_rows,
-        files_written=len(new),
-        bytes_written=sum(file.size_bytes for file in new),
-        files_replaced=len(files),
-    )
+        stats = WriteStats(
+            rows_written=written.num_rows,
+            files_written=len(new),
+            bytes_written=sum(file.size_bytes for file in new),
+            files_replaced=len(files),
+        )
+        transaction.commit(
+            written.staged, entries(files), naming=Naming.of(None, None), follows=columns, statistics=stats
+        )
+        return stats
+
+    arguments = {"partition_by": partition_by, "compression": compression}
+    return place.run(place.request("repartition", arguments), attempt)
 
 
 def same_rows(root: str, source: FileRows, columns: tuple[str, ...], codec: str, thresholds: Thresholds) -> Output:

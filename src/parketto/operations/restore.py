@@ -5,6 +5,7 @@ from __future__ import annotations
 import posixpath
 
 from parketto.commit.backup import check_known, kept_file, read_manifest, transfer
+from parketto.commit.transaction import Transaction
 from parketto.errors import CommitConflict
 from parketto.operations.place import Place
 from parketto.stats import RestoreStats
@@ -15,7 +16,8 @@ from parketto.storage.store import Store
 def restore(place: Place, backups: Store, path: str) -> RestoreStats:
     """Discover → stage copies → verify → commit → report."""
     manifest = read_manifest(backups, path)
-    with place.transaction("restore") as transaction:
+
+    def attempt(transaction: Transaction) -> RestoreStats:
         taken = place.store.stat_many([f"{place.root}/{file.path}" for file in manifest.retired])
         if taken:
             raise CommitConflict(
@@ -31,9 +33,13 @@ def restore(place: Place, backups: Store, path: str) -> RestoreStats:
             staged.append(copy)
         entries = place.store.stat_many([file.path for file in staged])
         found = read_snapshot(place.store, place.root, [entries[file.path] for file in staged]).files
-        transaction.commit(staged, retired)
-    return RestoreStats(
-        files_restored=len(staged),
-        files_removed=len(retired),
-        rows_restored=sum(file.num_rows for file in found),
-    )
+        stats = RestoreStats(
+            files_restored=len(staged),
+            files_removed=len(retired),
+            rows_restored=sum(file.num_rows for file in found),
+        )
+        transaction.commit(staged, retired, names_may_exist=True, statistics=stats)
+        return stats
+
+    # What is wrong with a backup is wrong the next time, too.
+    return place.run(place.request("restore", {"backup": path}), attempt, repeatable=False)

@@ -46,6 +46,9 @@ def path_rows(
         root = posixpath.dirname(location)
         return FileRows.of(store, read_snapshot(store, root, [entry], None).files), root
     listed = discover(
-        store, location, lambda: list_settled(Workspace(store, location), partition_filter), stats_columns=None
+        store,
+        location,
+        lambda: list_settled(Workspace(store, location), partition_filter).files,
+        stats_columns=None,
     )
     return FileRows.of(store, listed.files), location

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
+from typing import cast
 
 import pyarrow as pa
 
@@ -21,7 +22,7 @@ from parketto.plan.rewrite import check_partition_columns
 from parketto.stats import WriteStats
 from parketto.storage.footers import FileInfo
 from parketto.storage.hive import partition_values
-from parketto.storage.snapshot import read_snapshot, refuse_foreign, relative
+from parketto.storage.snapshot import read_snapshot, refuse_foreign, relative, while_files_vanish
 from parketto.storage.store import FileEntry
 
 
@@ -32,15 +33,28 @@ def write(
     mode: str,
     naming: Naming,
     progress: ProgressCallback | None = None,
+    *,
+    commit_id: str | None = None,
 ) -> WriteStats:
     """Write all rows, then publish their files together."""
     refuse_foreign(place.store, place.root)
-    with place.transaction(mode) as transaction:
-        existing = place.existing(transaction)
-        replaced = existing if mode == "overwrite" else []
-        if mode == "append":
-            output = following(place, existing, output)
-        return publish(place, transaction, source, output, replaced, naming, progress)
+
+    def attempt(transaction: Transaction) -> WriteStats:
+        if mode == "overwrite":
+            return publish(place, transaction, source, output, place.existing(transaction), naming, progress)
+        # Others may replace the file whose form the new ones follow.
+        like = while_files_vanish(
+            place.root, lambda: following(place, place.existing(transaction, loosely=True), output)
+        )
+        return publish(place, transaction, source, like, [], naming, progress)
+
+    arguments = {"partition_by": list(output.partition_by) or None}
+    return place.run(
+        place.request(mode, arguments, commit_id),
+        attempt,
+        known=lambda statistics: cast("WriteStats", statistics),
+        repeatable=source.repeatable,
+    )
 
 
 def following(place: Place, existing: Sequence[FileEntry], output: Output) -> Output:
@@ -107,10 +121,18 @@ def publish(
     with transaction.conflicts_over(replaced):
         written = place.engine.write(source, output, place.context(transaction, progress))
     files = verify_written(place.store, written.staged, written.num_rows, output.format.schema.names)
-    transaction.commit(written.staged, replaced, naming)
-    return WriteStats(
+    stats = WriteStats(
         rows_written=written.num_rows,
         files_written=len(files),
         bytes_written=sum(file.size_bytes for file in files),
         files_replaced=len(replaced),
     )
+    transaction.commit(
+        written.staged,
+        replaced,
+        naming=naming,
+        follows=output.partition_by,
+        names_may_exist=naming.scheme != "uuid",
+        statistics=stats,
+    )
+    return stats

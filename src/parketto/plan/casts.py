@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import pyarrow as pa
@@ -9,9 +10,9 @@ import pyarrow.compute as pc
 import pyarrow.types as pat
 
 from parketto.errors import InvalidArgument, quoted
-from parketto.plan.nodes import Node, Scope, literal, read_literal
+from parketto.plan.nodes import Node, Scope, literal
 from parketto.plan.values import NUMBERS, as_decimal_type, decimal_type, family, from_count
-from parketto.plan.zones import is_instant
+from parketto.plan.zones import is_clock, is_instant, parse_time
 
 HALF_UP = "half_towards_infinity"
 _TYPES = {
@@ -58,7 +59,8 @@ def cast(scope: Scope, node: Node, tree: Any, *, attempt: bool) -> Node:
             f"{tree.parent.this.sql()} names a time zone, and TIMESTAMP_NTZ has none; leave the zone out, or CAST "
             "it to TIMESTAMP first"
         )
-    return changed
+    told = name in _ZONE_OR_NOT and is_clock(changed.type)
+    return replace(changed, untyped=False, is_told=told or changed.is_told)
 
 
 def _type_name(tree: Any) -> str:
@@ -87,7 +89,7 @@ def to_type(scope: Scope, node: Node, kind: pa.DataType) -> Node:
     source, target = node.family, family(kind)
     if source == "text" and target in _TEMPORAL and node.literal is not None and node.literal.is_valid:
         # Not cut to the precision of the type's name: a literal means what it says.
-        read = literal(read_literal(node, kind))
+        read = literal(parse_time(node.literal.as_py(), kind))
         return scope.instant(read) if is_instant(kind) else read
     if source == "text" and is_instant(kind):
         return scope.instant(node)

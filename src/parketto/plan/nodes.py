@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from decimal import Decimal
 from typing import Any
 
@@ -22,16 +22,19 @@ from parketto.plan.values import (
     COUNTED,
     NUMBERS,
     as_decimal_type,
+    beyond,
     common_type,
     counted,
     counts_alike,
+    counts_nanoseconds,
     decimal_digits,
     decimal_type,
     evaluate,
     family,
+    float32_at_most,
     from_count,
 )
-from parketto.plan.zones import Clock, Conversion, Step, is_clock, is_instant, parse_time
+from parketto.plan.zones import Clock, Conversion, Step, is_clock, is_instant, parse_clock, parse_time
 
 _COMPARISONS: dict[str, Callable[[Any, Any], pc.Expression]] = {
     "=": pc.equal,
@@ -50,11 +53,17 @@ _ONE_ROW = pa.table([pa.nulls(1)], names=["rows"])
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Node:
-    """An expression, the type of its values, and the value itself where it is a literal."""
+    """An expression, the type of its values, and the value itself where it is a literal.
+
+    An `untyped` literal is a number as it stands in the text, of a type that nobody asked for.
+    """
 
     expression: pc.Expression
     type: pa.DataType
     literal: pa.Scalar | None = None
+    untyped: bool = False
+    #: Whether it is SQL's TIMESTAMP: to Spark an instant, told by a clock that may skip it or show it twice.
+    is_told: bool = False
 
     @property
     def family(self) -> str:
@@ -145,7 +154,8 @@ class Scope:
         texts = [node for node in nodes if node.literal is not None and node.family == "text"]
         if texts and kind in (pa.null(), pa.string()):
             kind = pa.string()
-        nodes = [literal(read_literal(node, kind)) if node in texts else node for node in nodes]
+        shown = Node(pc.scalar(None), kind)
+        nodes = [literal(read_literal(node, shown)) if node in texts else node for node in nodes]
         for node in nodes:
             kind = common_type(kind, node.type, doing)
         return [self.cast(node, kind) for node in nodes]
@@ -158,10 +168,12 @@ class Scope:
             return null_truth()
         if right.literal is not None:
             if left.family != right.family and right.family == "text":
-                right = literal(read_literal(right, left.type))
+                right = literal(read_literal(right, left))
             elif left.family != right.family and left.family == "text" and left.literal is not None:
-                left = literal(read_literal(left, right.type))
+                left = literal(read_literal(left, right))
         left, right = self._on_one_clock(left, right)
+        if right.literal is not None and is_clock(left.type) and is_instant(right.type):
+            return self._compare_shown(operator, left, right)
         if right.literal is not None:
             if exact := self._compare_counted(operator, left, right):
                 return exact
@@ -176,17 +188,31 @@ class Scope:
         return self.call(_COMPARISONS[operator], left, right)
 
     def _on_one_clock(self, left: Node, right: Node) -> tuple[Node, Node]:
-        """Instants are compared with instants."""
+        """Instants are compared with instants; a wall clock stays one beside a literal."""
+        if (left.is_told or right.is_told) and is_clock(left.type) and is_clock(right.type):
+            right = right if self.clock.zone.is_utc else self.instant(right)
         if is_instant(left.type) and is_clock(right.type):
             return left, self.instant(right)
         if not (is_clock(left.type) and is_instant(right.type)):
             return left, right
-        if right.literal is not None and right.literal.is_valid:
-            seconds = math.floor(counted(right.literal, pa.timestamp("s")))
-            # Nobody changes clocks around that time, so they tell it exactly; and pruning understands that.
-            if self.clock.zone.is_quiet(seconds):
-                return left, self.wall(right)
-        return self.instant(left), right
+        if right.literal is None or not right.literal.is_valid:
+            return self.instant(left), right
+        seconds = math.floor(counted(right.literal, pa.timestamp("s")))
+        # Days may begin when clocks are changed. All other times are on one side of what clocks show then.
+        quiet = left.family != "date" or self.clock.zone.is_quiet(seconds)
+        return left if quiet else self.instant(left), right
+
+    def _compare_shown(self, operator: str, left: Node, right: Node) -> Node:
+        """Compare wall clocks with what they show at an instant, as Spark does: pruning understands that."""
+        shown = self.wall(right)
+        first = self.instant(shown)
+        assert first.literal is not None, "a literal stays one"
+        assert right.literal is not None, "so it was called"
+        if first.literal.value != right.literal.value:  # it is shown a second time, and wall clocks mean the first
+            if operator in ("=", "<>"):
+                return self.constant(left, operator == "<>")
+            operator = "<=" if operator in ("<", "<=") else ">"
+        return self.compare(operator, replace(left, is_told=False), shown)
 
     def _compare_counted(self, operator: str, left: Node, right: Node) -> Node | None:
         """Compare with a literal in the units of the other side, even if it lies between two of them."""
@@ -196,7 +222,7 @@ class Scope:
         if right.family == "float":
             number = right.literal.as_py()
             if not math.isfinite(number):
-                return self.constant(left, _beyond(operator, above=number != -math.inf))
+                return self.constant(left, beyond(operator, above=number != -math.inf))
         count = counted(right.literal, left.type)
         whole = math.floor(count)
         if whole != count:
@@ -204,27 +230,40 @@ class Scope:
                 return self.constant(left, operator == "<>")
             operator = "<=" if operator in ("<", "<=") else ">"
         bound = from_count(whole, left.type)
+        if bound is None and counts_nanoseconds(left.type):
+            # Not a constant, by which files could be passed over: whoever reads them refuses what does not fit.
+            coarse = pa.timestamp("us", left.type.tz)
+            bound = from_count(whole // 1000, coarse)
+            left = self.call(lambda value: value.cast(coarse, safe=False), left)
         if bound is None:
-            return self.constant(left, _beyond(operator, above=whole > 0))
+            return self.constant(left, beyond(operator, above=whole > 0))
         return self.call(_COMPARISONS[operator], left, literal(bound))
 
     def among(self, node: Node, values: Sequence[Node]) -> Node:
         """Whether it equals one of some values, none of which is a literal NULL; NULL if the node is."""
         # Bounds in footers leave NaN out, and Arrow prunes such a list by them: not for floats.
         literals = all(value.literal is not None for value in values)
-        literals = literals and not (is_clock(node.type) and any(is_instant(value.type) for value in values))
+        literals = literals and not (is_clock(node.type) and any(map(self._needs_zone, values)))
         if len(values) > _SHORT_LIST and literals and node.family not in ("float", "null"):
-            members = [member for value in values if (member := self.member(node, value)) is not None]
-            listed = pa.array(members, node.type)
+            members = [self.member(node, value) for value in values]
+            listed = pa.array([member for member in members if member is not None], node.type)
             found = self.call(pc.is_in, node, value_set=listed)
+            if None in members and counts_nanoseconds(node.type):
+                outside = [value for value, member in zip(values, members, strict=True) if member is None]
+                parts = [self.compare("=", node, value) for value in outside]
+                found = balanced(self.either, [found, *parts])
             return self.either(found, self.constant(node, False))
         parts = [self.compare("=", node, value) for value in values]
         return balanced(self.either, parts) if parts else self.constant(node, False)
 
+    def _needs_zone(self, value: Node) -> bool:
+        """Whether only a time zone tells which wall clocks equal a value."""
+        return is_instant(value.type) or (value.is_told and not self.clock.zone.is_utc)
+
     def member(self, node: Node, value: Node) -> pa.Scalar | None:
         """A literal in the type of a node; None if no value of that type equals it."""
         if node.family != value.family and value.family == "text":
-            value = literal(read_literal(value, node.type))
+            value = literal(read_literal(value, node))
         if is_instant(node.type) and is_clock(value.type):
             value = self.instant(value)
         assert value.literal is not None
@@ -241,7 +280,14 @@ class Scope:
         number = float(right.literal.as_py())
         if math.isnan(number):
             return self._compare_nan(operator, left)
-        if math.isfinite(number) and not math.isfinite(pa.scalar(number, left.type).as_py()):
+        if pat.is_float32(left.type) and pat.is_float64(right.type) and not right.untyped:
+            # As SQL widens the left side: exactly, even if the number lies between two of its values.
+            below = float32_at_most(number)
+            if below != number:
+                if operator in ("=", "<>"):
+                    return self.constant(left, operator == "<>")
+                operator, number = "<=" if operator in ("<", "<=") else ">", below
+        elif math.isfinite(number) and not math.isfinite(pa.scalar(number, left.type).as_py()):
             left = self.cast(left, pa.float64())
         plain = self.call(_COMPARISONS[operator], left, literal(pa.scalar(number, left.type)))
         # What the comparison itself says of NaN must not matter: bounds in footers leave NaN out, so pruning
@@ -343,9 +389,9 @@ class Scope:
         return self.cast(left, sides[0]), self.cast(right, sides[1])
 
 
-def literal(value: pa.Scalar) -> Node:
+def literal(value: pa.Scalar, *, untyped: bool = False) -> Node:
     """A literal value."""
-    return Node(pc.scalar(value), value.type, value)
+    return Node(pc.scalar(value), value.type, value, untyped)
 
 
 # Functions, because PyArrow's first value brings pandas along where that is installed.
@@ -376,15 +422,15 @@ def balanced(join: Callable[[Node, Node], Node], parts: list[Node]) -> Node:
     return truth(parts[0])
 
 
-def read_literal(node: Node, kind: pa.DataType) -> pa.Scalar:
-    """A text literal as a value of another type."""
+def read_literal(node: Node, other: Node) -> pa.Scalar:
+    """A text literal as a value of the type of another node, to be compared with it.
+
+    A text beside a wall clock is one as well: as in Spark, a zone that it names does not matter.
+    """
     assert node.literal is not None
-    return parse_time(node.literal.as_py(), kind)
-
-
-def _beyond(operator: str, *, above: bool) -> bool:
-    """What a comparison with something above, or below, every value of the left side says."""
-    return operator == "<>" or operator in (("<", "<=") if above else (">", ">="))
+    text = node.literal.as_py()
+    parse = parse_clock if is_clock(other.type) and not other.is_told else parse_time
+    return parse(text, other.type)
 
 
 def _wide_integer(operator: str, left: Node, right: Node) -> pa.DataType | None:

@@ -50,6 +50,8 @@ class FileGroup:
     record: bytes | None = None
     #: How rows come into the new files: as copies of row groups, or encoded anew.
     rewrite: Rewrite = "encode"
+    #: The paths of files whose row groups are decoded before they are copied, to find damage.
+    verify: frozenset[str] = frozenset()
 
     def __iter__(self) -> Iterator[FileInfo]:
         return iter(self.files)

@@ -6,12 +6,14 @@ The language is what Spark and DuckDB agree on. Where they differ:
   in LIKE it escapes the next character (ESCAPE names another one).
 * `/` never cuts a fraction off; dividing by zero gives NULL. Integers are calculated in 64 bits, and overflow is
   an error. Numbers with a point are decimals, and decimals stay exact; with an exponent they are floats.
-* NaN equals NaN and is greater than every number. A number is compared with floats as the nearest of them.
+* NaN equals NaN and is greater than every number. A number is compared with floats as the nearest of them, unless
+  CAST gives it a type: then floats of 32 bits are widened, and none of them equals CAST(0.1 AS DOUBLE).
 * A text literal is read as the type it is compared with. Nothing else becomes text, or is read from it, without
   CAST. Joining with NULL gives NULL.
 * Times without a zone, and dates, are read on the clocks of one time zone where they meet times with one: those
   of the Spark session, or those that a dataset's `timezone` names, else UTC. So are casts and parts of instants.
   A clock that is moved skips some times: they move forward with it. Others it shows twice: the first one is meant.
+  A text that is compared with a time without a zone is one: a zone that it names is left out.
   TIMESTAMP is a time with or without a zone, TIMESTAMPTZ (TIMESTAMP_LTZ) one with, TIMESTAMP_NTZ one without.
 * CURRENT_TIMESTAMP and CURRENT_DATE are those of the beginning of the operation.
 * CAST from a fraction to a whole number cuts the fraction off; to a decimal it rounds half away from zero.
@@ -166,11 +168,11 @@ class _Translator:
         return Node(pc.field(column), self.schema.field(column).type)
 
     def _literal(self, tree: Any) -> Node:
-        return literal(pa.scalar(tree.this) if tree.is_string else number(tree.this))
+        return literal(pa.scalar(tree.this)) if tree.is_string else literal(number(tree.this), untyped=True)
 
     def _negative(self, tree: Any) -> Node:
         if tree.this.key == "literal" and not tree.this.is_string:
-            return literal(number("-" + tree.this.this))
+            return literal(number("-" + tree.this.this), untyped=True)
         node = self.translate(tree.this)
         return (
             self.scope.calculate("-", literal(pa.scalar(0)), node)

@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from decimal import Decimal
 from fractions import Fraction
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.types as pat
@@ -151,6 +152,17 @@ def from_count(count: int, kind: pa.DataType) -> pa.Scalar | None:
         return None
 
 
+def float32_at_most(number: float) -> float:
+    """The largest float of 32 bits that is not above a number.
+
+    >>> float32_at_most(0.5), float32_at_most(0.1)
+    (0.5, 0.09999999403953552)
+    """
+    with np.errstate(over="ignore"):
+        nearest = np.float32(number)
+    return float(nearest if float(nearest) <= number else np.nextafter(nearest, np.float32(-np.inf)))
+
+
 def parse_text(text: str, kind: pa.DataType) -> pa.Scalar:
     """A text literal as a value of another type, as SQL reads it.
 
@@ -164,10 +176,17 @@ def parse_text(text: str, kind: pa.DataType) -> pa.Scalar:
         try:
             if pat.is_time(attempt):  # Arrow reads a time of day only after a date
                 return pa.scalar(f"1970-01-01 {spoken}").cast(pa.timestamp("ns")).cast(attempt)
-            return pa.scalar(spoken).cast(attempt)
+            return _no_finer(pa.scalar(spoken).cast(attempt))
         except ARROW_ERRORS:
             continue
     raise InvalidArgument(f"{text!r} is not a value of type {kind}")
+
+
+def _no_finer(value: pa.Scalar) -> pa.Scalar:
+    """A timestamp without nanoseconds in microseconds: beside it there can be values of any year."""
+    if pat.is_timestamp(value.type) and value.type.unit == "ns" and value.value % 1000 == 0:
+        return value.cast(pa.timestamp("us", value.type.tz))
+    return value
 
 
 def _readings(kind: pa.DataType) -> list[pa.DataType]:
@@ -253,3 +272,13 @@ def decimal_digits(operator: str, left: pa.DataType, right: pa.DataType) -> int:
         return int(left.precision - left.scale + right.scale + max(4, left.scale + right.precision + 1))
     scale = max(left.scale, right.scale)
     return int(max(left.precision - left.scale, right.precision - right.scale) + scale + 1)
+
+
+def beyond(operator: str, *, above: bool) -> bool:
+    """What a comparison with something above, or below, every value of the left side says."""
+    return operator == "<>" or operator in (("<", "<=") if above else (">", ">="))
+
+
+def counts_nanoseconds(kind: pa.DataType) -> bool:
+    """Whether it is a type of instants in nanoseconds: files may have INT96 values of years beyond it."""
+    return bool(pat.is_timestamp(kind) and kind.tz is not None and kind.unit == "ns")

@@ -302,6 +302,17 @@ def parse_time(text: str, kind: pa.DataType) -> pa.Scalar:
     return Conversion("instant", Zone(found[2])).run(pa.array([clock]))[0]
 
 
+def parse_clock(text: str, kind: pa.DataType) -> pa.Scalar:
+    """A text literal as what a clock shows: a zone in it is left out.
+
+    >>> parse_clock("2026-07-01 12:00:00+02:00", pa.timestamp("us"))
+    <pyarrow.TimestampScalar: '2026-07-01T12:00:00.000000'>
+    """
+    read = parse_time(text, kind)
+    found = _WITH_ZONE.fullmatch(text.strip()) if is_instant(read.type) else None
+    return read if found is None else parse_text(found[1], kind)
+
+
 class Clock:
     """The time zone in which expressions are read, and the instant that is now to them.
 

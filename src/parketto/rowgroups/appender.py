@@ -420,7 +420,8 @@ class RowGroupAppender:
             self._position += len(index)
 
     def _footer(self, first: Footer, groups: list[bytes], notes: Mapping[bytes, bytes | None] | None) -> Fields:
-        fields = first.unknown_fields | {
+        # Only known fields: an unknown one of a whole file (a second footer in FlatBuffers, say) would be stale.
+        fields: Fields = {
             FileKeys.VERSION: self._version,
             FileKeys.SCHEMA: first.schema,
             FileKeys.NUM_ROWS: self.num_rows,

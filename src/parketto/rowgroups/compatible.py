@@ -50,10 +50,15 @@ _SHORT_CHUNKS = (b"parquet-mr", (1, 2, 9))
 
 def why_not_copied(footer: Footer) -> str | None:
     """Why no row group of the file can be copied, whatever file it goes to."""
-    writer = _writer(footer.created_by)
-    if writer is not None and writer[0] == _SHORT_CHUNKS[0] and writer[1] < _SHORT_CHUNKS[1]:
+    if has_short_chunks(footer):
         return "its writer did not count the headers of dictionaries"
     return footer.elsewhere
+
+
+def has_short_chunks(footer: Footer) -> bool:
+    """Whether column chunks are longer than the footer says, because of a bug of the writer."""
+    writer = _writer(footer.created_by)
+    return writer is not None and writer[0] == _SHORT_CHUNKS[0] and writer[1] < _SHORT_CHUNKS[1]
 
 
 def why_not_together(
@@ -144,8 +149,6 @@ def _why_not_metadata(first: Footer, other: Footer, same_arrow_schema: SameArrow
     for name in sorted(mine.keys() | theirs.keys()):
         if mine.get(name) != theirs.get(name):
             return f"their notes on {name.decode()!r} differ, and with them how files are read"
-    if first.unknown_fields != other.unknown_fields:
-        return "their footers say different things that this version does not know"
     # Bounds without a declared order can be left out; those in another one could not even be told apart.
     if None not in (first.column_orders, other.column_orders) and first.column_orders != other.column_orders:
         return "their bounds are in different orders"

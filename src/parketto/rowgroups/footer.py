@@ -92,15 +92,15 @@ class MetaKeys:
     STATISTICS = key(12, STRUCT)
     BLOOM_OFFSET = key(14, I64)
     BLOOM_LENGTH = key(15, I32)
+    SIZE_STATISTICS = key(16, STRUCT)
 
 
-# The format keeps this number free for extensions. One of a whole footer is that footer again in another form,
-# with offsets of its own, so what holds offsets loses it when it is copied.
+# The format keeps this number free for extensions, which may repeat offsets in another form, so what holds
+# offsets loses it when it is copied.
 EXTENSION_FIELD = 32767
 FOOTER_SHAPE: Shape = {
     FileKeys.ROW_GROUPS: {GroupKeys.COLUMNS: {ChunkKeys.META_DATA: {}}},
 }
-_KNOWN_FILE_KEYS = frozenset(value for name, value in vars(FileKeys).items() if name.isupper())
 
 
 class Column:
@@ -293,15 +293,6 @@ class Footer:
         """The same, but that some leaves of its schema, by their numbers, are those of another one."""
         fields = {**self.fields, FileKeys.SCHEMA: exchanged(self.schema, other.schema, leaves)}
         return Footer(fields, self.file_size, self.data_end)
-
-    @property
-    def unknown_fields(self) -> Fields:
-        """What this version of Parketto does not know."""
-        return {
-            place: value
-            for place, value in self.fields.items()
-            if place not in _KNOWN_FILE_KEYS and place >> 4 != EXTENSION_FIELD
-        }
 
 
 def ascending(positions: Iterable[int]) -> bytes:

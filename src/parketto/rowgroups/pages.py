@@ -62,7 +62,7 @@ class _Page(NamedTuple):
 
 def has_checksums(source: IO[bytes], start: int, end: int) -> bool:
     """Whether the page that begins there has a checksum. Writers give one to all pages or to none."""
-    return _CHECKSUM in _read_header(source, start, end)[0]
+    return _CHECKSUM in read_page_header(source, start, end)[0]
 
 
 def index_pages(source: IO[bytes], column: Column, num_rows: int) -> PageIndex | None:
@@ -98,7 +98,7 @@ def index_pages(source: IO[bytes], column: Column, num_rows: int) -> PageIndex |
 def _pages(source: IO[bytes], column: Column) -> Iterator[_Page]:
     at, end = column.start, column.start + column.size
     while at < end:
-        header, size = _read_header(source, at, end)
+        header, size = read_page_header(source, at, end)
         kind, size = header.get(_KIND), size + header.get(_SIZE, -1)
         if kind not in (_DICTIONARY_PAGE, *_HEADERS) or size <= 0 or at + size > end:
             raise FooterError("a page is none, or not in its column")
@@ -108,7 +108,8 @@ def _pages(source: IO[bytes], column: Column) -> Iterator[_Page]:
         at += size
 
 
-def _read_header(source: IO[bytes], start: int, end: int) -> tuple[Fields, int]:
+def read_page_header(source: IO[bytes], start: int, end: int) -> tuple[Fields, int]:
+    """The page header that begins there, and its size in bytes."""
     tried = _HEADER_BYTES
     while True:
         size = min(tried, end - start)

@@ -54,6 +54,8 @@ class Schema:
     """A schema, taken apart."""
 
     leaves: tuple[Leaf, ...]
+    #: The highest definition and repetition level of each leaf.
+    levels: tuple[tuple[int, int], ...]
     #: A description per element; the same list means the same rows to every reader.
     elements: tuple[tuple[Any, ...], ...]
     #: The older form of each element's type, where it is given.
@@ -66,10 +68,11 @@ def read_schema(raw: bytes) -> Schema:
     elements = [decode(element) for element in decode_list(raw, STRUCT)]
     if not elements:
         raise FooterError("its schema is empty")
-    leaves: list[Leaf] = []
+    leaves: list[tuple[Leaf, tuple[int, int]]] = []
     _walk(elements, leaves)
     return Schema(
-        tuple(leaves),
+        tuple(leaf for leaf, _ in leaves),
+        tuple(levels for _, levels in leaves),
         tuple(_described(element, root=number == 0) for number, element in enumerate(elements)),
         tuple(element.get(_CONVERTED) for element in elements),
     )
@@ -90,6 +93,25 @@ def difference(first: bytes, other: bytes) -> str | None:
             other_name = theirs[0].decode(errors="replace")
             return f"schemas differ in {name!r}" + (f" and {other_name!r}" if name != other_name else "")
     return None
+
+
+def column_difference(common: bytes, other: bytes) -> str | None:
+    """How the columns of a raw schema differ from the common ones, in words; None if both mean the same."""
+    reason = difference(common, other)
+    if reason is None:
+        return None
+    expected, found = (
+        [".".join(_text(name) for name in leaf.path) for leaf in read_schema(raw).leaves]
+        for raw in (common, other)
+    )
+    missing = [name for name in expected if name not in found]
+    added = [name for name in found if name not in expected]
+    parts = [f"no column {name!r}" for name in missing] + [f"a column {name!r} more" for name in added]
+    return "; ".join(parts) or ("another order of columns" if expected != found else reason)
+
+
+def _text(name: bytes) -> str:
+    return name.decode(errors="replace")
 
 
 @functools.lru_cache(maxsize=32)
@@ -125,28 +147,29 @@ def exchanged(raw: bytes, other: bytes, leaves: Collection[int]) -> bytes:
     return encode_structs(elements)
 
 
-def _walk(elements: list[Fields], leaves: list[Leaf]) -> None:
-    # (children left, path, repeated) of the groups that are open, outermost first.
-    open_groups: list[tuple[int, tuple[bytes, ...], bool]] = []
+def _walk(elements: list[Fields], leaves: list[tuple[Leaf, tuple[int, int]]]) -> None:
+    # (children left, path, levels) of the groups that are open, outermost first.
+    open_groups: list[tuple[int, tuple[bytes, ...], tuple[int, int]]] = []
     for number, element in enumerate(elements):
         children = element.get(CHILDREN, 0)
-        repeated = element.get(_REPETITION) == _REPEATED
         path: tuple[bytes, ...] = ()
+        levels = (0, 0)
         if number:
             while open_groups and not open_groups[-1][0]:
                 open_groups.pop()
             if not open_groups:
                 raise FooterError("its schema has fields that belong nowhere")
-            left, above, many = open_groups[-1]
-            open_groups[-1] = (left - 1, above, many)
-            path, repeated = (*above, _name(element)), repeated or many
+            left, above, levels = open_groups[-1]
+            open_groups[-1] = (left - 1, above, levels)
+            path, repetition = (*above, _name(element)), element[_REPETITION]
+            levels = (levels[0] + (repetition != _REQUIRED), levels[1] + (repetition == _REPEATED))
         if number and _TYPE in element and not children:
-            leaves.append(Leaf(path, element[_TYPE], repeated, _is_temporal(element)))
+            leaves.append((Leaf(path, element[_TYPE], levels[1] > 0, _is_temporal(element)), levels))
         else:
             # A group without fields is a column to some writers; no row group has one.
             if not 0 <= children < len(elements) or len(open_groups) > _MAX_DEPTH:
                 raise FooterError("its schema has impossible fields")
-            open_groups.append((children, path, repeated and number > 0))
+            open_groups.append((children, path, levels))
     if any(left for left, _, _ in open_groups):
         raise FooterError("its schema lacks fields")
 

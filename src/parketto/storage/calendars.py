@@ -47,7 +47,7 @@ class OldCalendar(NamedTuple):
     def limit(self, kind: pa.DataType, *, int96: bool = False) -> int | None:
         """The first value of a type that is the same in both calendars, as a number; None if all are."""
         if int96:
-            return _FIRST_SECOND * 10**9 if self.int96 else None
+            return _FIRST_SECOND * _PER_SECOND[kind.unit] if self.int96 else None
         if pat.is_date32(kind):
             return _FIRST_DAY if self.dates else None
         # Timestamps without a time zone are newer than the older calendar.

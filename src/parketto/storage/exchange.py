@@ -1,4 +1,4 @@
-"""Swapping two directories in one step, where the kernel can: Linux's renameat2 with RENAME_EXCHANGE."""
+"""Swapping two directories, or moving one to a free name, in one step: Linux's renameat2."""
 
 from __future__ import annotations
 
@@ -7,11 +7,17 @@ import ctypes
 import errno
 import functools
 import os
+import re
 import sys
 from collections.abc import Callable, Iterable
 
 _AT_FDCWD = -100
+_RENAME_NOREPLACE = 1
 _RENAME_EXCHANGE = 2
+# What a kernel or a filesystem answers that does not know these flags.
+_UNSUPPORTED = frozenset({errno.ENOSYS, errno.EINVAL})
+_MOUNTS = "/proc/self/mountinfo"
+_MOUNT_POINT_FIELD = 4
 
 
 @functools.cache
@@ -28,22 +34,43 @@ def _renameat2() -> Callable[..., int] | None:
     return exchange
 
 
-def exchangeable(directories: Iterable[str]) -> set[str]:
-    """Those directories that may be swapped: leaves of the tree in which nobody stands.
+def exchange_problem(directory: str, folders: Iterable[str] = ("",)) -> str | None:
+    """Why a directory and its folders (relative paths, without links) cannot be swapped for another tree, or None.
 
-    A process whose working directory is swapped away would be left standing in a removed folder.
+    A process whose working directory is swapped away would be left standing in a removed folder. A filesystem that
+    is mounted inside would move away together with the old tree.
     """
     if _renameat2() is None:
-        return set()
-    occupied = _working_directories()
-    return {path for path in directories if _is_plain_leaf(path) and _place(os.stat(path)) not in occupied}
+        return "this system cannot swap directories"
+    if os.path.islink(directory):
+        return f"{directory!r} is a symbolic link"
+    if os.path.ismount(directory) or _mounted_inside(os.path.realpath(directory)):
+        return f"there is a mount point at or below {directory!r}"
+    device, occupied = os.stat(directory).st_dev, _working_directories()
+    for folder in folders:
+        path = f"{directory}/{folder}" if folder else directory
+        place = _place(os.lstat(path))
+        if place[0] != device:
+            return f"{path!r} is on another device"
+        if place in occupied:
+            return f"a process has its working directory at {path!r}"
+    return None
 
 
-def _is_plain_leaf(path: str) -> bool:
-    if os.path.islink(path) or os.path.ismount(path) or not os.path.isdir(path):
-        return False
-    with os.scandir(path) as entries:
-        return not any(entry.is_dir(follow_symlinks=False) for entry in entries)
+def _mounted_inside(directory: str) -> bool:
+    """Whether something is mounted at or below a directory; also a part of the same filesystem."""
+    inside = os.fsencode(directory).rstrip(b"/") + b"/"
+    try:
+        with open(_MOUNTS, "rb") as mounts:
+            points = [line.split(b" ")[_MOUNT_POINT_FIELD] for line in mounts]
+    except (OSError, IndexError):
+        return False  # then devices alone tell mount points from other directories
+    return any((_unescaped(point) + b"/").startswith(inside) for point in points)
+
+
+def _unescaped(mount_point: bytes) -> bytes:
+    """Blanks and the like are octal numbers there."""
+    return re.sub(rb"\\([0-7]{3})", lambda match: bytes([int(match[1], 8)]), mount_point)
 
 
 def _working_directories() -> set[tuple[int, int]]:
@@ -63,9 +90,25 @@ def _place(status: os.stat_result) -> tuple[int, int]:
 
 def exchange(first: str, second: str) -> None:
     """Swap two paths atomically, or raise OSError and leave both as they were."""
+    _rename(first, second, _RENAME_EXCHANGE)
+
+
+def rename_to_free_name(source: str, destination: str) -> None:
+    """Rename, or raise FileExistsError if anything has that name already."""
+    try:
+        _rename(source, destination, _RENAME_NOREPLACE)
+    except OSError as error:
+        if error.errno not in _UNSUPPORTED:
+            raise
+        if os.path.lexists(destination):
+            raise FileExistsError(errno.EEXIST, os.strerror(errno.EEXIST), destination) from None
+        os.rename(source, destination)
+
+
+def _rename(first: str, second: str, flag: int) -> None:
     call = _renameat2()
     if call is None:
-        raise OSError(errno.ENOSYS, "this system cannot swap directories", first)
-    if call(_AT_FDCWD, os.fsencode(first), _AT_FDCWD, os.fsencode(second), _RENAME_EXCHANGE) != 0:
+        raise OSError(errno.ENOSYS, "this system has no renameat2", first)
+    if call(_AT_FDCWD, os.fsencode(first), _AT_FDCWD, os.fsencode(second), flag) != 0:
         number = ctypes.get_errno()
         raise OSError(number, os.strerror(number), first, None, second)

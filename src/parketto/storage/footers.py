@@ -6,8 +6,8 @@ import functools
 import json
 import posixpath
 from collections.abc import Container, Mapping, Sequence
-from dataclasses import dataclass
-from typing import NamedTuple, TypeAlias
+from dataclasses import dataclass, field, fields, replace
+from typing import Any, NamedTuple, TypeAlias
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -18,7 +18,7 @@ from parketto.rowgroups.footer import MAGIC
 from parketto.storage.alike import Frame, UnreadRowGroups, head_of
 from parketto.storage.clustering import Clustering, recorded
 from parketto.storage.hive import PartitionValues
-from parketto.storage.int96 import int96_leaves, with_instants
+from parketto.storage.int96 import int96_leaves, int96_type, is_micros, with_instants
 from parketto.storage.row_groups import UNKNOWN_STATS, ColumnStats, RowGroupInfo, read_row_groups
 from parketto.storage.store import FileEntry, Store
 from parketto.storage.unreadable import naming
@@ -32,6 +32,8 @@ _LAYOUTS_COMPARED = 16
 # few of them, once there are many: after so many that had to be read as a whole.
 _FRAMED_READS = frozenset({8, 32, 128, 512})
 _LONGEST_FRAMED = 32 * 1024
+# Of the ends of remote files, or all of them if they are small, so much is kept for whoever reads them next.
+_MOST_KEPT = 64 * 1024 * 1024
 # Of row groups that stay bytes so much is kept; what comes after is read at once, and takes less memory then.
 _MOST_UNREAD = 32 * 1024 * 1024
 
@@ -86,6 +88,15 @@ class FileInfo:
     traits: PhysicalTraits = STANDARD_LAYOUT
     row_groups: Sequence[RowGroupInfo] = ()
     created_by: str = ""
+    #: The end of the file, or all of it, if reading it again would take another request. Stays in this process.
+    tail: bytes = field(default=b"", repr=False, compare=False)
+
+    def __getstate__(self) -> list[Any]:
+        return [b"" if each.name == "tail" else getattr(self, each.name) for each in fields(self)]
+
+    def __setstate__(self, state: list[Any]) -> None:
+        for each, value in zip(fields(self), state, strict=True):
+            object.__setattr__(self, each.name, value)
 
     def __post_init__(self) -> None:
         if not self.directory:
@@ -95,6 +106,11 @@ class FileInfo:
     def entry(self) -> FileEntry:
         """The file as a listing shows it."""
         return FileEntry(self.path, self.size_bytes, self.fingerprint)
+
+    @property
+    def int96_unit(self) -> str:
+        """The unit in which its INT96 timestamps are read."""
+        return "us" if is_micros(self.schema, self.traits.int96) else "ns"
 
     @property
     def codecs(self) -> frozenset[str | None]:
@@ -167,21 +183,41 @@ class FooterReader:
     Args:
         store: Where the files are, if they are to be opened here.
         stats_columns: The columns whose bounds are kept; None keeps all.
+        keep_bytes: Whether somebody in this process may read the rows of remote files next.
     """
 
-    def __init__(self, store: Store | None, stats_columns: StatsColumns = ()) -> None:
+    def __init__(self, store: Store | None, stats_columns: StatsColumns = (), *, keep_bytes: bool = True) -> None:
         self._store, self._stats_columns = store, stats_columns
+        self._may_keep = keep_bytes and store is not None and store.whole_file_bytes > 0
         self._layouts: list[_Layout] = []
         self._frames: list[tuple[Frame, FileInfo]] = []
-        self._whole_reads = self._unread_bytes = 0
+        self._whole_reads = self._unread_bytes = self._kept_bytes = 0
         self._schemas: dict[tuple[int, tuple[tuple[bytes, bytes], ...]], tuple[pa.Schema, dict[bytes, bytes]]] = {}
 
     def read(self, entry: FileEntry, partition: PartitionValues = ()) -> FileInfo:
         """Read one footer."""
         assert self._store is not None, "files are opened in a store"
         with naming(entry.path):
-            tail = _read_tail(self._store, entry)
-            return self._alike(entry, tail, partition) or self.describe(entry, pa.py_buffer(tail), partition)
+            whole = self._keeps() and entry.size_bytes <= self._store.whole_file_bytes
+            return self._kept(entry, read_tail(self._store, entry, whole=whole), partition)
+
+    def read_path(self, path: str, partition: PartitionValues = ()) -> FileInfo:
+        """Read one footer of a file that no listing has shown."""
+        assert self._store is not None, "files are opened in a store"
+        with naming(path):
+            entry, end = self._store.read_end(path, _TAIL_BYTES)
+            return self._kept(entry, _whole_footer(self._store, entry, end), partition)
+
+    def _keeps(self) -> bool:
+        return self._may_keep and self._kept_bytes < _MOST_KEPT
+
+    def _kept(self, entry: FileEntry, tail: bytes, partition: PartitionValues) -> FileInfo:
+        """What a footer says, with the bytes that were read, if they may be of use."""
+        file = self._alike(entry, tail, partition) or self.describe(entry, pa.py_buffer(tail), partition)
+        if not self._keeps():
+            return file
+        self._kept_bytes += len(tail)
+        return replace(file, tail=tail)
 
     def describe(self, entry: FileEntry, tail: pa.Buffer, partition: PartitionValues = ()) -> FileInfo:
         """What a footer says; it stands at the end of the bytes."""
@@ -189,7 +225,7 @@ class FooterReader:
         footer = pq.read_metadata(source)
         # A readable footer may lie over encrypted columns, and asking Arrow about one of those ends the process.
         # Such a footer is signed: it is longer than what it says.
-        if _footer_bytes(tail) != footer.serialized_size:
+        if footer_length(tail) != footer.serialized_size:
             raise UnreadableFile(entry.path, "its columns are encrypted")
         raw = _footer(tail)
         layout = self._layout(footer, raw)
@@ -260,7 +296,9 @@ class FooterReader:
             source.seek(0)
             # Not the footer's own idea of it: only the reader's restores UUID, JSON and other extension types.
             schema = pq.ParquetFile(source, metadata=footer).schema_arrow
-            self._schemas[key] = (with_instants(schema, layout.traits.int96), metadata)
+            if int96 := layout.traits.int96:
+                schema = with_instants(schema, int96, int96_type(metadata, int96))
+            self._schemas[key] = (schema, metadata)
         return self._schemas[key]
 
 
@@ -289,26 +327,32 @@ class _Layout:
         return cls(head, _traits(columns, schema, head), names, wanted, stats_columns)
 
 
-def _read_tail(store: Store, entry: FileEntry) -> bytes:
-    """The end of a file, with the whole footer if there is one."""
+def read_tail(store: Store, entry: FileEntry, *, whole: bool = False) -> bytes:
+    """The end of a file, with the whole footer if there is one; or all of it."""
     size = entry.size_bytes
-    tail = store.read_range(
-        entry.path, max(0, size - (_TAIL_BYTES_AT_HAND if store.often_cached else _TAIL_BYTES)), size
-    )
-    needed = _footer_bytes(tail) + 8
+    wanted = size if whole else _TAIL_BYTES_AT_HAND if store.often_cached else _TAIL_BYTES
+    tail = store.read_range(entry.path, max(0, size - wanted), size, entry.fingerprint)
+    return _whole_footer(store, entry, tail)
+
+
+def _whole_footer(store: Store, entry: FileEntry, tail: bytes) -> bytes:
+    """The end of a file, or more of it, if the footer is longer."""
+    size, needed = entry.size_bytes, footer_length(tail) + 8
     if needed > size and tail.endswith(MAGIC):
         raise pa.ArrowInvalid(f"its footer should have {needed} bytes, and the file has {size}")
-    return store.read_range(entry.path, size - needed, size) if len(tail) < needed <= size else tail
+    if len(tail) < needed <= size:
+        return store.read_range(entry.path, size - needed, size, entry.fingerprint)
+    return tail
 
 
-def _footer_bytes(tail: bytes | pa.Buffer) -> int:
-    """How long the footer is, by what stands at the end of a file."""
+def footer_length(tail: bytes | pa.Buffer) -> int:
+    """The length of the footer in bytes, from the end of a file."""
     return int.from_bytes(tail[-8:-4], "little")
 
 
 def _footer(tail: bytes | pa.Buffer) -> bytes:
     """The footer out of the end of a file; nothing if there is none."""
-    return bytes(tail[-_footer_bytes(tail) - 8 : -8]) if bytes(tail[-4:]) == MAGIC else b""
+    return bytes(tail[-footer_length(tail) - 8 : -8]) if bytes(tail[-4:]) == MAGIC else b""
 
 
 def _traits(columns: Sequence[pq.ColumnSchema], schema: pq.ParquetSchema, head: bytes) -> PhysicalTraits:

@@ -2,20 +2,26 @@
 
 Spark writes its timestamps as INT96 unless it is told otherwise. Parquet does not say what they mean; Spark takes
 them for instants, and so does Parketto. Arrow reads them as nanoseconds without a time zone, whatever its own note
-on the schema says.
+on the schema says. Nanoseconds hold the years 1677 to 2262 only. Spark has microseconds, so its files are read as
+that: then all years fit, and INT96 is the same type as Spark's 64-bit timestamps.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterator, Sequence
+import base64
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from itertools import count
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pyarrow.types as pat
 
-#: What an INT96 timestamp is to Parketto.
-INSTANT = pa.timestamp("ns", "UTC")
+from parketto.rowgroups.compatible import SPARK_VERSION
+from parketto.rowgroups.spark_note import SPARK_NOTE
+
+#: What an INT96 timestamp is to Parketto: one of Spark's, and one of anybody else.
+MICROSECONDS, NANOSECONDS = pa.timestamp("us", "UTC"), pa.timestamp("ns", "UTC")
+_ARROW_SCHEMA = b"ARROW:schema"
 
 
 def leaf_types(kind: pa.DataType) -> Iterator[pa.DataType]:
@@ -50,8 +56,36 @@ def int96_leaves(physical_types: Sequence[str], schema: pq.ParquetSchema) -> tup
     return tuple(leaf for leaf, physical in pairs if physical == "INT96")
 
 
+def int96_type(notes: Mapping[bytes, bytes], int96: Collection[tuple[str, int]]) -> pa.DataType:
+    """What the INT96 timestamps of a file are: microseconds if its writer had no others, else nanoseconds.
+
+    >>> int96_type({SPARK_VERSION: b"4.1.0"}, [("at", 0)]), int96_type({}, [("at", 0)])
+    (TimestampType(timestamp[us, tz=UTC]), TimestampType(timestamp[ns, tz=UTC]))
+    """
+    if _ARROW_SCHEMA not in notes:
+        return MICROSECONDS if SPARK_VERSION in notes or SPARK_NOTE in notes else NANOSECONDS
+    # The types that the writer had, before they became INT96.
+    written = pa.ipc.read_schema(pa.py_buffer(base64.b64decode(notes[_ARROW_SCHEMA])))
+    kinds = (kind for item in written for kind in leaf_types(item.type))
+    had = dict(zip(leaf_names(written), kinds, strict=True))
+    coarse = all(
+        pat.is_timestamp(kind) and kind.unit != "ns" for leaf in int96 for kind in [had.get(leaf, pa.null())]
+    )
+    return MICROSECONDS if coarse else NANOSECONDS
+
+
+def is_micros(schema: pa.Schema | None, int96: Collection[tuple[str, int]]) -> bool:
+    """Whether the schema of a file has its INT96 timestamps as microseconds."""
+    if schema is None or not int96:
+        return False
+    kinds = (kind for item in schema for kind in leaf_types(item.type))
+    return any(
+        leaf in int96 and kind == MICROSECONDS for leaf, kind in zip(leaf_names(schema), kinds, strict=True)
+    )
+
+
 def with_instants(
-    schema: pa.Schema, int96: Collection[tuple[str, int]], instant: pa.DataType = INSTANT
+    schema: pa.Schema, int96: Collection[tuple[str, int]], instant: pa.DataType = NANOSECONDS
 ) -> pa.Schema:
     """A schema as Arrow reads it, with INT96 timestamps as the instants that they are.
 

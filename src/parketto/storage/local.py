@@ -3,21 +3,29 @@
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import errno
 import functools
 import operator
 import os
 import shutil
-from collections.abc import Container, Iterable, Iterator, Sequence
-from stat import S_ISDIR
+import uuid
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from stat import S_IMODE, S_ISDIR, S_ISGID
 from typing import IO, TYPE_CHECKING, Any
 
 import pyarrow as pa
 
 from parketto.errors import UnreadableFile
-from parketto.storage.exchange import exchange, exchangeable
+from parketto.storage.birth import birth
+from parketto.storage.exchange import exchange, exchange_problem, rename_to_free_name
 from parketto.storage.locks import HAS_FLOCK, FileLock, Lock, make_dirs
-from parketto.storage.store import FileEntry, Store
+from parketto.storage.mounts import existing_folder, mount_point, same_mount
+from parketto.storage.store import FileEntry, Store, refuse_empty
+from parketto.storage.tree import Tree, fingerprint, scan_tree
+from parketto.storage.trust import distrust
 from parketto.storage.writing_out import EagerFile
 
 if TYPE_CHECKING:
@@ -28,6 +36,10 @@ _ABSENT = frozenset({errno.ENOENT, errno.ENOTDIR, errno.ENAMETOOLONG})
 # What it says of a folder that is being removed while others add and remove files there.
 _CHANGING = frozenset({errno.ENOENT, errno.ENOTEMPTY, errno.EEXIST})
 _REMOVE_ATTEMPTS = 10
+_NO_FOLLOW = getattr(os, "O_NOFOLLOW", 0)
+# What filesystems without hard links say; there a reader may find a new file before all of it is written.
+_NO_LINKS = frozenset({errno.EPERM, errno.EOPNOTSUPP, errno.ENOSYS, errno.EMLINK, errno.EXDEV})
+_WAITING_THREADS = 8
 
 
 class LocalStore(Store):
@@ -37,6 +49,9 @@ class LocalStore(Store):
     # A footer in the page cache is read faster than threads are switched; a cold or remote disk likes company.
     parallel_reads = 4
     often_cached = True
+    keeps_birth = True
+    has_locks = HAS_FLOCK
+    whole_file_bytes = 0
 
     def __init__(self, fs: AbstractFileSystem | None = None) -> None:
         # Spark's workers need no fsspec for the local disk.
@@ -96,6 +111,15 @@ class LocalStore(Store):
             return None
         return None if S_ISDIR(status.st_mode) else _local_entry(path, status)
 
+    def stat_moved(self, path: str, origin: str) -> FileEntry | None:
+        try:
+            # A relative link leads elsewhere from its new folder: follow it from the old one.
+            target = os.path.join(os.path.dirname(origin), os.readlink(path))
+        except OSError:  # no link
+            target = path
+        found = self.stat(target)
+        return None if found is None else dataclasses.replace(found, path=path)
+
     def stat_many(self, paths: Sequence[str]) -> dict[str, FileEntry]:
         found = {path: self.stat(path) for path in paths}
         return {path: entry for path, entry in found.items() if entry is not None}
@@ -104,15 +128,22 @@ class LocalStore(Store):
         return os.path.isdir(path)
 
     def read(self, path: str) -> bytes:
-        with open(path, "rb") as file:
+        # What is read whole is a record or a lease, which is never a link.
+        with open(os.open(path, os.O_RDONLY | _NO_FOLLOW | os.O_CLOEXEC), "rb") as file:
             return file.read()
 
-    def read_range(self, path: str, start: int, end: int) -> bytes:
+    def read_range(self, path: str, start: int, end: int, fingerprint: str = "") -> bytes:  # noqa: ARG002
         with open(path, "rb") as file:
             file.seek(start)
             return file.read(end - start)
 
-    def open_input(self, path: str) -> Any:
+    def open_input(
+        self,
+        path: str,
+        entry: FileEntry | None = None,  # noqa: ARG002
+        tail: bytes = b"",  # noqa: ARG002
+        block_bytes: int = 0,  # noqa: ARG002
+    ) -> Any:
         return pa.OSFile(path, "rb")
 
     def open_output(self, path: str) -> IO[bytes]:
@@ -131,17 +162,36 @@ class LocalStore(Store):
         self.sync([os.path.dirname(path)])
 
     def create(self, path: str, content: bytes) -> None:
-        with open(path, "xb") as file:
-            file.write(content)
+        refuse_empty(path, content)
+        # A link gives a file that is complete and on the disk its name, unless the name is taken.
+        temporary = f"{path}.{uuid.uuid4().hex}.tmp"
+        try:
+            _write_new(temporary, content)
+            try:
+                os.link(temporary, path)
+            except OSError as error:
+                if error.errno not in _NO_LINKS:
+                    raise
+                _write_new(path, content)
+        finally:
+            with contextlib.suppress(FileNotFoundError):
+                os.unlink(temporary)
+        self.sync([os.path.dirname(path)])
 
-    def copy(self, source: str, destination: str) -> None:
+    def creates_exclusively(self, folder: str) -> bool:  # noqa: ARG002
+        return True
+
+    def copy(self, source: str, destination: str, size_bytes: int | None = None) -> None:  # noqa: ARG002
         shutil.copy2(source, destination)
 
     def move(self, source: str, destination: str) -> None:
         os.rename(source, destination)
 
-    def swappable(self, directories: Iterable[str]) -> set[str]:
-        return exchangeable(directories)
+    def move_to_free_name(self, source: str, destination: str) -> None:
+        rename_to_free_name(source, destination)
+
+    def swap_problem(self, directory: str, folders: Iterable[str]) -> str | None:
+        return exchange_problem(directory, folders)
 
     def make_twin(self, directory: str, twin: str) -> None:
         os.makedirs(twin)
@@ -150,26 +200,31 @@ class LocalStore(Store):
             os.chown(twin, status.st_uid, status.st_gid)
         shutil.copystat(directory, twin)
 
+    def make_inheriting_dir(self, like: str, path: str) -> None:
+        os.makedirs(path)
+        status = os.stat(like)
+        if status.st_mode & S_ISGID and status.st_gid != os.stat(path).st_gid:
+            os.chown(path, -1, status.st_gid)
+        shutil.copystat(like, path)
+        os.chmod(path, S_IMODE(status.st_mode) | 0o700)
+
     def link(self, path: str, other: str) -> None:
         os.link(path, other, follow_symlinks=False)
 
     def swap(self, directory: str, twin: str) -> None:
         exchange(directory, twin)
 
-    def identities(self, directory: str, but: Container[str] = ()) -> dict[str, str]:
-        while True:
-            with contextlib.suppress(FileNotFoundError), os.scandir(directory) as entries:
-                # With size and time, because an inode's number is soon given to the next file.
-                return {
-                    entry.name: _local_entry(entry.path, entry.stat(follow_symlinks=False)).fingerprint
-                    for entry in entries
-                    if entry.name not in but
-                }
-            # A file that was renamed meanwhile may be listed under neither name: look again.
-            os.stat(directory)
+    def tree(self, directory: str, limit: int | None = None) -> Tree:
+        return scan_tree(directory, limit)
 
-    def identity(self, directory: str) -> str:
-        return str(os.stat(directory).st_ino)
+    def identity(self, path: str) -> str | None:
+        try:
+            status = os.lstat(path)
+        except OSError as error:
+            if error.errno not in _ABSENT:
+                raise
+            return None
+        return str(status.st_ino) if S_ISDIR(status.st_mode) else fingerprint(status)
 
     def remove(self, path: str) -> None:
         with contextlib.suppress(FileNotFoundError):
@@ -180,6 +235,9 @@ class LocalStore(Store):
         for attempt in range(_REMOVE_ATTEMPTS):
             if not os.path.lexists(path):
                 return
+            if os.path.islink(path):
+                os.unlink(path)
+                return
             try:
                 shutil.rmtree(path)
             except OSError as error:
@@ -187,8 +245,14 @@ class LocalStore(Store):
                     raise
 
     def remove_empty_dir(self, path: str) -> None:
-        with contextlib.suppress(OSError):
-            os.rmdir(path)
+        _remove_empty_dir(path)
+
+    def remove_empty_dirs(self, paths: Iterable[str]) -> None:
+        by_depth: defaultdict[int, list[str]] = defaultdict(list)
+        for path in paths:
+            by_depth[path.count("/")].append(path)
+        for _, folders in sorted(by_depth.items(), reverse=True):
+            _for_each(_remove_empty_dir, folders)
 
     def make_dirs(self, path: str) -> None:
         make_dirs(path)
@@ -202,23 +266,42 @@ class LocalStore(Store):
                 os.chmod(path, os.stat(path).st_mode & os.stat(like).st_mode & 0o777 | 0o700)
 
     def sync(self, paths: Iterable[str]) -> None:
-        for path in paths:
-            descriptor = os.open(path, os.O_RDONLY)
-            try:
-                os.fsync(descriptor)
-            finally:
-                os.close(descriptor)
+        _for_each(_sync, list(paths))
 
     def try_lock(self, path: str) -> Lock | None:
         return FileLock.attempt(path) if HAS_FLOCK else super().try_lock(path)
 
-    def writable_problem(self, directory: str) -> str | None:
+    def birth(self, path: str) -> str | None:
+        try:
+            return birth(path)
+        except OSError as error:
+            if error.errno not in _ABSENT:
+                raise
+            return None
+
+    def is_own(self, path: str) -> bool:
+        return not hasattr(os, "geteuid") or os.lstat(path).st_uid == os.geteuid()
+
+    def has_links(self, root: str, directory: str) -> bool:
+        parts = directory.split("/")
+        return any(os.path.islink(os.path.join(root, *parts[:count])) for count in range(1, len(parts) + 1))
+
+    def distrust(self, paths: Sequence[str], like: str) -> str | None:
+        return next((problem for path in paths if (problem := distrust(path, like))), None)
+
+    def writable_problem(self, directory: str, workspace: str) -> str | None:
+        existing = existing_folder(directory)
+        if not same_mount(existing, workspace):
+            return (
+                f"{directory!r} is on another mount, {mount_point(existing)!r}, than {workspace!r}, so files "
+                "cannot be moved between them. Unmount it, or work on what is mounted as a dataset of its own"
+            )
         if not os.path.isdir(directory):
             return _naming_problem(directory)
         return None if os.access(directory, os.W_OK | os.X_OK) else f"no permission to write in {directory!r}"
 
     def same_device(self, first: str, second: str) -> bool:
-        return os.stat(first).st_dev == os.stat(second).st_dev
+        return same_mount(first, second)
 
     def change_mark(self, directory: str) -> object:
         with contextlib.suppress(FileNotFoundError):
@@ -241,6 +324,39 @@ class LocalStore(Store):
 
     def local_path(self, path: str) -> str | None:
         return path
+
+
+def _write_new(path: str, content: bytes) -> None:
+    """Write a file that must not be there yet, and have it on the disk."""
+    flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | _NO_FOLLOW | os.O_CLOEXEC
+    with open(os.open(path, flags, 0o666), "wb") as file:
+        file.write(content)
+        file.flush()
+        os.fsync(file.fileno())
+
+
+def _for_each(action: Callable[[str], None], paths: Sequence[str]) -> None:
+    """Do something that waits for the disk, which takes no longer for several files or folders at once."""
+    if len(paths) < _WAITING_THREADS:
+        for path in paths:
+            action(path)
+        return
+    with ThreadPoolExecutor(_WAITING_THREADS, thread_name_prefix="parketto-disk") as pool:
+        for _ in pool.map(action, paths):
+            pass
+
+
+def _remove_empty_dir(path: str) -> None:
+    with contextlib.suppress(OSError):
+        os.rmdir(path)
+
+
+def _sync(path: str) -> None:
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
 
 
 def _scan(folder: str) -> list[os.DirEntry[str]]:
@@ -269,7 +385,7 @@ def _listed(entry: os.DirEntry[str]) -> Iterator[FileEntry]:
 
 
 def _local_entry(path: str, status: os.stat_result) -> FileEntry:
-    return FileEntry(path, status.st_size, f"{status.st_ino}:{status.st_size}:{status.st_mtime_ns}")
+    return FileEntry(path, status.st_size, fingerprint(status), status.st_mtime)
 
 
 def _naming_problem(directory: str) -> str | None:

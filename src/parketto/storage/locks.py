@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import json
 import logging
 import os
@@ -12,7 +13,7 @@ import uuid
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any, Protocol
 
-from parketto.errors import LockTimeout
+from parketto.errors import LockTimeout, UntrustedWorkspace
 
 if TYPE_CHECKING:
     from parketto.storage.store import Store
@@ -38,6 +39,17 @@ class Lock(Protocol):
 
     def is_held(self) -> bool:
         """Whether it is certain that nobody else has it."""
+
+
+class NoLock:
+    """Where nobody needs to be kept out."""
+
+    def release(self) -> None:
+        """Nothing to do."""
+
+    def is_held(self) -> bool:
+        """There is nothing to lose."""
+        return True
 
 
 def wait_for(try_lock: Callable[[], Lock | None], timeout: float, path: str) -> Lock:
@@ -78,9 +90,13 @@ class FileLock:
         while True:
             make_dirs(os.path.dirname(path))
             try:
-                descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
+                descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o666)
             except FileNotFoundError:
                 continue  # the folder was tidied away between the two calls
+            except OSError as error:
+                if error.errno != errno.ELOOP:
+                    raise
+                raise UntrustedWorkspace(f"{path!r} is a symbolic link; nothing was changed. Remove it") from error
             lock = cls(descriptor)  # from here on its end closes the descriptor, whatever happens
             try:
                 fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)

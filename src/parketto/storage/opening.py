@@ -13,8 +13,10 @@ from fsspec.implementations.memory import MemoryFileSystem
 
 from parketto.errors import InvalidArgument
 from parketto.storage.local import LocalStore
+from parketto.storage.memory import MemoryStore
+from parketto.storage.objects import ObjectStore
 from parketto.storage.options import AnyStorageOptions, GivenOptions
-from parketto.storage.store import MemoryStore, Store
+from parketto.storage.store import Store
 
 
 def open_store(
@@ -50,8 +52,15 @@ def open_store(
     else:
         stripped = filesystem._strip_protocol(location)
     store = store_over(filesystem)
-    # Two names of one folder must find the same journal, hence one form of the path.
+    # Two names of one folder must find the same log, hence one form of the path.
     return store, store.normalize(str(stripped))
+
+
+def shown_path(store: Store, root: str, given: str | os.PathLike[str]) -> str:
+    """A dataset's path as people know it: local ones plain, all others as URLs."""
+    url, text = store.url(root), os.fspath(given)
+    # Of other filesystems than the common ones, only the caller's URL names the host.
+    return text.rstrip("/") if url == root and "://" in text and store.local_path(root) is None else url
 
 
 def _protocols(filesystem: AbstractFileSystem) -> set[str]:
@@ -64,4 +73,12 @@ def store_over(filesystem: AbstractFileSystem) -> Store:
     """The kind of store that makes the most of a filesystem."""
     if isinstance(filesystem, LocalFileSystem):
         return LocalStore(filesystem)
-    return MemoryStore(filesystem) if isinstance(filesystem, MemoryFileSystem) else Store(filesystem)
+    if isinstance(filesystem, MemoryFileSystem):
+        return MemoryStore(filesystem)
+    # By name, because none of these packages need be installed. Caches in front of one are something else.
+    packages = {kind.__module__.partition(".")[0] for kind in type(filesystem).__mro__}
+    if "s3fs" in packages:
+        from parketto.storage.s3 import S3Store
+
+        return S3Store(filesystem)
+    return ObjectStore(filesystem) if packages & {"gcsfs", "adlfs"} else Store(filesystem)

@@ -11,15 +11,15 @@ from functools import cached_property
 from itertools import islice
 from typing import TypeVar
 
-from parketto.errors import DatasetNotFound, NotADataset, NotPlainParquet, quoted
+from parketto.errors import BucketNotFound, DatasetNotFound, NotADataset, quoted
 from parketto.storage.footers import FileInfo, FooterReader, StatsColumns
 from parketto.storage.hive import PartitionFilter, directory_matcher, is_data_path, partition_values
 from parketto.storage.store import FileEntry, Store
+from parketto.storage.table_formats import MARKER_FOLDERS, not_plain, refuse_table_formats
 
 _LISTING_ATTEMPTS = 5
 _FIRST_READ = 5
 _MOSTLY_WORK = 0.6
-_TABLE_FORMATS = {"_delta_log": "Delta Lake", ".hoodie": "Hudi", "_spark_metadata": "Spark Structured Streaming"}
 
 
 Result = TypeVar("Result")
@@ -62,15 +62,13 @@ def select_data_files(
 ) -> list[FileEntry]:
     """Of listed files, the data files that match the filter; none is an error that says why there is none."""
     matches = directory_matcher(partition_filter)
-    data = []
-    for entry in found:
-        path = relative(entry.path, root)
-        _refuse_table_format(path, root)
-        if is_data_path(path):
-            data.append(entry)
+    entries = list(found)
+    paths = [relative(entry.path, root) for entry in entries]
+    refuse_table_formats(paths, root)
+    data = [entry for entry, path in zip(entries, paths, strict=True) if is_data_path(path)]
     if not data:
-        refuse_missing(store, root)
-        raise DatasetNotFound(f"no dataset at {root!r}: no parquet files were found under it")
+        _refuse_absent(store, root, bool(entries))
+        raise DatasetNotFound(f"no dataset at {store.url(root)!r}: no parquet files were found under it")
     by_directory: dict[str, bool] = {}
     matching = []
     for entry in data:
@@ -88,35 +86,45 @@ def select_data_files(
     return sorted(matching, key=lambda entry: entry.path)
 
 
-def _refuse_table_format(path: str, root: str) -> None:
-    for folder in path.split("/")[:-1]:
-        if folder in _TABLE_FORMATS or (folder == "metadata" and path.endswith(".metadata.json")):
-            kind = _TABLE_FORMATS.get(folder, "Iceberg")
-            raise NotPlainParquet(
-                f"{root!r} is a table of {kind} (it has {folder!r}): its log names the files that count, so "
-                f"changing or reading them past it would be wrong. Use the tools of {kind}"
-            )
-
-
 def refuse_file(store: Store, root: str) -> None:
-    """A dataset is a directory: say so when the path is a file."""
-    if store.stat(root) is not None:
-        raise NotADataset(f"{root!r} is a file; expected the directory of a dataset")
+    """A dataset is a directory: say so when the path is a file.
+
+    Without folders a name can be both. There the listing tells (`select_data_files`), and this asks nothing.
+    """
+    if store.has_folders:
+        _refuse_file(store, root)
 
 
 def refuse_missing(store: Store, root: str) -> None:
-    """There must be a directory to work on."""
-    refuse_file(store, root)
-    if not store.is_dir(root):
-        raise DatasetNotFound(f"no dataset at {root!r}: it does not exist")
+    """There must be a directory to work on. Without folders the listing tells, and this asks nothing."""
+    if store.has_folders:
+        _refuse_absent(store, root, exists=False)
 
 
-def refuse_foreign(store: Store, root: str) -> None:
-    """What may be written to without a listing: no file, and no table format."""
-    refuse_file(store, root)
-    for folder in _TABLE_FORMATS:
+def refuse_foreign(store: Store, root: str, *, listed: bool = True) -> None:
+    """What may be written to: no file, and no table format.
+
+    Without folders a listing tells: if the caller makes one anyway (`listed`), this asks nothing.
+    """
+    if not store.has_folders and listed:
+        return
+    _refuse_file(store, root)
+    for folder, kind in MARKER_FOLDERS.items():
         if store.is_dir(f"{root}/{folder}"):
-            _refuse_table_format(f"{folder}/", root)
+            raise not_plain(root, kind, folder)
+
+
+def _refuse_file(store: Store, root: str) -> None:
+    if store.stat(root) is not None:
+        raise NotADataset(f"{store.url(root)!r} is a file; expected the directory of a dataset")
+
+
+def _refuse_absent(store: Store, root: str, exists: bool) -> None:
+    """Where a listing shows no data: it may be a file, or not be there."""
+    if not exists or store.has_folders:
+        _refuse_file(store, root)
+        if not (store.has_folders and store.is_dir(root)):
+            raise DatasetNotFound(f"no dataset at {store.url(root)!r}: it does not exist")
 
 
 def read_snapshot(
@@ -124,9 +132,11 @@ def read_snapshot(
     root: str,
     entries: Iterable[FileEntry],
     stats_columns: StatsColumns = (),
+    *,
+    keep_bytes: bool = True,
 ) -> Snapshot:
-    """Read the footers of listed files, concurrently."""
-    reader = FooterReader(store, stats_columns)
+    """Read the footers of listed files, concurrently; of small remote ones also the rows (`FileInfo.tail`)."""
+    reader = FooterReader(store, stats_columns, keep_bytes=keep_bytes)
 
     def read(entry: FileEntry) -> FileInfo:
         return reader.read(entry, partition_values(_directory(entry, root)))
@@ -147,6 +157,19 @@ def read_snapshot(
     return Snapshot(root, tuple(files))
 
 
+def read_files(store: Store, paths: Sequence[str], stats_columns: StatsColumns = ()) -> list[FileInfo]:
+    """Read the footers of files whose names are known, without a listing: on S3 one request each.
+
+    Raises:
+        FileNotFoundError: One of them is not there.
+    """
+    reader = FooterReader(store, stats_columns)
+    if len(paths) <= 1 or store.often_cached:
+        return [reader.read_path(path) for path in paths]
+    with ThreadPoolExecutor(store.parallel_reads, thread_name_prefix="parketto-footer") as pool:
+        return list(pool.map(reader.read_path, paths))
+
+
 def discover(
     store: Store,
     root: str,
@@ -162,7 +185,7 @@ def while_files_vanish(root: str, read: Callable[[], Result]) -> Result:
     for attempt in range(1, _LISTING_ATTEMPTS + 1):
         try:
             return read()
-        except DatasetNotFound:
+        except (DatasetNotFound, BucketNotFound):
             raise
         except FileNotFoundError as error:
             if attempt == _LISTING_ATTEMPTS:

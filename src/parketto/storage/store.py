@@ -10,13 +10,11 @@ import contextlib
 import datetime as dt
 import glob
 import posixpath
-from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import IO, TYPE_CHECKING, Any
 
-import pyarrow as pa
-
-from parketto.storage.locks import LeaseLock, Lock, ProcessLock
+from parketto.storage.locks import LeaseLock, Lock
 
 if TYPE_CHECKING:
     from fsspec import AbstractFileSystem
@@ -27,21 +25,28 @@ MUTATIONS = (
     "open_output",
     "open_written",
     "move",
+    "move_to_free_name",
     "copy",
     "link",
     "make_twin",
+    "make_inheriting_dir",
     "swap",
     "remove",
+    "remove_many",
     "remove_tree",
     "remove_empty_dir",
+    "remove_empty_dirs",
     "make_dirs",
+    "abort_uploads",
+    "abort_copies",
 )
 
 # How a listing tells that a file is still the same one: whichever of these the filesystem offers.
 _VERSION_FIELDS = ("ETag", "etag", "md5Hash", "md5", "version_id", "LastModified", "last_modified", "mtime")
+_TIME_FIELDS = ("LastModified", "last_modified", "mtime", "updated", "created")
 
 
-_STAT_ONE_BY_ONE = 16
+HTTP_PRECONDITION_FAILED = 412
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,6 +56,8 @@ class FileEntry:
     path: str
     size_bytes: int
     fingerprint: str
+    #: When it was last written, in seconds since 1970 by the clock of the storage, where that is known.
+    modified: float | None = field(default=None, compare=False)
 
 
 class Store:
@@ -63,8 +70,21 @@ class Store:
     #: Whether what is read is often in memory already, so that to read is work rather than to wait.
     often_cached = False
 
+    #: Whether copies are requests to a server, which several can be under way of.
+    parallel_copies = False
+    #: Files up to this size are read as a whole along with their footer: another request would cost more.
+    whole_file_bytes = 1024 * 1024
+    #: How many files are looked at one by one; for more of them their folder is listed.
+    stat_one_by_one = 16
+
+    #: Whether there are folders; else names only look as if, and a folder is there if a listing shows files.
+    has_folders = True
     #: Whether other processes see the same files.
     shared = True
+    #: Whether a folder can be told from a later one of the same name (see `birth`).
+    keeps_birth = False
+    #: Whether a lock is surely free when its holder is dead, and surely held as long as it lives.
+    has_locks = False
 
     def __init__(self, fs: AbstractFileSystem) -> None:
         self._fs: Any = fs
@@ -113,9 +133,13 @@ class Store:
             return None
         return self._entry(path, info) if info["type"] == "file" else None
 
+    def stat_moved(self, path: str, origin: str) -> FileEntry | None:  # noqa: ARG002
+        """A file that was moved, with the fingerprint that it had at its origin, or None."""
+        return self.stat(path)
+
     def stat_many(self, paths: Sequence[str]) -> dict[str, FileEntry]:
         """Those of the files that exist. Many of them cost one listing, not a request each."""
-        if len(paths) <= _STAT_ONE_BY_ONE:
+        if len(paths) <= self.stat_one_by_one:
             found = {path: self.stat(path) for path in paths}
             return {path: entry for path, entry in found.items() if entry is not None}
         wanted = set(paths)
@@ -130,12 +154,42 @@ class Store:
         """All bytes of a (small) file."""
         return bytes(self.fs.cat_file(path))
 
-    def read_range(self, path: str, start: int, end: int) -> bytes:
-        """Some bytes of a file."""
+    def read_range(self, path: str, start: int, end: int, fingerprint: str = "") -> bytes:  # noqa: ARG002
+        """Some bytes of a file.
+
+        Raises:
+            FileNotFoundError: It is gone; or, where that costs nothing to find out, it is no longer the file with
+                the fingerprint that is given.
+        """
         return bytes(self.fs.cat_file(path, start=start, end=end))
 
-    def open_input(self, path: str) -> Any:
-        """A seekable binary file to read from, private to the caller."""
+    def read_end(self, path: str, length: int) -> tuple[FileEntry, bytes]:
+        """A file as it is now, and its last bytes, all of them if it has fewer; on S3 that is one request.
+
+        Raises:
+            FileNotFoundError: There is no such file.
+        """
+        entry = self.stat(path)
+        if entry is None:
+            raise FileNotFoundError(path)
+        end = entry.size_bytes
+        return entry, self.read_range(path, max(0, end - length), end, entry.fingerprint)
+
+    def open_input(
+        self,
+        path: str,
+        entry: FileEntry | None = None,  # noqa: ARG002
+        tail: bytes = b"",  # noqa: ARG002
+        block_bytes: int = 0,  # noqa: ARG002
+    ) -> Any:
+        """A seekable binary file to read from, private to the caller.
+
+        Args:
+            path: The file.
+            entry: The file as a listing has shown it, which can save a request.
+            tail: The end of the file as far as it has been read, which can save another one.
+            block_bytes: How much to read at once where reading is requests, if all of it is needed in order.
+        """
         return self.fs.open(path, "rb")
 
     def open_output(self, path: str) -> IO[bytes]:
@@ -151,18 +205,32 @@ class Store:
         self.fs.pipe_file(path, content)
 
     def create(self, path: str, content: bytes) -> None:
-        """Make a small file, or raise FileExistsError if it is there already."""
+        """Make a small file with some content, or raise FileExistsError if there is one.
+
+        A reader finds all of the content or no file. Of several callers at the same time one succeeds, if
+        `creates_exclusively` says so for the folder; elsewhere the last one may win. A request whose answer got
+        lost is repeated, and can then meet its own success as FileExistsError: compare the contents before you
+        believe that somebody else was first. Any other OSError says nothing about whether the file is there.
+
+        Raises:
+            ValueError: The content is empty; not every filesystem makes empty files conditionally.
+        """
+        refuse_empty(path, content)
         if self.stat(path) is not None:
             raise FileExistsError(path)
         try:
             self.fs.pipe_file(path, content, mode="create")
         except OSError as error:
-            if _was_overtaken(error):
-                raise FileExistsError(path) from error
-            raise
+            if http_status(error) != HTTP_PRECONDITION_FAILED:
+                raise
+            raise FileExistsError(path) from error
 
-    def copy(self, source: str, destination: str) -> None:
-        """Copy one file, replacing the destination."""
+    def creates_exclusively(self, folder: str) -> bool:  # noqa: ARG002
+        """Whether `create` in a folder lets one of several callers succeed; may try that out once per bucket."""
+        return False  # fsspec's own way is to look first and write then
+
+    def copy(self, source: str, destination: str, size_bytes: int | None = None) -> None:  # noqa: ARG002
+        """Copy one file, replacing the destination. Where the size is known, that can save a request."""
         self.fs.cp_file(source, destination)
 
     def move(self, source: str, destination: str) -> None:
@@ -170,12 +238,20 @@ class Store:
         self.copy(source, destination)
         self.remove(source)
 
-    def swappable(self, directories: Iterable[str]) -> set[str]:  # noqa: ARG002
-        """Those directories that can be exchanged for others in one step, as far as can be told beforehand."""
-        return set()
+    def move_to_free_name(self, source: str, destination: str) -> None:
+        """Move a file or a folder in one step, or raise FileExistsError if the name is taken."""
+        raise NotImplementedError
+
+    def swap_problem(self, directory: str, folders: Iterable[str]) -> str | None:  # noqa: ARG002
+        """Why a directory, with the folders in it, cannot be exchanged for another one, as far as can be told."""
+        return "this storage cannot swap directories"
 
     def make_twin(self, directory: str, twin: str) -> None:
         """Make an empty folder with the owner and the permissions of another one."""
+        raise NotImplementedError
+
+    def make_inheriting_dir(self, like: str, path: str) -> None:
+        """Make an empty folder in which new ones get the group and permissions that they would get in another."""
         raise NotImplementedError
 
     def link(self, path: str, other: str) -> None:
@@ -186,18 +262,41 @@ class Store:
         """Exchange two folders in one step."""
         raise NotImplementedError
 
-    def identities(self, directory: str, but: Container[str] = ()) -> dict[str, str]:
-        """What is directly inside a folder but for some names, each with what tells it from any other file."""
+    def tree(self, directory: str, limit: int | None = None) -> dict[str, dict[str, str]]:
+        """The folders below a folder by relative paths ("" is itself), each with its files and their identities.
+
+        A link is a file. Raises OSError if there are more than `limit` files and folders.
+        """
         raise NotImplementedError
 
-    def identity(self, directory: str) -> str:
-        """What tells a folder from any other folder."""
+    def identity(self, path: str) -> str | None:
+        """What tells a file (or link) from other files, or a folder from other folders; None if it is missing."""
         raise NotImplementedError
 
     def remove(self, path: str) -> None:
         """Remove one file; it is no error if it is gone already."""
         with contextlib.suppress(FileNotFoundError):
             self.fs.rm_file(path)
+
+    def remove_many(self, paths: Iterable[str]) -> None:
+        """Remove files, in as few requests as the filesystem allows; it is no error if some are gone already."""
+        for path in paths:
+            self.remove(path)
+
+    def abort_uploads(self, prefix: str, older_than: float) -> int:  # noqa: ARG002
+        """Discard uploads that were begun below a folder before a time and never finished; how many they were.
+
+        The time is in seconds since 1970, by the clock of the storage (`FileEntry.modified`). Only object stores
+        keep such uploads, and charge for them.
+        """
+        return 0
+
+    def abort_copies(self, destinations: Mapping[str, int]) -> None:
+        """Have copies that somebody has begun come to nothing, where a copy is more than one request.
+
+        Args:
+            destinations: Where the copies were to be, and their sizes in bytes.
+        """
 
     def remove_tree(self, path: str) -> None:
         """Remove a folder and all in it, if it is there."""
@@ -218,8 +317,13 @@ class Store:
         with contextlib.suppress(OSError):
             self.fs.rmdir(path)
 
+    def remove_empty_dirs(self, paths: Iterable[str]) -> None:
+        """Remove those of the folders in which nothing is but others of them, or nothing at all."""
+        for path in sorted(paths, reverse=True):
+            self.remove_empty_dir(path)
+
     def make_dirs(self, path: str) -> None:
-        """Make a folder and its parents."""
+        """Make a folder and its parents, where there are folders. Never makes a bucket."""
         self.fs.makedirs(path, exist_ok=True)
 
     def make_private_dirs(self, path: str, like: str) -> None:  # noqa: ARG002
@@ -233,8 +337,24 @@ class Store:
         """The lock of that name, or None while somebody else holds it."""
         return LeaseLock.attempt(self, path)
 
-    def writable_problem(self, directory: str) -> str | None:  # noqa: ARG002
-        """Why files in a folder could not be added or removed, as far as can be told beforehand."""
+    def birth(self, path: str) -> str | None:  # noqa: ARG002
+        """What tells a folder from any other that is ever made, also after a move; None if it is not there."""
+        return None
+
+    def is_own(self, path: str) -> bool:  # noqa: ARG002
+        """Whether this user has written a file, as far as the filesystem knows users."""
+        return True
+
+    def has_links(self, root: str, directory: str) -> bool:  # noqa: ARG002
+        """Whether the way from a folder to one below it leads through a symbolic link."""
+        return False
+
+    def distrust(self, paths: Sequence[str], like: str) -> str | None:  # noqa: ARG002
+        """Why a stranger may have written what is in some folders, compared with who may write in another one."""
+        return None
+
+    def writable_problem(self, directory: str, workspace: str) -> str | None:  # noqa: ARG002
+        """Why files could not be moved between a folder and the workspace, as far as can be told beforehand."""
         return None
 
     def same_device(self, first: str, second: str) -> bool:  # noqa: ARG002
@@ -244,6 +364,10 @@ class Store:
     def change_mark(self, directory: str) -> object:  # noqa: ARG002
         """Something that changes when names in a folder come or go, where that can be told cheaply."""
         return None
+
+    def url(self, path: str) -> str:
+        """A path as people know it: with the protocol, where that is part of the name."""
+        return path
 
     def normalize(self, path: str) -> str:
         """A path or URL of a folder in the form that this store uses."""
@@ -260,7 +384,14 @@ class Store:
         version = next((info[field] for field in _VERSION_FIELDS if info.get(field)), info.get("created"))
         if isinstance(version, dt.datetime):  # a filesystem may list a number where it stats a datetime
             version = version.timestamp()
-        return FileEntry(path, int(info["size"]), f"{info['size']}:{version}")
+        written = next((info[name] for name in _TIME_FIELDS if info.get(name)), None)
+        modified = written.timestamp() if isinstance(written, dt.datetime) else written
+        return FileEntry(
+            path,
+            int(info["size"]),
+            f"{info['size']}:{version}",
+            float(modified) if isinstance(modified, int | float) else None,
+        )
 
 
 def _forget_listings(fs: AbstractFileSystem) -> None:
@@ -279,26 +410,20 @@ def _forget_listings(fs: AbstractFileSystem) -> None:
         _forget_listings(inner)
 
 
-def _was_overtaken(error: OSError) -> bool:
-    """Whether a file was not made because somebody else made it first; not every service names the condition."""
-    answer = getattr(error.__cause__, "response", None) or {}
-    return answer.get("ResponseMetadata", {}).get("HTTPStatusCode") in (409, 412)
+def http_status(error: BaseException) -> int | None:
+    """The status with which a service answered a request, as far as the error of a filesystem tells."""
+    for known in (error, error.__cause__):
+        answer = getattr(known, "response", None)  # botocore; other libraries may keep something else there
+        if isinstance(answer, Mapping):
+            status: int | None = answer.get("ResponseMetadata", {}).get("HTTPStatusCode")
+            return status
+        for name in ("code", "status_code", "status"):
+            if isinstance(found := getattr(known, name, None), int):
+                return found
+    return None
 
 
-class MemoryStore(Store):
-    """`memory://`: one process, one dictionary of files."""
-
-    shared = False
-
-    def read(self, path: str) -> bytes:
-        return bytes(self.fs.cat_file(path))
-
-    def open_input(self, path: str) -> Any:
-        # The filesystem hands the same file object, with the same position, to all who open a path.
-        return pa.BufferReader(self.read(path))
-
-    def read_range(self, path: str, start: int, end: int) -> bytes:
-        return self.read(path)[start:end]
-
-    def try_lock(self, path: str) -> Lock | None:
-        return ProcessLock.attempt(path)
+def refuse_empty(path: str, content: bytes) -> None:
+    """A file that is made exclusively has content."""
+    if not content:
+        raise ValueError(f"no content for {path!r}: a file that is made exclusively must not be empty")

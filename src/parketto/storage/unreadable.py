@@ -15,7 +15,7 @@ def naming(path: str) -> Iterator[None]:
     """Turn what Arrow says about unreadable bytes into an error that names the file."""
     try:
         yield
-    except (FileNotFoundError, PermissionError):
+    except (FileNotFoundError, PermissionError, ConnectionError, TimeoutError):
         raise
     except (pa.ArrowInvalid, pa.ArrowNotImplementedError, OSError, UnicodeError) as error:
         raise UnreadableFile(path, error) from error

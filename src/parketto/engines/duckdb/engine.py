@@ -15,13 +15,13 @@ from parketto.engines.duckdb.session import Session, require_duckdb
 from parketto.engines.duckdb.sorting import DealRows, SortGroup
 from parketto.engines.merging import merge_small
 from parketto.engines.threads import ThreadEngine
-from parketto.errors import InvalidArgument
+from parketto.errors import InvalidArgument, OutOfMemory
 from parketto.kernels.carrier import carrier_schema
 from parketto.kernels.merge_target import MergeOutcome, MergeTarget
 from parketto.kernels.rewrite import RewriteGroup
 from parketto.kernels.rows import FileRows, FrameRows, RowSource
 from parketto.kernels.travel import keeps_order, unpack
-from parketto.kernels.work import Staging, Worker, cores
+from parketto.kernels.work import Staging, Worker, cores, widest_row
 from parketto.kernels.write import Output, Written
 from parketto.plan.limits import MEGABYTE
 from parketto.plan.rewrite import RewritePlan
@@ -29,6 +29,7 @@ from parketto.plan.rewrite import RewritePlan
 DEFAULT_MEMORY_MB = 1024
 # With less than this for a thread DuckDB runs out of memory where wide rows are sorted, instead of spilling them.
 _THREAD_MEMORY = 128 * MEGABYTE
+_VALUES_AT_ONCE = 8  # of the widest rows, a sort holds about so many whatever its limit is
 
 
 class DuckDBEngine(ThreadEngine):
@@ -58,6 +59,7 @@ class DuckDBEngine(ThreadEngine):
             tasks = [
                 SortGroup(group, plan.operation, plan.clustering, session)
                 if all(keeps_order(group.schema.field(name).type) for name in plan.order_by)
+                and not self._is_too_wide(group)
                 else RewriteGroup(group, plan.operation, plan.clustering)
                 for group in plan.groups
             ]
@@ -66,10 +68,14 @@ class DuckDBEngine(ThreadEngine):
 
     def write(self, source: RowSource, output: Output, context: Context) -> Written:
         """Write rows as new files; DuckDB brings those of a partition together."""
-        if isinstance(source, FrameRows) or not output.partition_by:
+        if isinstance(source, FrameRows) or not output.partition_by or self._is_too_wide(source):
             return super().write(source, output, context)
         with self._session(context) as (session, _):
             return self.run([DealRows(source, output, session)], context)[0]
+
+    def _is_too_wide(self, rows: object) -> bool:
+        """Whether DuckDB could not sort the rows of files for lack of memory: it holds some values whole."""
+        return _VALUES_AT_ONCE * widest_row(rows) > self._duckdb_memory
 
     def merge(self, source: RowSource, target: MergeTarget, context: Context) -> MergeOutcome:
         """Match by DuckDB's join; values that DuckDB cannot put in order are matched by Arrow."""
@@ -99,7 +105,7 @@ class DuckDBEngine(ThreadEngine):
                 view_files(session, "scanned", rows.store, rows.files)
                 query = f"SELECT {numbered(rows.schema, rows.schema.names)} FROM scanned"
                 return [unpack(batch, schema) for batch in session.rows(query)]
-            except require_duckdb().Error:
+            except (require_duckdb().Error, OutOfMemory):
                 return None
 
     @contextlib.contextmanager

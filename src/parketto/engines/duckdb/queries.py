@@ -18,7 +18,7 @@ from fsspec import AbstractFileSystem
 
 from parketto.engines.duckdb.engine import DuckDBEngine
 from parketto.engines.duckdb.scanning import MAX_PRECISION, can_scan, local_paths
-from parketto.engines.duckdb.session import arrow_table, connect, quoted_name
+from parketto.engines.duckdb.session import arrow_table, connect, out_of_memory, quoted_name, require_duckdb
 from parketto.errors import InvalidArgument, quoted
 from parketto.kernels.rows import ArrowRows, FileRows
 from parketto.kernels.work import cores
@@ -97,6 +97,8 @@ class Queries:
                         undo.append(partial(connection.unregister, name))
                 result: Any = connection.sql(query, params=bound) if bound else connection.sql(query)
                 return pa.table({}) if result is None else arrow_table(result)
+            except require_duckdb().OutOfMemoryException as error:
+                raise out_of_memory(error, self._memory, 2 * self._memory) from error
             finally:
                 for step in undo:
                     step()

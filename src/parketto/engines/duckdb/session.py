@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import pyarrow as pa
 
-from parketto.errors import EngineUnavailable, OperationCancelled
+from parketto.errors import EngineUnavailable, OperationCancelled, OutOfMemory
 from parketto.kernels.crew import Crew
 from parketto.plan.limits import MEGABYTE
 
@@ -79,6 +79,22 @@ def arrow_table(result: DuckDBPyRelation) -> pa.Table:
     return (getattr(result, "to_arrow_table", None) or result.fetch_arrow_table)()
 
 
+def out_of_memory(error: Exception, memory: int, enough: int) -> OutOfMemory:
+    """The error for work that takes more than the memory that DuckDB has, and cannot be spilled.
+
+    Args:
+        error: What DuckDB says.
+        memory: How many bytes it has.
+        enough: The setting with which it would have twice as much, in bytes.
+    """
+    reason = str(error).partition("\n")[0].removeprefix("Out of Memory Error: ")
+    return OutOfMemory(
+        f"DuckDB has {memory // MEGABYTE} MB of memory, and cannot spill all of what it needs: {reason}. Nothing "
+        f"was changed; pass a larger memory_mb, such as memory_mb={enough // MEGABYTE}",
+        enough // MEGABYTE,
+    )
+
+
 class Session:
     """A connection for one thread at a time, and its way to the others of the same database.
 
@@ -87,6 +103,7 @@ class Session:
 
     def __init__(self, memory: int, threads: int, scratch: str, *, in_order: bool = False) -> None:
         self._connection = connect(memory, threads, scratch, in_order=in_order)
+        self._memory = memory
         self._cursors: list[Session] = []
         self._lock = threading.Lock()
         self._failure: BaseException | None = None
@@ -105,7 +122,7 @@ class Session:
     def cursor(self) -> Session:
         """Another connection to the same database, for another thread."""
         made = object.__new__(Session)
-        made._cursors, made._lock = [], self._lock
+        made._cursors, made._lock, made._memory = [], self._lock, self._memory
         made._failure, made._interrupted = None, self._interrupted
         with self._lock:
             made._connection = self._connection.cursor()
@@ -184,6 +201,9 @@ class Session:
                 raise failure from None
             if self._interrupted:
                 raise OperationCancelled("the operation was cancelled; nothing was changed") from error
+            if isinstance(error, require_duckdb().OutOfMemoryException):
+                # Of the setting, DuckDB has one half.
+                raise out_of_memory(error, self._memory, 4 * self._memory) from error
             raise
 
 

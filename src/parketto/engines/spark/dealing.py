@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
-from parketto.engines.spark.frames import positions_frame
+from parketto.engines.spark.frames import positions_frame, together
 from parketto.engines.spark.packets import packets, unpacked
 from parketto.engines.spark.shipping import Shipped
 from parketto.engines.spark.tasks import StageProgress, raising_typed, results, task_attempt
@@ -45,9 +45,7 @@ def write_dealt(
     packets = positions_frame(spark, rows, range(len(rows.files))).mapInArrow(
         Shipped(_Deal(rows, output.partition_by, memory)), _PACKET_SCHEMA
     )
-    # Adaptive execution joins small partitions and splits large ones: neither a file per task and partition, nor
-    # one task for the largest of them.
-    dealt = packets.hint("rebalance", "folder").sortWithinPartitions("folder", "place")
+    dealt = together(spark, packets, "folder").sortWithinPartitions("folder", "place")
     writer = _WriteDealt(store, staging, memory, output)
     written: list[Written] = results(spark, dealt, writer, what, progress)
     return Written(

@@ -292,7 +292,9 @@ class SparkEngine(TaskEngine):
 
     def _write_added(self, session: SparkSession, context: Context, rows: FileRows, output: Output) -> Written:
         """Write rows that a merge adds: in the order of the source, unless they are shuffled by partition."""
-        if output.partition_by and self._deals_by_shuffle(rows, session):
+        # What is worth one task does without: a shuffle is two jobs more.
+        large = self._shuffle_mb is not None or rows.size_bytes > _COPY_BYTES
+        if output.partition_by and large and self._deals_by_shuffle(rows, session):
             return self.write(rows.selected(output.row_schema.names), output, context)
         parts = [rows] if output.partition_by else _portions(rows)
         return sum(self.run([WriteAdditions(part, output) for part in parts], context), Written())

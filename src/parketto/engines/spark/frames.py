@@ -12,8 +12,9 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from parketto.engines.spark.carriers import spark_schema
+from parketto.engines.spark.session import is_connect
 from parketto.engines.spark.shipping import Shipped
-from parketto.engines.spark.tasks import StageProgress, raising_typed, results, task_attempt
+from parketto.engines.spark.tasks import StageProgress, parallelism, raising_typed, results, task_attempt
 from parketto.kernels.carrier import carrier_schema, recast
 from parketto.kernels.counting import count_folders
 from parketto.kernels.merge_source import as_target
@@ -99,7 +100,12 @@ def positions_frame(spark: SparkSession, rows: FileRows, wanted: Sequence[int]) 
             "part": pa.array([number * parts // len(wanted) for number in range(len(wanted))], pa.int32()),
         }
     )
-    return spark.createDataFrame(table).repartitionById(parts, "part").select("position")
+    frame = spark.createDataFrame(table)
+    # Rows of the driver's are spread over all cores, neighbours together, without a shuffle. A Connect server does
+    # not say what it will do.
+    if parts > parallelism(spark) or is_connect(spark):
+        frame = frame.repartitionById(parts, "part")
+    return frame.select("position")
 
 
 @dataclass(frozen=True)
@@ -162,14 +168,22 @@ def write_frame(
     output = writer.output
     if output.partition_by:
         names = [travel_name(output.row_schema.get_field_index(name)) for name in output.partition_by]
-        # Adaptive execution joins small partitions and splits large ones: neither a file per task and partition,
-        # nor one task for the largest of them.
-        frame = frame.hint("rebalance", *names).sortWithinPartitions(*(F.col(name) for name in names))
+        frame = together(spark, frame, *names).sortWithinPartitions(*(F.col(name) for name in names))
     found: list[Described] = results(spark, frame, writer, what, progress)
     written = Written(
         tuple(staged for each, _ in found for staged in each.staged), sum(each.num_rows for each, _ in found)
     )
     return written, [sum(counts[at] for _, counts in found) for at in range(writer.flags)]
+
+
+def together(spark: SparkSession, frame: DataFrame, *names: str) -> DataFrame:
+    """The rows of each partition in as few tasks as can be.
+
+    Adaptive execution joins small partitions and splits large ones: neither a file per task and partition, nor
+    one task for the largest of them. Without it Spark ignores the hint, and each partition is one task's.
+    """
+    adaptive = str(spark.conf.get("spark.sql.adaptive.enabled")).lower() == "true"
+    return frame.hint("rebalance", *names) if adaptive else frame.repartition(*names)
 
 
 @dataclass(frozen=True)

@@ -17,7 +17,7 @@ from parketto.engines.spark.tasks import catching, task_attempt
 from parketto.kernels.joined import FileCounts, edit_file
 from parketto.kernels.key_join import FILE, ROW, SEQUENCE, by_bucket, join_bucket
 from parketto.kernels.merge import refuse_null_keys
-from parketto.kernels.merge_source import FOLDER, as_target, check_nulls
+from parketto.kernels.merge_source import FOLDER, as_target, check_nulls, distinct
 from parketto.kernels.merge_target import MergeTarget
 from parketto.kernels.partitions import folders
 from parketto.kernels.reader import LogicalReader
@@ -31,6 +31,7 @@ from parketto.storage.store import Store
 #: A packet that is neither of the source nor of the target is an error.
 BUCKETED = "bucket int, is_source boolean, packet binary"
 SENT = "part int, file int, chunk int, packet binary"
+_SKEW = 4  # a bucket with so many times its share of rows has a key that is in them more than once
 _REPORT = -1  # the number of no file: marks what a bucket reports
 
 
@@ -71,8 +72,13 @@ class Read:
         yield from (_bucketed(0, None, ship(error)) for error in failed)
 
     def _bucketed(self, tables: Iterable[pa.Table], *, is_source: bool) -> Iterator[pa.RecordBatch]:
+        rules = self.target.rules
         for table in tables:
-            for bucket, piece in by_bucket(table, self.target.rules.keys, self.buckets):
+            # All rows of a key go to one bucket, and a frequent key's would be too many.
+            rows = distinct(table, rules, complete=False) if is_source and rules.deduplicates else table
+            for bucket, piece in by_bucket(rows, rules.keys, self.buckets):
+                if is_source and piece.num_rows > _SKEW * (rows.num_rows / self.buckets + 1):
+                    distinct(piece, rules, complete=False)  # or an error, before the rows meet
                 yield from (_bucketed(bucket, is_source, packet) for packet in packets(piece))
 
     def _source_rows(self, reader: LogicalReader, unit: Unit) -> Iterator[pa.RecordBatch]:

@@ -22,7 +22,7 @@ from parketto.kernels.rows import FileRows
 from parketto.kernels.travel import travel_name
 from parketto.kernels.work import Staging, Worker
 from parketto.rowgroups.spark_note import needs_note, noted_fields, only_noted
-from parketto.storage.int96 import with_instants
+from parketto.storage.int96 import MICROSECONDS, with_instants
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -129,7 +129,7 @@ def _with_microseconds(rows: FileRows) -> pa.Schema:
     """The schema of rows, with what is INT96 in all files as the microseconds that Spark makes of it."""
     schema = carrier_schema(rows.schema)
     common = set.intersection(*(set(file.traits.int96) for file in rows.files))
-    return with_instants(schema, common, pa.timestamp("us", "UTC"))
+    return with_instants(schema, common, MICROSECONDS)
 
 
 def _finds(path: str, root: str) -> bool:

@@ -182,14 +182,22 @@ def _forget(context: SparkContext) -> None:
 
 @contextlib.contextmanager
 def _announced() -> Iterator[None]:
-    """Log that Spark is being started, if that takes a while."""
-    timer = threading.Timer(_SILENT_SECONDS, logger.info, ["starting Spark …"])
+    """Say that Spark is being started, if that takes a while."""
+    timer = threading.Timer(_SILENT_SECONDS, _announce)
     timer.daemon = True
     timer.start()
     try:
         yield
     finally:
         timer.cancel()
+
+
+def _announce() -> None:
+    """Log it, or say it to a person at a terminal. A program that reads standard error is not told."""
+    if logger.isEnabledFor(logging.INFO):
+        logger.info("starting Spark …")
+    elif sys.stderr is not None and sys.stderr.isatty():
+        print("parketto: starting Spark, which takes some seconds ...", file=sys.stderr, flush=True)
 
 
 def _start() -> SparkSession:

@@ -1,0 +1,428 @@
+"""The commit of one operation: validate, make the record, carry it out, say what became of it."""
+
+from __future__ import annotations
+
+import logging
+import posixpath
+import time
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, NoReturn
+
+from parketto.commit.appliers import Applier, applier_of
+from parketto.commit.backup import Backup
+from parketto.commit.identity import identity_of, mark
+from parketto.commit.log import KEPT_RECORDS, STALL_SECONDS, View, now
+from parketto.commit.record import Outcome, Publication, Record, Retirement, plain
+from parketto.commit.recovery import Listing, author, has_dead, settle, sweep, sweep_free
+from parketto.commit.swap import Swap, build_twin
+from parketto.commit.validation import check_unchanged, who_changed
+from parketto.commit.workspace import Sight, Workspace
+from parketto.errors import CommitConflict, CommitFailed, CommitStateUnknown, ParkettoError
+from parketto.kernels.work import StagedFile
+from parketto.plan.naming import Naming
+from parketto.storage.hive import is_data_path, partition_values
+from parketto.storage.locks import Lock
+from parketto.storage.snapshot import relative
+from parketto.storage.store import FileEntry
+
+logger = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True)
+class Request:
+    """What an operation is called in the log.
+
+    Attributes:
+        operation: Such as `compact`.
+        arguments: What it was asked to do.
+        engine: The engine that works.
+        commit_id: What the caller calls this piece of work.
+    """
+
+    operation: str
+    arguments: Mapping[str, Any] = field(default_factory=dict)
+    engine: str = ""
+    commit_id: str | None = None
+
+
+#: Gets data files that have appeared since an operation listed the dataset, and what tells who has added one of
+#: them; raises CommitConflict if one matters to the operation.
+CheckAdded = Callable[[Sequence[FileEntry], Callable[[str], str]], None]
+
+
+@dataclass(frozen=True)
+class Change:
+    """What a commit is to do, and what it relies on (see `Transaction.commit`)."""
+
+    publish: Sequence[StagedFile]
+    retire: Sequence[FileEntry]
+    naming: Naming | None = None
+    read: Sequence[FileEntry] = ()
+    check_added: CheckAdded | None = None
+    follows: tuple[str, ...] | None = None
+    names_may_exist: bool = False
+    statistics: Any = None
+    backup: Backup | None = None
+
+    @property
+    def inputs(self) -> list[FileEntry]:
+        """All files that must be what they were."""
+        return list({entry.path: entry for entry in (*self.read, *self.retire)}.values())
+
+
+class AlreadyCommitted(Exception):
+    """The log knows the caller's name for this piece of work."""
+
+    def __init__(self, entry: Mapping[str, Any]) -> None:
+        super().__init__(entry["commit_id"])
+        self.entry = entry
+
+
+class Commit:
+    """The commit of one operation.
+
+    Args:
+        workspace: Where the log is.
+        request: What is asked for.
+        identity: The name of the attempt.
+        directory: Its folder in the workspace.
+        listing: What the operation has seen of the dataset, if it has listed it.
+        swap: Whether directories may be swapped.
+        begun: When the operation began, on the monotonic clock.
+    """
+
+    def __init__(
+        self,
+        workspace: Workspace,
+        request: Request,
+        identity: str,
+        directory: str,
+        listing: Listing | None,
+        *,
+        swap: bool,
+        begun: float,
+    ) -> None:
+        self._workspace, self._store, self._log = workspace, workspace.store, workspace.log
+        self._request, self._id, self._directory = request, identity, directory
+        self._listing, self._swapping, self._begun = listing, swap, begun
+        self._mark: str | None = None
+        #: The record may be in the log, and is not settled: then somebody else needs what is staged.
+        self.unsettled = False
+        #: Whether nothing of the operation is left in the workspace.
+        self.cleared = False
+
+    def attempt(self, change: Change, lock: Lock) -> bool:
+        """Commit; False if somebody else has taken the number meanwhile, so that all must be looked at again."""
+        looked = time.time()
+        sight = self._settled()
+        publish = self._validated(change, sight)
+        if not lock.is_held():
+            raise CommitConflict("the lock ran out before the commit; nothing was changed, run it again")
+        record = self._record(change, publish, sight)
+        if change.backup is not None:
+            change.backup.seal(self._store, self._workspace.root, publish)
+        number = sight.log.last + 1
+        if not self._create(number, record, looked):
+            return False
+        self._carry_out(number, record, sight)
+        self._tidy_up(record, sight)
+        return True
+
+    def _settled(self) -> Sight:
+        """The workspace, once all commits before this one are settled."""
+        while True:
+            sight = self._workspace.look()
+            if sight.log.done:
+                return sight
+            settle(self._workspace, sight.log)
+
+    def _validated(self, change: Change, sight: Sight) -> Sequence[StagedFile]:
+        """The files to publish, if nothing has changed that the operation relies on."""
+        store, root = self._store, self._workspace.root
+        if (commit_id := self._request.commit_id) is not None:
+            identity = identity_of(store, root)
+            entry = self._workspace.read_log(lambda view: self._log.find(commit_id, view, identity), sight.log)
+            if entry is not None:
+                raise AlreadyCommitted(entry)
+        follows = change.follows is not None and (store.keeps_birth or sight.log.last != self._seen_number)
+        there: dict[str, FileEntry] | None = None
+        if change.check_added is not None or follows or (change.inputs and not store.keeps_birth):
+            there = {entry.path: entry for entry in data_files(store.list_files(root), root)}
+        self._check(change.inputs, there)
+        if there is not None and (change.check_added is not None or follows):
+            known = {(entry.path, entry.fingerprint) for entry in self._seen_files()}
+            added = [entry for entry in there.values() if (entry.path, entry.fingerprint) not in known]
+            if change.follows is not None:
+                self._check_layout(added, change.follows)
+            if change.check_added is not None and added:
+                change.check_added(added, self._who_changed)
+        publish = change.publish if change.naming is None else self._named(change.publish, change.naming)
+        self._check_destinations(publish, change)
+        self._check_staged(publish, sight)
+        return publish
+
+    def _check_layout(self, added: Sequence[FileEntry], partition_by: tuple[str, ...]) -> None:
+        """Others may have laid the dataset out anew: files with two layouts cannot be edited together."""
+        for entry in added:
+            folder = posixpath.dirname(relative(entry.path, self._workspace.root))
+            if tuple(name for name, _ in partition_values(folder)) != partition_by:
+                raise CommitConflict.over(entry.path, gone=False, who=self._who_changed(entry.path))
+
+    def _check(self, inputs: Sequence[FileEntry], there: Mapping[str, FileEntry] | None = None) -> None:
+        check_unchanged(self._store, inputs, there, self._workspace, self._seen_number)
+
+    def _who_changed(self, path: str) -> str:
+        return who_changed(self._workspace, path, self._seen_number)
+
+    @property
+    def _seen_number(self) -> int:
+        return 0 if self._listing is None else self._listing.number
+
+    def _seen_files(self) -> list[FileEntry]:
+        return [] if self._listing is None else data_files(self._listing.everything, self._workspace.root)
+
+    def _check_staged(self, publish: Sequence[StagedFile], sight: Sight) -> None:
+        """Without locks a process that stalls may be taken for dead."""
+        if self._workspace.locks:
+            return
+        staged = {entry.path for entry in self._staged(sight)}
+        if missing := [file.path for file in publish if file.path not in staged]:
+            raise CommitFailed(
+                f"{missing[0]!r} is gone: this process stood still for so long that others took it for dead, and "
+                "removed what it had staged. Nothing was changed; run the operation again"
+            )
+
+    def _staged(self, sight: Sight) -> Sequence[FileEntry]:
+        return sight.staging.get(posixpath.basename(self._directory), ())
+
+    def _check_destinations(self, publish: Sequence[StagedFile], change: Change) -> None:
+        destinations = [file.destination for file in publish]
+        touched = {posixpath.dirname(path) for path in (*destinations, *(old.path for old in change.retire))}
+        for directory in sorted(touched):
+            if problem := self._store.writable_problem(directory, self._directory):
+                raise CommitFailed(f"{problem}; nothing was changed")
+        if self._store.keeps_birth or change.names_may_exist:
+            for path in self._store.stat_many(destinations):
+                raise CommitConflict(f"{path!r} exists already; nothing was changed")
+
+    def _named(self, publish: Sequence[StagedFile], naming: Naming) -> list[StagedFile]:
+        # Where to look costs a request, nobody looks for random names.
+        random = naming.scheme == "uuid" and not self._store.keeps_birth
+        by_directory: defaultdict[str, list[StagedFile]] = defaultdict(list)
+        for file in publish:
+            by_directory[posixpath.dirname(file.destination)].append(file)
+        named = []
+        for directory, files in by_directory.items():
+            names = naming.names(len(files), [] if random else self._store.list_names(directory))
+            named += [
+                StagedFile(file.path, f"{directory}/{name}") for file, name in zip(files, names, strict=True)
+            ]
+        return named
+
+    def _record(self, change: Change, publish: Sequence[StagedFile], sight: Sight) -> Record:
+        root, work, store = self._workspace.root, self._workspace.path, self._store
+        folder = posixpath.basename(self._directory)
+        try:
+            self._inherit_access(publish, change.retire)
+            swap = self._twin(publish, change.retire)
+        except FileNotFoundError:
+            self._check(change.retire)  # somebody has just taken a file away: say so
+            raise
+        staged = {entry.path: entry for entry in self._staged(sight)}
+        if any(file.path not in staged for file in publish):
+            staged = store.stat_many([file.path for file in publish])
+        return Record(
+            id=self._id,
+            operation=self._request.operation,
+            root=self._workspace.relative_root,
+            dataset=self._identities(swap),
+            publish=tuple(
+                Publication(
+                    relative(file.path, work),
+                    relative(file.destination, root),
+                    staged[file.path].fingerprint,
+                    staged[file.path].size_bytes,
+                )
+                for file in publish
+            ),
+            retire=tuple(
+                Retirement(relative(entry.path, root), entry.fingerprint, f"{folder}/old/{number}")
+                for number, entry in enumerate(change.retire)
+            ),
+            swap=swap,
+            commit_id=self._request.commit_id,
+            at=now(),
+            duration_seconds=self._seconds(),
+            engine=self._request.engine,
+            author=author(),
+            arguments=plain(self._request.arguments),
+            statistics=plain(change.statistics or {}),
+        )
+
+    def _twin(self, publish: Sequence[StagedFile], retire: Sequence[FileEntry]) -> Swap | None:
+        if not self._swapping:
+            return None
+        folder = f"{self._directory}/twin"
+        return build_twin(self._store, self._workspace.root, self._workspace.path, folder, publish, retire)
+
+    def _identities(self, swap: Swap | None) -> tuple[str, ...]:
+        """What the dataset is known by, before the commit and after it."""
+        store, root = self._store, self._workspace.root
+        own = identity_of(store, root, None if self._listing is None else self._listing.everything)
+        if not own and (swap is None or swap.directory):
+            self._mark = self._mark or mark(store, root)
+            own = frozenset({self._mark})
+        after = store.birth(f"{self._workspace.path}/{swap.twin}") if swap and not swap.directory else None
+        return tuple(sorted(own)) + (() if after is None else (after,))
+
+    def _inherit_access(self, publish: Sequence[StagedFile], retire: Sequence[FileEntry]) -> None:
+        """What replaces private files is private, too."""
+        new: defaultdict[str, list[str]] = defaultdict(list)
+        for file in publish:
+            new[posixpath.dirname(file.destination)].append(file.path)
+        old: defaultdict[str, list[str]] = defaultdict(list)
+        for entry in retire:
+            old[posixpath.dirname(entry.path)].append(entry.path)
+        everything = [entry.path for entry in retire]
+        for directory, paths in new.items():
+            self._store.inherit_access(paths, old[directory] or everything)
+
+    def _create(self, number: int, record: Record, looked: float) -> bool:
+        """Make the record: the point of no return. False if somebody else has the number."""
+        self.unsettled = True  # until it is certain that there is no record
+        try:
+            if self._workspace.locks:
+                # A record is worth as much as the names that lead to it.
+                self._store.make_dirs(self._log.folder)
+                self._store.sync([self._workspace.path, posixpath.dirname(self._workspace.path) or "/"])
+            self._log.create(number, record)
+        except FileExistsError:
+            # A request whose answer was lost is repeated, and then finds what it has made itself.
+            self.unsettled = self._owns(number, record)
+            return self.unsettled
+        except BaseException as error:
+            self.unsettled = self._arrived(number, record, error)
+            if self.unsettled:
+                raise self._unknown(error) from error
+            if not isinstance(error, Exception) or isinstance(error, CommitFailed):
+                raise
+            raise self._failed(error) from error
+        # Records of that number may have been there, and removed, if this process stood still for very long.
+        self.unsettled = time.time() - looked < STALL_SECONDS / 2 or not self._is_void(number, record)
+        return self.unsettled
+
+    def _owns(self, number: int, record: Record) -> bool:
+        try:
+            return self._log.owns(number, record)
+        except BaseException as error:
+            raise self._not_known(error) from error
+
+    def _arrived(self, number: int, record: Record, failure: BaseException) -> bool:
+        """Whether a record is in the log, after the request that makes it has failed.
+
+        If it is not, it never will be. A request may still be under way, so its number is taken: by a sweep of
+        what this operation has staged, which nobody needs then.
+        """
+        if self._workspace.locks or isinstance(failure, PermissionError):
+            return self._owns(number, record)
+        try:
+            sweep(self._workspace, number, [record.staging])
+        except FileExistsError:
+            return self._owns(number, record)
+        except BaseException as error:
+            raise self._not_known(error) from error
+        return False
+
+    def _not_known(self, error: BaseException) -> CommitStateUnknown:
+        return CommitStateUnknown(
+            f"whether the {self._request.operation} was committed is not known: the log cannot be reached "
+            f"({error!r}). No row is lost; run recover() and look at the dataset before you run it again"
+        )
+
+    def _is_void(self, number: int, record: Record) -> bool:
+        def is_void(view: View) -> bool:
+            return number <= view.checkpoint and all(entry["id"] != record.id for entry in self._log.entries(view))
+
+        if not self._workspace.read_log(is_void):
+            return False
+        self._store.remove(self._log.path(number))
+        return True
+
+    def _carry_out(self, number: int, record: Record, sight: Sight) -> None:
+        # Without locks, the look before the commit has shown all that this operation has staged.
+        staged = None if self._workspace.locks else [entry.path for entry in self._staged(sight)]
+        applier = applier_of(self._workspace, number, record, first=True, staged=staged)
+        try:
+            applier.roll_forward()
+            applier.clear()
+            self.cleared = staged is not None
+            outcome = self._log.settle(number, "complete", self._seconds())
+        except BaseException as error:  # noqa: BLE001 - Ctrl-C too; `_give_up` always raises
+            found = self._settled_by_others(number, error)
+            if found is None:
+                self._give_up(error, number, applier)
+            outcome = found
+        self.unsettled = False
+        if outcome == "abandoned":
+            raise CommitFailed(
+                f"the {record.operation} was not committed: the dataset at {self._workspace.root!r} was moved or "
+                f"removed meanwhile. What was staged is kept in {self._workspace.aside(record)!r}"
+            )
+
+    def _settled_by_others(self, number: int, error: BaseException) -> Outcome | None:
+        """What became of the commit, if others have settled it, so that an error of this process means nothing."""
+        if self._workspace.locks or not isinstance(error, Exception):
+            return None
+        try:
+            return self._log.settle(number, "complete") if self._log.is_settled(number) else None
+        except OSError:
+            return None
+
+    def _give_up(self, error: BaseException, number: int, applier: Applier) -> NoReturn:
+        """After an error in the middle: undo the commit if possible, and say truly what state things are in."""
+        if not self._workspace.locks or applier.irreversible:
+            raise self._unknown(error) from error
+        try:
+            self._log.decide_undo(number, repr(error))
+            applier.roll_back()
+            self._log.settle(number, "undone")
+        except BaseException as second:
+            raise self._unknown(error) from second
+        self.unsettled = False
+        if not isinstance(error, Exception) or isinstance(error, CommitFailed):
+            raise error
+        raise self._failed(error) from error
+
+    def _tidy_up(self, record: Record, sight: Sight) -> None:
+        """Fold old records, and sweep what dead writers have staged.
+
+        The commit has happened, whatever goes wrong from here on: that is done another time.
+        """
+        keep = KEPT_RECORDS if self._workspace.keeps_history else 0
+        others = {name: files for name, files in sight.staging.items() if name != record.staging}
+        try:
+            if self._log.is_long(sight.log.last + 1 - sight.log.checkpoint, keep):
+                self._log.fold(self._workspace.look().log, keep, alone=self._workspace.locks)
+            if not self._workspace.locks and has_dead(others):
+                sweep_free(self._workspace, self._workspace.look())
+        except (OSError, ParkettoError) as error:
+            logger.warning("could not tidy up %s yet: %s", self._workspace.path, error)
+
+    def _seconds(self) -> float:
+        return round(time.monotonic() - self._begun, 6)
+
+    def _failed(self, error: BaseException) -> CommitFailed:
+        return CommitFailed(f"the {self._request.operation} was not committed, nothing was changed: {error}")
+
+    def _unknown(self, error: BaseException) -> CommitStateUnknown:
+        return CommitStateUnknown(
+            f"the {self._request.operation} was interrupted while it was committed ({error!r}). No row is lost: "
+            f"the log at {self._log.folder!r} says how to finish, and the next operation or recover() will do it"
+        )
+
+
+def data_files(entries: Iterable[FileEntry], root: str) -> list[FileEntry]:
+    """Of all files below a dataset those that are data."""
+    return [entry for entry in entries if is_data_path(relative(entry.path, root))]

@@ -1,0 +1,134 @@
+"""Carrying a record out where nothing can be moved: copies are made, and originals deleted.
+
+Several processes may do it at once, where no lock keeps them apart. What makes that safe is the order: publish
+all, retire all, remove what was staged, and only then say that the commit is settled. So a copy that somebody
+begins too late finds nothing to copy. Then all has been retired, too: whoever comes late must not do it again,
+because later commits may have brought files of the same names back.
+"""
+
+from __future__ import annotations
+
+import logging
+import posixpath
+from collections.abc import Iterable
+from concurrent.futures import ThreadPoolExecutor
+
+from parketto.commit.record import Publication, Record
+from parketto.commit.workspace import Workspace
+from parketto.errors import CommitConflict
+from parketto.storage.store import FileEntry
+
+logger = logging.getLogger(__name__)
+
+_PARALLEL_COPIES = 16
+
+
+class CopyingApplier:
+    """Carries one record out by copies and deletes.
+
+    Args:
+        workspace: Where the record is.
+        number: The number of the record.
+        record: What to do.
+        first: Nobody has begun with it yet; otherwise steps may already be taken.
+        staged: All that its owner has in the workspace, if that is known.
+    """
+
+    def __init__(
+        self,
+        workspace: Workspace,
+        number: int,
+        record: Record,
+        *,
+        first: bool = False,
+        staged: Iterable[str] | None = None,
+    ) -> None:
+        self._workspace, self._number, self._record = workspace, number, record
+        self._store = workspace.store
+        self._first, self._known = first, None if staged is None else list(staged)
+        #: Whether there is no way back: a file is gone for good.
+        self.irreversible = False
+
+    def can_complete(self) -> bool:
+        """Always: there is no way back that would be safe."""
+        return True
+
+    def roll_forward(self) -> None:
+        """Bring the dataset to the state after the operation."""
+        publish = self._record.publish
+        if len(publish) > 1 and self._store.parallel_copies:
+            with ThreadPoolExecutor(
+                min(len(publish), _PARALLEL_COPIES), thread_name_prefix="parketto-copy"
+            ) as pool:
+                copied = list(pool.map(self._publish, publish))
+        else:
+            copied = [self._publish(new) for new in publish]
+        if self._record.retire and all(copied):
+            self._retire()
+
+    def _retire(self) -> None:
+        wanted = {self._live(old.path): old.fingerprint for old in self._record.retire}
+        found = {entry.path: entry.fingerprint for entry in self._listed([*wanted])}
+        same = [path for path, fingerprint in wanted.items() if found.get(path) == fingerprint]
+        changed = [path for path in wanted if path not in set(same)]
+        if changed and self._first and self._workspace.locks:
+            # Somebody was quicker than the check before the record.
+            raise CommitConflict.over(changed[0], gone=changed[0] not in found)
+        for path in changed:
+            if path in found:
+                logger.warning("%s was made by somebody else while it was being retired; it stays", path)
+        if not self._workspace.locks and self._workspace.log.is_settled(self._number):
+            return  # by somebody else, while this process stood still
+        self.irreversible = True
+        self._store.remove_many(same)
+
+    def clear(self) -> None:
+        """Remove what was staged, so that nobody publishes it once more."""
+        self.irreversible = True
+        if self._known is not None:
+            self._store.remove_many(self._known)
+        else:
+            for folder in (self._record.staging, *self._record.sweeps):
+                self._store.remove_tree(f"{self._workspace.path}/{folder}")
+        if not self._workspace.locks:
+            self._abort_copies()
+
+    def _abort_copies(self) -> None:
+        """What others have begun to copy in parts must not appear after later commits."""
+        try:
+            self._store.abort_copies({self._live(new.path): new.size_bytes for new in self._record.publish})
+        except PermissionError as error:
+            logger.warning("cannot look for unfinished copies in %s: %s", self._workspace.root, error)
+
+    def roll_back(self) -> None:
+        """Bring the dataset back to the state before the operation. The caller holds a lock."""
+        for new in self._record.publish:
+            found, staged = self._store.stat(self._live(new.path)), self._store.stat(self._staged(new))
+            # A copy that was cut short is shorter.
+            if found is not None and staged is not None and found.size_bytes <= staged.size_bytes:
+                self._store.remove(self._live(new.path))
+
+    def _publish(self, new: Publication) -> bool:
+        """Copy a staged file to its place; False if nothing is staged any more."""
+        live = self._live(new.path)
+        self._store.make_dirs(posixpath.dirname(live))
+        try:
+            self._store.copy(self._staged(new), live, new.size_bytes)
+        except FileNotFoundError:
+            if self._first and self._workspace.locks:
+                raise
+            logger.debug("%s was published by somebody else", live)
+            return False
+        return True
+
+    def _listed(self, paths: list[str]) -> Iterable[FileEntry]:
+        if len(paths) == 1:
+            entry = self._store.stat(paths[0])
+            return [] if entry is None else [entry]
+        return self._store.list_files(self._workspace.root)
+
+    def _live(self, path: str) -> str:
+        return f"{self._workspace.root}/{path}"
+
+    def _staged(self, new: Publication) -> str:
+        return f"{self._workspace.path}/{new.staged}"

@@ -1,0 +1,35 @@
+"""Signs of life of a running operation, where no lock that the system frees says that it is alive."""
+
+from __future__ import annotations
+
+import logging
+import threading
+
+from parketto.storage.store import Store
+
+logger = logging.getLogger(__name__)
+
+# Most operations are over before the first one, and cost no request.
+BEAT_SECONDS = 60.0
+
+
+class Heartbeat:
+    """Touches a file now and then, from a thread of its own."""
+
+    def __init__(self, store: Store, path: str) -> None:
+        self._store, self._path = store, path
+        self._stop = threading.Event()
+        self._thread = threading.Thread(target=self._beat, name="parketto-heartbeat", daemon=True)
+        self._thread.start()
+
+    def _beat(self) -> None:
+        while not self._stop.wait(BEAT_SECONDS):
+            try:
+                self._store.write(self._path, b"alive\n")
+            except OSError as error:
+                logger.warning("could not touch %s: %s", self._path, error)
+
+    def stop(self) -> None:
+        """No more of them."""
+        self._stop.set()
+        self._thread.join()

@@ -1,0 +1,36 @@
+"""The history of a dataset, as callers see it."""
+
+from __future__ import annotations
+
+from itertools import islice
+from typing import Any, TypedDict
+
+from parketto.commit.identity import identity_of
+from parketto.commit.workspace import Workspace
+
+
+class Commit(TypedDict):
+    """What changed a dataset, once."""
+
+    number: int
+    operation: str
+    #: When its record was made, in UTC.
+    at: str
+    #: From the beginning of the operation until then.
+    duration_seconds: float
+    engine: str
+    user: str
+    program: str
+    #: What the caller called this piece of work.
+    commit_id: str | None
+    arguments: dict[str, Any]
+    statistics: dict[str, Any]
+    files_published: int
+    files_retired: int
+
+
+def commits(workspace: Workspace, limit: int | None = None) -> list[Commit]:
+    """The commits of the dataset, newest first."""
+    identity = identity_of(workspace.store, workspace.root)
+    found = workspace.read_log(lambda view: list(islice(workspace.log.history(view, identity), limit)))
+    return [Commit(**{name: entry[name] for name in Commit.__annotations__}) for entry in found]  # type: ignore[typeddict-item]

@@ -1,0 +1,299 @@
+"""S3 as a store: each call is as few requests as S3 allows, with nothing asked that a listing has told."""
+
+from __future__ import annotations
+
+import contextlib
+import itertools
+import posixpath
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from typing import IO, Any
+
+from fsspec.asyn import sync
+from s3fs import core
+
+from parketto.storage.objects import ObjectStore
+from parketto.storage.s3_errors import answered, denied, explained
+from parketto.storage.store import HTTP_PRECONDITION_FAILED, FileEntry, http_status
+
+_REMOVED_AT_ONCE = 1000  # keys in one DeleteObjects, S3's own limit
+_PARALLEL_REQUESTS = 8
+_LARGEST_COPY = 5 * 2**30  # bytes in one CopyObject, S3's own limit
+_SURE_COPY = 150 * 2**20  # bytes in one CopyObject that any server manages before a client gives up
+_COPY_PART = 512 * 2**20
+_NO_SUCH_RANGE = 416
+# What servers say that cannot remove several objects in one request.
+_ONE_BY_ONE = frozenset({"NotImplemented", "MethodNotAllowed", "MissingContentMD5"})
+
+
+class S3Store(ObjectStore):
+    """Objects in S3, and in what speaks its language, through s3fs."""
+
+    def list_files(self, root: str) -> Iterator[FileEntry]:
+        bucket, prefix = self._folder(root)
+        for page in self._pages("list_objects_v2", Bucket=bucket, Prefix=prefix):
+            for found in page.get("Contents", ()):
+                yield self._listed(f"{bucket}/{found['Key']}", found)
+
+    def list_dirs(self, path: str) -> list[str]:
+        return sorted(name for name, is_dir in self._children(path) if is_dir)
+
+    def list_names(self, path: str) -> list[str]:
+        return [name for name, _ in self._children(path)]
+
+    def stat(self, path: str) -> FileEntry | None:
+        bucket, key = self._object(path)
+        if not key:
+            return None
+        try:
+            found = self._call("head_object", Bucket=bucket, Key=key)
+        except FileNotFoundError:
+            return None
+        return self._listed(path, {**found, "Size": found["ContentLength"]})
+
+    def is_dir(self, path: str) -> bool:
+        bucket, prefix = self._folder(path)
+        return bool(self._call("list_objects_v2", Bucket=bucket, Prefix=prefix, MaxKeys=1).get("Contents"))
+
+    def read(self, path: str) -> bytes:
+        return self._get(path)[1]
+
+    def read_end(self, path: str, length: int) -> tuple[FileEntry, bytes]:
+        try:
+            answer, content = self._get(path, Range=f"bytes=-{length}")
+        except OSError as error:
+            if http_status(error) != _NO_SUCH_RANGE:
+                raise
+            return super().read_end(path, length)  # an empty file has no last byte
+        size = int(answer.get("ContentRange", "").rpartition("/")[2] or answer["ContentLength"])
+        return self._listed(path, {**answer, "Size": size}), content
+
+    def read_range(self, path: str, start: int, end: int, fingerprint: str = "") -> bytes:
+        if end <= start:
+            return b""
+        _, _, etag = fingerprint.partition(":")
+        condition = {"IfMatch": etag} if etag.startswith('"') else {}
+        try:
+            return self._get(path, Range=f"bytes={start}-{end - 1}", **condition)[1]
+        except OSError as error:
+            if http_status(error) != HTTP_PRECONDITION_FAILED:
+                raise
+            raise FileNotFoundError(f"{self.url(path)} was replaced by another file") from error
+
+    def open_output(self, path: str) -> IO[bytes]:
+        with explained(path):
+            return _Upload(self.fs.open(path, "wb"), path)  # type: ignore[return-value]
+
+    def write(self, path: str, content: bytes) -> None:
+        with explained(path):
+            super().write(path, content)
+
+    def _put_new(self, path: str, content: bytes) -> None:
+        with explained(path):
+            super()._put_new(path, content)
+
+    def copy(self, source: str, destination: str, size_bytes: int | None = None) -> None:
+        if size_bytes is None or size_bytes <= _LARGEST_COPY:
+            bucket, key = self._object(destination)
+            try:
+                self._call("copy_object", Bucket=bucket, Key=key, CopySource=self._source(source))
+            except (FileNotFoundError, PermissionError):
+                raise
+            except OSError:
+                if size_bytes is not None and size_bytes <= _SURE_COPY:
+                    raise
+            else:
+                return
+        if size_bytes is None:
+            entry = self.stat(source)
+            if entry is None:
+                raise FileNotFoundError(source)
+            size_bytes = entry.size_bytes
+        self._copy_in_parts(source, destination, size_bytes)
+
+    def _copy_in_parts(self, source: str, destination: str, size_bytes: int) -> None:
+        bucket, key = self._object(destination)
+        upload = self._call("create_multipart_upload", Bucket=bucket, Key=key)["UploadId"]
+
+        def copy(number: int) -> dict[str, Any]:
+            start = (number - 1) * _COPY_PART
+            part = self._call(
+                "upload_part_copy",
+                Bucket=bucket,
+                Key=key,
+                UploadId=upload,
+                PartNumber=number,
+                CopySource=self._source(source),
+                CopySourceRange=f"bytes={start}-{min(start + _COPY_PART, size_bytes) - 1}",
+            )
+            return {"PartNumber": number, "ETag": part["CopyPartResult"]["ETag"]}
+
+        try:
+            with ThreadPoolExecutor(_PARALLEL_REQUESTS, thread_name_prefix="parketto-copy") as pool:
+                parts = list(pool.map(copy, range(1, -(-size_bytes // _COPY_PART) + 1)))
+            self._call(
+                "complete_multipart_upload",
+                Bucket=bucket,
+                Key=key,
+                UploadId=upload,
+                MultipartUpload={"Parts": parts},
+            )
+        except BaseException:
+            with contextlib.suppress(OSError):
+                self._abort(bucket, key, upload)
+            raise
+
+    def remove(self, path: str) -> None:
+        bucket, key = self._object(path)
+        self._call("delete_object", Bucket=bucket, Key=key)
+
+    def remove_many(self, paths: Iterable[str]) -> None:
+        by_bucket: defaultdict[str, list[str]] = defaultdict(list)
+        for bucket, key in map(self._object, paths):
+            by_bucket[bucket].append(key)
+        chunks = [
+            (bucket, keys[start : start + _REMOVED_AT_ONCE])
+            for bucket, keys in by_bucket.items()
+            for start in range(0, len(keys), _REMOVED_AT_ONCE)
+        ]
+        if len(chunks) == 1:
+            self._remove_chunk(*chunks[0])
+        elif chunks:
+            with ThreadPoolExecutor(_PARALLEL_REQUESTS, thread_name_prefix="parketto-remove") as pool:
+                list(pool.map(lambda chunk: self._remove_chunk(*chunk), chunks))
+
+    def _remove_chunk(self, bucket: str, keys: list[str]) -> None:
+        if len(keys) == 1:
+            self.remove(f"{bucket}/{keys[0]}")
+            return
+        wanted = {"Objects": [{"Key": key} for key in keys], "Quiet": True}
+        try:
+            answer = self._call("delete_objects", Bucket=bucket, Delete=wanted)
+        except OSError as error:
+            if answered(error).get("Code") not in _ONE_BY_ONE:
+                raise
+            super().remove_many(f"{bucket}/{key}" for key in keys)
+            return
+        failed = [found for found in answer.get("Errors", ()) if found.get("Code") != "NoSuchKey"]
+        if failed:
+            url, said = self.url(f"{bucket}/{failed[0].get('Key')}"), failed[0].get("Message")
+            if failed[0].get("Code") == "AccessDenied":
+                raise denied(url, said, "DeleteObjects")
+            raise OSError(f"S3 did not remove {len(failed)} of {len(keys)} objects, such as {url!r}: {said}")
+
+    def abort_uploads(self, prefix: str, older_than: float) -> int:
+        bucket, start = self._folder(prefix)
+        aborted = 0
+        for page in self._pages("list_multipart_uploads", Bucket=bucket, Prefix=start):
+            for upload in page.get("Uploads", ()):
+                if upload["Initiated"].timestamp() < older_than:
+                    aborted += self._abort(bucket, upload["Key"], upload["UploadId"])
+        return aborted
+
+    def abort_copies(self, destinations: Mapping[str, int]) -> None:
+        # A smaller copy is one request, that finds its source or does not.
+        large = [self._object(path) for path, size_bytes in destinations.items() if size_bytes > _SURE_COPY]
+        for bucket in {bucket for bucket, _ in large}:
+            keys = {key for each, key in large if each == bucket}
+            for page in self._pages("list_multipart_uploads", Bucket=bucket, Prefix=posixpath.commonpath([*keys])):
+                for upload in page.get("Uploads", ()):
+                    if upload["Key"] in keys:
+                        self._abort(bucket, upload["Key"], upload["UploadId"])
+
+    def _abort(self, bucket: str, key: str, upload: str) -> bool:
+        try:
+            self._call("abort_multipart_upload", Bucket=bucket, Key=key, UploadId=upload)
+        except FileNotFoundError:  # finished or aborted meanwhile
+            return False
+        return True
+
+    def _children(self, path: str) -> Iterator[tuple[str, bool]]:
+        """The names directly below a folder, and whether each is a folder."""
+        bucket, prefix = self._folder(path)
+        for page in self._pages("list_objects_v2", Bucket=bucket, Prefix=prefix, Delimiter="/"):
+            for folder in page.get("CommonPrefixes", ()):
+                yield folder["Prefix"][len(prefix) : -1], True
+            for found in page.get("Contents", ()):
+                if name := found["Key"][len(prefix) :]:  # else it is an object that stands for the folder itself
+                    yield name, False
+
+    def _pages(self, method: str, **request: Any) -> Iterator[Mapping[str, Any]]:
+        for number in itertools.count():
+            page = self._call(method, **request)
+            yield page
+            if not page.get("IsTruncated"):
+                return
+            assert number < 1_000_000, "a listing that does not end"
+            if method == "list_objects_v2":
+                request["ContinuationToken"] = page["NextContinuationToken"]
+            else:
+                request |= {"KeyMarker": page["NextKeyMarker"], "UploadIdMarker": page["NextUploadIdMarker"]}
+
+    def _listed(self, path: str, found: Mapping[str, Any]) -> FileEntry:
+        return self._entry(path, {**found, "size": found["Size"]})
+
+    def _call(self, method: str, **request: Any) -> Any:
+        """One request."""
+        with explained(f"{request['Bucket']}/{request.get('Key', request.get('Prefix', ''))}"):
+            return self.fs.call_s3(method, **request)
+
+    def _get(self, path: str, **more: str) -> tuple[Mapping[str, Any], bytes]:
+        """What S3 says about an object, and its bytes."""
+        bucket, key = self._object(path)
+        with explained(path):
+            answer, content = sync(self.fs.loop, _fetch, self.fs, {"Bucket": bucket, "Key": key, **more})
+        return answer, content
+
+    def _object(self, path: str) -> tuple[str, str]:
+        bucket, key, _ = self.fs.split_path(path)
+        return bucket, key
+
+    def _folder(self, path: str) -> tuple[str, str]:
+        """The bucket of a folder, and how the names of objects in it begin."""
+        bucket, key = self._object(path.rstrip("/"))
+        return bucket, f"{key}/" if key else ""
+
+    def _source(self, path: str) -> dict[str, str]:
+        bucket, key = self._object(path)
+        return {"Bucket": bucket, "Key": key}
+
+
+async def _fetch(fs: Any, request: Mapping[str, Any]) -> tuple[Mapping[str, Any], bytes]:
+    """Get an object, or a part of it; again if the connection breaks while it is read."""
+    for attempt in range(1, fs.retries + 1):
+        answer = await fs._call_s3("get_object", **request)
+        try:
+            content = bytes(await answer["Body"].read())
+        except core.S3_RETRYABLE_ERRORS:
+            if attempt == fs.retries:
+                raise
+        else:
+            return answer, content
+        finally:
+            answer["Body"].close()
+    raise AssertionError("unreachable")
+
+
+class _Upload:
+    """A file that is being written to S3, with errors that say what is wrong."""
+
+    def __init__(self, file: Any, path: str) -> None:
+        self._file, self._path = file, path
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._file, name)
+
+    def write(self, data: Any) -> int:
+        with explained(self._path):
+            return int(self._file.write(data))
+
+    def close(self) -> None:
+        with explained(self._path):
+            self._file.close()
+
+    def __enter__(self) -> _Upload:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()

@@ -1,0 +1,118 @@
+"""What is known of a remote file is not asked for again, and does not fill the memory."""
+
+from __future__ import annotations
+
+import io
+import pickle
+import random
+from pathlib import Path
+
+import fsspec
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from fsspec.implementations.dirfs import DirFileSystem
+
+from parketto import Dataset
+from parketto.storage import footers, ranged
+from parketto.storage.opening import open_store
+from parketto.storage.ranged import RangedFile
+from parketto.storage.snapshot import read_files
+
+CONTENT = random.Random(0).randbytes(500_000)
+
+
+class Counted:
+    """Some bytes, and which ranges of them were asked for."""
+
+    def __init__(self) -> None:
+        self.asked: list[tuple[int, int]] = []
+
+    def __call__(self, start: int, end: int) -> bytes:
+        assert 0 <= start < end <= len(CONTENT)
+        self.asked.append((start, end))
+        return CONTENT[start:end]
+
+
+@pytest.mark.parametrize("known", [0, 10, 1_000, 300_000, 500_000])
+@pytest.mark.parametrize("block", [0, 200_000])
+def test_any_range_is_what_it_should_be(known: int, block: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(ranged, "_KEPT_BYTES", 150_000)
+    fetch, chance = Counted(), random.Random(known + block)
+    tail = CONTENT[len(CONTENT) - known :]
+    with RangedFile(fetch, len(CONTENT), tail, block) as file:
+        assert file.seek(0, io.SEEK_END) == len(CONTENT)
+        for _ in range(200):
+            start, size = chance.randrange(len(CONTENT) + 10), chance.choice([0, 1, 10, 70_000, 400_000])
+            file.seek(start)
+            assert file.read(size) == CONTENT[start : start + size]
+            assert file.tell() == max(start, min(start + size, len(CONTENT)))
+        into = bytearray(100)
+        file.seek(50)
+        assert file.readinto(into) == 100
+        assert bytes(into) == CONTENT[50:150]
+    assert bool(fetch.asked) == (known < len(CONTENT))
+
+
+def test_what_was_read_is_not_asked_for_again() -> None:
+    fetch = Counted()
+    with RangedFile(fetch, len(CONTENT), CONTENT[-1_000:], 100_000) as file:
+        for start in (0, 4, 50_000, 99_990, 0):
+            file.seek(start)
+            file.read(10)
+        assert fetch.asked == [(0, 100_000)]
+        file.seek(450_000)
+        file.read(10)
+        assert fetch.asked[1:] == [(450_000, 499_000)], "the end is known"
+        file.seek(499_500)
+        file.read()
+        assert len(fetch.asked) == 2
+
+
+def far(tmp_path: Path, count: int, rows: int = 10) -> Dataset:
+    """A dataset on a filesystem that may be far away."""
+    (tmp_path / "events").mkdir()
+    for number in range(count):
+        pq.write_table(pa.table({"x": range(rows)}), tmp_path / "events" / f"{number}.parquet")
+    return Dataset("events", "pyarrow", filesystem=DirFileSystem(str(tmp_path), fsspec.filesystem("file")))
+
+
+def test_small_remote_files_are_kept_with_their_footers(tmp_path: Path) -> None:
+    files = far(tmp_path, 3).files()
+    assert [file.tail for file in files] == [(tmp_path / file.path).read_bytes() for file in files]
+    assert "tail" not in repr(files[0])
+    copy = pickle.loads(pickle.dumps(files[0]))
+    assert copy == files[0]
+    assert copy.tail == b""
+
+
+def test_only_the_ends_of_large_ones_are(tmp_path: Path) -> None:
+    (file,) = far(tmp_path, 1, rows=500_000).files()
+    content = (tmp_path / file.path).read_bytes()
+    assert len(content) > 2**20 > len(file.tail) > 1_000
+    assert content.endswith(file.tail)
+
+
+def test_no_more_is_kept_than_so_much(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    dataset = far(tmp_path, 20)
+    size = dataset.files()[0].size_bytes
+    monkeypatch.setattr(footers, "_MOST_KEPT", 4 * size)
+    monkeypatch.setattr(dataset._store, "parallel_reads", 1)
+    assert sum(len(file.tail) for file in dataset.files()) == 4 * size
+    assert dataset.read().num_rows == 200
+
+
+def test_files_at_hand_are_not_kept(tmp_path: Path) -> None:
+    far(tmp_path, 2)
+    assert {file.tail for file in Dataset(tmp_path / "events", "pyarrow").files()} == {b""}
+
+
+def test_footers_without_a_listing(tmp_path: Path) -> None:
+    dataset = far(tmp_path, 4)
+    paths = [file.path for file in dataset.files()]
+    assert [file.num_rows for file in read_files(dataset._store, paths)] == [10] * 4
+    local, root = open_store(tmp_path / "events")
+    assert [file.num_rows for file in read_files(local, [f"{root}/0.parquet"])] == [10]
+    for store in (dataset._store, local):
+        with pytest.raises(FileNotFoundError):
+            read_files(store, [*paths[:1], f"{root}/none.parquet"])
