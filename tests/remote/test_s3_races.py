@@ -432,6 +432,23 @@ class TestLongLogs:
         print(f"{len(requests)} requests")
         assert len(requests) <= 12, kinds(requests)
 
+    def test_names_of_commits_are_looked_up_in_records_that_were_read_before(
+        self, s3: S3Place, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr(log, "_FOLDED_AT_ONCE", 100)
+        for number in range(8):
+            dataset = s3.dataset()
+            with recorded(dataset._store.fs) as requests:
+                dataset.write(batch(number), commit_id=f"job:{number}")
+        print(f"{len(requests)} requests")
+        assert len(requests) <= 16, kinds(requests)
+        dataset = s3.dataset()
+        with recorded(dataset._store.fs) as requests:
+            for number in range(8):
+                dataset.write(batch(number), commit_id=f"job:{number}")
+        assert len(requests) <= 8 * 2 + 2, kinds(requests)
+        assert ids(s3) == numbers(*range(8))
+
     def test_a_writer_that_stops_for_longer_than_records_are_kept(
         self, s3: S3Place, monkeypatch: pytest.MonkeyPatch
     ) -> None:

@@ -143,6 +143,20 @@ def test_servers_that_honour_the_condition_are_found_out() -> None:
     assert first["Key"].startswith("a/.events.parketto/tx-")
 
 
+def test_servers_whose_answer_got_lost_are_found_out() -> None:
+    """The request was repeated, and has met what the first one had made."""
+    s3 = Scripted(one_after_the_other(TAKEN, {}))
+    assert s3.store.creates_exclusively("lake/a/.events.parketto")
+    assert s3.counted() == {"put_object": 1, "delete_object": 1}
+
+
+def test_who_may_only_read_finds_nothing_out() -> None:
+    s3 = Scripted(one_after_the_other(refusal(403, "AccessDenied"), {}, {"ETag": "1"}, TAKEN, {}))
+    assert s3.store.creates_exclusively("lake/a/.events.parketto")
+    assert s3.store.creates_exclusively("lake/a/.events.parketto")
+    assert s3.counted()["put_object"] == 3, "what is not known is asked again"
+
+
 def test_many_objects_are_removed_at_once() -> None:
     s3 = Scripted(one_after_the_other({}))
     s3.store.remove_many(f"lake/data/{number}" for number in range(2500))

@@ -40,6 +40,10 @@ _MOST_REMEMBERED = 10_000
 # Operations after which none of the files is there that were there before.
 _REPLACING = ("overwrite", "repartition")
 
+# Settled commits that this process has read, where a listing shows fingerprints and each read is a request.
+_settled: dict[tuple[str, ...], dict[str, Any]] = {}
+_MOST_SETTLED = 2_000
+
 #: The operation of a commit that only removes what dead writers have staged.
 SWEEP = "sweep"
 
@@ -201,6 +205,19 @@ class Log:
         return next((entry for entry in self.history(view, identity) if entry["commit_id"] == commit_id), None)
 
     def _entry(self, number: int, view: View) -> dict[str, Any]:
+        """A settled commit is read once: nobody changes it, and its fingerprint tells it from any other."""
+        marks = [view.names.get(_name(number, kind), "") for kind in ("", ".done")]
+        known = (self.path(number), *marks)
+        if known in _settled:
+            return _settled[known]
+        entry = self._read_entry(number, view)
+        if all(mark and not mark.endswith(":None") for mark in marks):  # else the listing tells no versions
+            if len(_settled) >= _MOST_SETTLED:
+                _settled.clear()
+            _settled[known] = entry
+        return entry
+
+    def _read_entry(self, number: int, view: View) -> dict[str, Any]:
         record = self.read(number)
         return {
             "number": number,
