@@ -408,7 +408,7 @@ def main() -> None:
         console.print(tour.summary.table)
         console.print(
             f"Everything checked, in {time.perf_counter() - begin:.0f} s. "
-            "What was on disk is a directory of ordinary Parquet files, and nothing else."
+            "What was on disk is a directory of ordinary Parquet files, with its log beside it."
         )
 
 
