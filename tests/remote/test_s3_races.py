@@ -13,7 +13,7 @@ import pytest
 
 from helpers.crash import DEATHS, mortal
 from helpers.s3 import LOGIN, S3Place, kinds, recorded
-from parketto import AccessDenied, CommitFailed, CommitStateUnknown, Dataset
+from parketto import AccessDenied, CommitConflict, CommitFailed, CommitStateUnknown, Dataset
 from parketto.commit import identity, log, recovery
 from parketto.commit.recovery import settle
 from parketto.commit.workspace import Workspace
@@ -99,7 +99,7 @@ class TestFirstCommits:
         for number in (1, 2):
             s3.dataset().write(batch(number), commit_id=f"job:{number}")
         assert ids(s3) == numbers(1, 2)
-        assert len(s3.marks()) in (1, 2)
+        assert len(s3.marks()) == 2
 
     @pytest.mark.usefixtures("order")
     def test_none_is_taken_for_one_of_another_dataset(self, s3: S3Place) -> None:
@@ -251,6 +251,21 @@ class TestLateSteps:
         assert ids(filled) == numbers(0, 1, 2, 3)
 
 
+class TestLayouts:
+    @pytest.mark.parametrize("commits", [0, 1])
+    @pytest.mark.parametrize("moment", ["before stage", "before record"])
+    def test_repartitioned_while_rows_are_added(self, filled: S3Place, moment: str, commits: int) -> None:
+        """Files with two layouts cannot be edited together, so the append is refused."""
+        for number in range(commits):
+            filled.dataset().write(batch(4 + number))
+        before = ids(filled)
+        busy = hooked(filled, moment, lambda: filled.dataset().repartition("batch"))
+        with pytest.raises(CommitConflict, match=f"commit {commits + 1}, a repartition by"):
+            busy.write(batch(9))
+        assert ids(filled) == before
+        assert filled.left_behind() == []
+
+
 class TestSweeps:
     @pytest.fixture(autouse=True)
     def dead_at_once(self, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -273,13 +288,44 @@ class TestSweeps:
     ) -> None:
         filled.dataset()._store.write(f"{workspace_of(filled).path}/tx-dead/new/1", b"x")
 
-        def denied(*_: Any) -> None:
+        def denied(*_: Any, **__: Any) -> None:
             raise AccessDenied("no s3:ListBucketMultipartUploads for you")
 
         monkeypatch.setattr(s3.S3Store, call, denied)
         filled.dataset().write(batch(4))
         monkeypatch.undo()
         assert ids(filled) == numbers(0, 1, 2, 3, 4)
+
+    @pytest.mark.parametrize("when", ["recover", "fold"])
+    def test_an_upload_of_a_writer_that_has_staged_nothing_yet(
+        self, filled: S3Place, when: str, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """Nothing shows that it ever lived; but one that still gives signs of life keeps its uploads."""
+        store, work = filled.dataset()._store, workspace_of(filled).path
+        for folder in ("tx-dead", "tx-alive"):
+            key = f"{work}/{folder}/new/1".partition("/")[2]
+            store.fs.call_s3("create_multipart_upload", Bucket=filled.server.bucket, Key=key)
+        store.write(f"{work}/tx-alive/alive", b"alive")
+        monkeypatch.setattr(recovery, "dead_among", lambda _: [])
+        if when == "fold":
+            monkeypatch.setattr(log.Log, "is_long", lambda *_: True)
+            monkeypatch.setattr(log.Log, "fold", lambda *_, **__: True)
+            filled.dataset().write(batch(4))
+        else:
+            filled.dataset().recover()
+        answer = store.fs.call_s3("list_multipart_uploads", Bucket=filled.server.bucket)
+        uploads = [found["Key"] for found in answer.get("Uploads", ()) if work.partition("/")[2] in found["Key"]]
+        assert [key.rpartition("/tx-")[2] for key in uploads] == ["alive/new/1"]
+
+    def test_recovery_without_the_permission_to_list_uploads(
+        self, filled: S3Place, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+    ) -> None:
+        def denied(*_: Any, **__: Any) -> None:
+            raise AccessDenied("no s3:ListBucketMultipartUploads for you")
+
+        monkeypatch.setattr(s3.S3Store, "abort_uploads", denied)
+        assert not filled.dataset().recover()
+        assert "cannot look for unfinished uploads" in caplog.text
 
     def test_a_writer_whose_sweep_record_exists_before_it_looks(self, filled: S3Place) -> None:
         """It settles the sweep of its own staged files, and says that they are gone."""

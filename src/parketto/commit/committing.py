@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import logging
 import posixpath
 import time
@@ -15,7 +16,7 @@ from parketto.commit.backup import Backup
 from parketto.commit.identity import identity_of, mark
 from parketto.commit.log import KEPT_RECORDS, STALL_SECONDS, View, now
 from parketto.commit.record import Outcome, Publication, Record, Retirement, plain
-from parketto.commit.recovery import Listing, author, has_dead, settle, sweep, sweep_free
+from parketto.commit.recovery import Listing, abort_dead_uploads, author, dead_among, settle, sweep, sweep_free
 from parketto.commit.swap import Swap, build_twin
 from parketto.commit.validation import check_unchanged, who_changed
 from parketto.commit.workspace import Sight, Workspace
@@ -28,6 +29,8 @@ from parketto.storage.snapshot import relative
 from parketto.storage.store import FileEntry
 
 logger = logging.getLogger(__name__)
+
+_PAGE = 1000  # how many objects S3 lists by one request
 
 
 @dataclass(frozen=True)
@@ -146,42 +149,50 @@ class Commit:
             entry = self._workspace.read_log(lambda view: self._log.find(commit_id, view, identity), sight.log)
             if entry is not None:
                 raise AlreadyCommitted(entry)
-        follows = change.follows is not None and (store.keeps_birth or sight.log.last != self._seen_number)
         there: dict[str, FileEntry] | None = None
-        if change.check_added is not None or follows or (change.inputs and not store.keeps_birth):
+        if change.check_added is not None or (change.inputs and not store.keeps_birth):
             there = {entry.path: entry for entry in data_files(store.list_files(root), root)}
         self._check(change.inputs, there)
-        if there is not None and (change.check_added is not None or follows):
-            known = {(entry.path, entry.fingerprint) for entry in self._seen_files()}
-            added = [entry for entry in there.values() if (entry.path, entry.fingerprint) not in known]
-            if change.follows is not None:
-                self._check_layout(added, change.follows)
-            if change.check_added is not None and added:
-                change.check_added(added, self._who_changed)
+        if change.check_added is not None and (added := self._added((there or {}).values())):
+            change.check_added(added, self._who_changed)
+        if change.follows is not None and (store.keeps_birth or sight.log.last != self._last_seen):
+            self._check_layout(there, change.follows)
         publish = change.publish if change.naming is None else self._named(change.publish, change.naming)
         self._check_destinations(publish, change)
         self._check_staged(publish, sight)
         return publish
 
-    def _check_layout(self, added: Sequence[FileEntry], partition_by: tuple[str, ...]) -> None:
-        """Others may have laid the dataset out anew: files with two layouts cannot be edited together."""
-        for entry in added:
-            folder = posixpath.dirname(relative(entry.path, self._workspace.root))
+    def _check_layout(self, there: Mapping[str, FileEntry] | None, partition_by: tuple[str, ...]) -> None:
+        """Others may have laid the dataset out anew: files with two layouts cannot be edited together.
+
+        That leaves no file as it was, so one page of a listing shows it, where pages are requests.
+        """
+        root = self._workspace.root
+        if there is None:
+            listed = self._store.list_files(root)
+            page = listed if self._store.keeps_birth else itertools.islice(listed, _PAGE)
+            there = {entry.path: entry for entry in data_files(page, root)}
+        for entry in self._added(there.values()):
+            folder = posixpath.dirname(relative(entry.path, root))
             if tuple(name for name, _ in partition_values(folder)) != partition_by:
                 raise CommitConflict.over(entry.path, gone=False, who=self._who_changed(entry.path))
 
     def _check(self, inputs: Sequence[FileEntry], there: Mapping[str, FileEntry] | None = None) -> None:
-        check_unchanged(self._store, inputs, there, self._workspace, self._seen_number)
+        check_unchanged(self._store, inputs, there, self._workspace, self._last_seen or 0)
 
     def _who_changed(self, path: str) -> str:
-        return who_changed(self._workspace, path, self._seen_number)
+        return who_changed(self._workspace, path, self._last_seen or 0)
 
     @property
-    def _seen_number(self) -> int:
+    def _last_seen(self) -> int | None:
+        """The last commit before the operation listed the dataset, if it knows that."""
         return 0 if self._listing is None else self._listing.number
 
-    def _seen_files(self) -> list[FileEntry]:
-        return [] if self._listing is None else data_files(self._listing.everything, self._workspace.root)
+    def _added(self, files: Iterable[FileEntry]) -> list[FileEntry]:
+        """Of the data files that are there now those that the operation has not listed."""
+        seen = [] if self._listing is None else data_files(self._listing.everything, self._workspace.root)
+        known = {(entry.path, entry.fingerprint) for entry in seen}
+        return [entry for entry in files if (entry.path, entry.fingerprint) not in known]
 
     def _check_staged(self, publish: Sequence[StagedFile], sight: Sight) -> None:
         """Without locks a process that stalls may be taken for dead."""
@@ -404,8 +415,11 @@ class Commit:
         others = {name: files for name, files in sight.staging.items() if name != record.staging}
         try:
             if self._log.is_long(sight.log.last + 1 - sight.log.checkpoint, keep):
-                self._log.fold(self._workspace.look().log, keep, alone=self._workspace.locks)
-            if not self._workspace.locks and has_dead(others):
+                later = self._workspace.look()
+                folded = self._log.fold(later.log, keep, alone=self._workspace.locks)
+                if folded and not self._workspace.locks:
+                    abort_dead_uploads(self._workspace, later)
+            if not self._workspace.locks and dead_among(others):
                 sweep_free(self._workspace, self._workspace.look())
         except (OSError, ParkettoError) as error:
             logger.warning("could not tidy up %s yet: %s", self._workspace.path, error)

@@ -255,8 +255,8 @@ class Log:
         """Whether there are enough records to fold some."""
         return records - keep >= (_FOLDED_AT_ONCE if keep else 1)
 
-    def fold(self, view: View, keep: int = KEPT_RECORDS, *, alone: bool) -> None:
-        """Keep what matters of old commits in a checkpoint, and remove their records.
+    def fold(self, view: View, keep: int = KEPT_RECORDS, *, alone: bool) -> bool:
+        """Keep what matters of old commits in a checkpoint, and remove their records; False if nothing was folded.
 
         Args:
             view: The log as it is.
@@ -266,16 +266,16 @@ class Log:
         # Where nobody is kept out the last record stays: nobody must find another one of its number unsettled.
         line = view.last - (keep if alone else max(keep, 1))
         if not self.is_long(view.last - view.checkpoint, keep):
-            return
+            return False
         if not alone and not self._is_old(min(view.checkpoint + _FOLDED_AT_ONCE // 2, line)):
-            return
+            return False
         folded = [entry for entry in reversed([*self.entries(view)]) if entry["number"] <= line]
         if not alone:
             young = now(-STALL_SECONDS)
             line = max((entry["number"] for entry in folded if entry["at"] < young), default=0)
             folded = [entry for entry in folded if entry["number"] <= line]
             if line - view.checkpoint < _FOLDED_AT_ONCE // 2:
-                return
+                return False
         # A writer that stalls looks for its own commit when it comes back, whether or not a history is wanted.
         commits = remembered(folded, identified_only=alone and keep == 0)
         if commits or not alone:
@@ -286,6 +286,7 @@ class Log:
         records = [match for match in gone if not match["checkpoint"] and not match["kind"]]
         for matches in (records, [match for match in gone if match not in records]):
             self._store.remove_many([f"{self.folder}/{match[0]}" for match in matches])
+        return True
 
 
 def remembered(entries: Iterable[Mapping[str, Any]], *, identified_only: bool) -> list[Mapping[str, Any]]:

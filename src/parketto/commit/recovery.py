@@ -63,10 +63,13 @@ class Recovery:
 
 @dataclass(frozen=True, slots=True)
 class Listing:
-    """All data files at a moment when no commit was half done, and the last commit before it."""
+    """All data files at a moment when no commit was half done, and the last commit before it.
+
+    Whoever only adds files also lists while others commit, and does not know the number of the last one then.
+    """
 
     files: list[FileEntry]
-    number: int
+    number: int | None
     #: All that is below the dataset's folder then, data or not.
     everything: list[FileEntry]
 
@@ -81,7 +84,10 @@ def recover(workspace: Workspace) -> Recovery:
     for outer in workspace.above():
         if not outer.look().log.done:
             _recover_one(outer)
-    return _recover_one(workspace)
+    recovery = _recover_one(workspace)
+    if not workspace.locks:
+        abort_dead_uploads(workspace, workspace.look())
+    return recovery
 
 
 def list_settled(
@@ -288,16 +294,28 @@ def sweep_free(workspace: Workspace, sight: Sight) -> int:
 
     A writer that only stalls may come back. So a sweep is a commit: it takes a number, and the writer looks anew.
     """
-    dead = has_dead(sight.staging)
+    dead = dead_among(sight.staging)
     if not dead or not sight.log.done:
         return 0
     try:
         sweep(workspace, sight.log.last + 1, dead)
     except FileExistsError:
         return 0  # somebody else is at work; another time
-    for name in dead:
-        workspace.store.abort_uploads(f"{workspace.path}/{name}", time.time() - DEAD_SECONDS)
+    abort_dead_uploads(workspace, sight)
     return len(dead)
+
+
+def abort_dead_uploads(workspace: Workspace, sight: Sight) -> None:
+    """Discard what dead writers have begun to upload, and no listing shows: it costs money for ever.
+
+    A writer that is alive has touched its folder since it began.
+    """
+    dead = set(dead_among(sight.staging))
+    alive = [f"{workspace.path}/{name}" for name in sight.staging if name not in dead]
+    try:
+        workspace.store.abort_uploads(workspace.path, time.time() - DEAD_SECONDS, spare=alive)
+    except PermissionError as error:
+        logger.warning("cannot look for unfinished uploads in %s: %s", workspace.path, error)
 
 
 def sweep(workspace: Workspace, number: int, staging: Sequence[str]) -> None:
@@ -323,7 +341,7 @@ def sweep(workspace: Workspace, number: int, staging: Sequence[str]) -> None:
     workspace.log.settle(number, "complete")
 
 
-def has_dead(staging: Mapping[str, Sequence[FileEntry]]) -> list[str]:
+def dead_among(staging: Mapping[str, Sequence[FileEntry]]) -> list[str]:
     """The names of staging folders in which nothing was touched for so long that their writers must be dead."""
     long_ago = time.time() - DEAD_SECONDS
     return [

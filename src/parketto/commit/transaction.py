@@ -12,6 +12,7 @@ from typing import Any
 from parketto.commit.backup import Backup
 from parketto.commit.committing import AlreadyCommitted, Change, CheckAdded, Commit, Request, data_files
 from parketto.commit.heartbeat import Heartbeat
+from parketto.commit.identity import identity_of
 from parketto.commit.recovery import Listing, list_settled, new_id, recover, recover_locked
 from parketto.commit.validation import check_unchanged, who_changed
 from parketto.commit.workspace import Workspace
@@ -106,11 +107,12 @@ class Transaction:
         """The dataset's files, for an operation that only adds to them: it does not matter if others commit."""
         if self._workspace.locks:
             return self.list_files()
-        log = self._workspace.look().log
-        found = list(self._store.list_files(self._workspace.root))
-        number = log.last if log.done else log.last - 1
+        root = self._workspace.root
+        found = list(self._store.list_files(root))
+        # A request is saved: no commit was ever made to a dataset that is not known by anything.
+        number = None if identity_of(self._store, root, found) else 0
         self._listing = Listing([], number, found)  # if there is no dataset yet, that is known, too
-        self._listing = Listing(select_data_files(self._store, self._workspace.root, found), number, found)
+        self._listing = Listing(select_data_files(self._store, root, found), number, found)
         return self._listing.files
 
     def lists_only(self, files: Sequence[FileEntry]) -> bool:
@@ -134,7 +136,7 @@ class Transaction:
         try:
             yield
         except Exception:
-            seen = 0 if self._listing is None else self._listing.number
+            seen = 0 if self._listing is None else self._listing.number or 0
             check_unchanged(self._store, inputs, None, self._workspace, seen)
             for entry in inputs:  # a commit that was undone has taken files away for a moment only
                 if who := who_changed(self._workspace, entry.path, seen):

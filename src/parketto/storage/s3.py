@@ -182,12 +182,13 @@ class S3Store(ObjectStore):
                 raise denied(url, said, "DeleteObjects")
             raise OSError(f"S3 did not remove {len(failed)} of {len(keys)} objects, such as {url!r}: {said}")
 
-    def abort_uploads(self, prefix: str, older_than: float) -> int:
-        bucket, start = self._folder(prefix)
+    def abort_uploads(self, folder: str, older_than: float, spare: Iterable[str] = ()) -> int:
+        bucket, prefix = self._folder(folder)
+        spared = tuple(self._folder(path)[1] for path in spare)
         aborted = 0
-        for page in self._pages("list_multipart_uploads", Bucket=bucket, Prefix=start):
+        for page in self._pages("list_multipart_uploads", Bucket=bucket, Prefix=prefix):
             for upload in page.get("Uploads", ()):
-                if upload["Initiated"].timestamp() < older_than:
+                if upload["Initiated"].timestamp() < older_than and not upload["Key"].startswith(spared):
                     aborted += self._abort(bucket, upload["Key"], upload["UploadId"])
         return aborted
 

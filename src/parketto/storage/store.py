@@ -283,11 +283,16 @@ class Store:
         for path in paths:
             self.remove(path)
 
-    def abort_uploads(self, prefix: str, older_than: float) -> int:  # noqa: ARG002
-        """Discard uploads that were begun below a folder before a time and never finished; how many they were.
+    def abort_uploads(self, folder: str, older_than: float, spare: Iterable[str] = ()) -> int:  # noqa: ARG002
+        """Discard uploads that were begun and never finished; how many they were.
 
-        The time is in seconds since 1970, by the clock of the storage (`FileEntry.modified`). Only object stores
-        keep such uploads, and charge for them.
+        Only object stores keep such uploads, and charge for them.
+
+        Args:
+            folder: Where to look.
+            older_than: When they were begun at the latest, in seconds since 1970, by the clock of the storage
+                (`FileEntry.modified`).
+            spare: Folders in which they are left alone.
         """
         return 0
 
