@@ -7,7 +7,7 @@ RESULTS := benchmarks/results
 EXTRAS := spark,connect,jdk,duckdb,s3
 UV     := $(BIN)/uv pip --quiet
 # Three processes: one has Spark, one starts Sparks of its own, one does the rest.
-PARALLEL := --numprocesses 3
+PARALLEL := --numprocesses 3 --dist loadgroup
 UV_PIN := $(shell sed -n 's/^uv==\([^ ;]*\).*/uv==\1/p' constraints.txt)
 
 # An S3 server that is not moto: its Go module, built once.
@@ -15,7 +15,7 @@ GATEWAY_VERSION := v1.8.0
 GATEWAY := $(VENV)/versitygw-$(GATEWAY_VERSION)/versitygw
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-all test-s3 lint format bench bench-quick bench-spark bench-gate docs constraints clean
+.PHONY: help demo test test-fast test-all coverage test-s3 lint format bench bench-quick bench-spark bench-gate docs constraints clean
 
 help:  ## show what there is
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -29,11 +29,17 @@ $(READY): pyproject.toml constraints.txt
 demo: $(READY)  ## market data on Spark: ingest, upsert, delete, compact, cluster, survive a crash
 	$(BIN)/python examples/demo.py
 
+test-fast: lint  ## lint, types, unit tests, and conformance without Spark (3 minutes)
+	$(BIN)/python -m pytest $(PARALLEL) -m "not (sweep or spark or own_spark or s3)" src tests/unit tests/conformance
+
 test: lint  ## lint, types and the test suite (what CI runs)
 	$(BIN)/python -m pytest $(PARALLEL)
 
 test-all: lint  ## the test suite with its large sweeps
 	$(BIN)/python -m pytest $(PARALLEL) -m "sweep or not sweep"
+
+coverage: $(READY)  ## which lines the tests execute, Spark's workers aside
+	$(BIN)/python -m pytest $(PARALLEL) --cov --cov-report term:skip-covered --cov-report html:$(RESULTS)/coverage
 
 test-s3: $(READY)  ## the tests on S3 again, against another server than moto (needs Go, which builds it)
 	@if [ -x $(GATEWAY) ] || command -v go >/dev/null; then \

@@ -28,8 +28,6 @@ os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, [os.path.dirname(__file_
 ENGINES = ("pyarrow", "duckdb", "spark")
 MERGE_ENGINES = ("pyarrow", "duckdb", "spark", "spark-shuffle")
 _numbers = itertools.count()
-# What tells by its name that a test needs the shared Spark.
-_ON_SPARK = ("spark", "across_engines", "mixed_writers", "languages", "test_transform")
 
 
 @dataclass
@@ -139,15 +137,32 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
 
 @pytest.hookimpl(tryfirst=True)  # before tests are chosen by their markers
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Spark's tasks run in other processes: what is in this one's memory is not theirs to see."""
-    for item in items:
-        if "s3_server" in getattr(item, "fixturenames", ()):
-            item.add_marker(pytest.mark.s3)
+    # Spark's tasks run in other processes: they cannot see what is in the memory of this one.
     apart = [item for item in items if _memory_on_spark(item)]
     config.hook.pytest_deselected(items=apart)
     items[:] = [item for item in items if item not in set(apart)]
+    for item in items:
+        if "s3_server" in getattr(item, "fixturenames", ()):
+            item.add_marker(pytest.mark.s3)
+        if _uses_spark(item):
+            item.add_marker(pytest.mark.spark)
+        # One process has the shared Spark, one starts others of its own, one has the S3 server.
+        for name in ("own_spark", "spark", "s3"):
+            if item.get_closest_marker(name) is not None:
+                item.add_marker(pytest.mark.xdist_group(name))
+                break
     for item in _beyond_share(items, config.getoption("--share")):
         item.add_marker(pytest.mark.sweep)
+
+
+def _uses_spark(item: pytest.Item) -> bool:
+    """Whether a test gets the shared Spark as a fixture or a parameter, or is a docstring's example on Spark."""
+    if isinstance(item, pytest.DoctestItem):
+        return "spark" in str(item.path)
+    chosen = getattr(getattr(item, "callspec", None), "params", {})
+    return "spark" in getattr(item, "fixturenames", ()) or any(
+        str(value).startswith("spark") for value in chosen.values()
+    )
 
 
 def _beyond_share(items: list[pytest.Item], share: int) -> Iterator[pytest.Item]:
@@ -161,26 +176,6 @@ def _beyond_share(items: list[pytest.Item], share: int) -> Iterator[pytest.Item]
         # Which ones is always the same, and has nothing to do with their order.
         found.sort(key=lambda item: zlib.crc32(item.nodeid.encode()))
         yield from found[-(-len(found) // share) :]
-
-
-def _group(test: str) -> str:
-    """Tests that share one Spark are run by one process; those that start others of their own by another one."""
-    if "test_s3" in test:  # one server for all of them, and one for the test with the shared Spark
-        return "spark" if "spark" in test else "s3"
-    if any(name in test for name in ("tests/remote/", "test_documents", "test_spark_handler", "test_spark_forks")):
-        return "other sparks"
-    return "spark" if any(name in test.lower() for name in _ON_SPARK) else test
-
-
-def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
-    """Spread tests by groups."""
-    from xdist.scheduler import LoadScopeScheduling
-
-    class Groups(LoadScopeScheduling):
-        def _split_scope(self, nodeid: str) -> str:
-            return _group(nodeid)
-
-    return Groups(config, log)
 
 
 def _memory_on_spark(item: pytest.Item) -> bool:

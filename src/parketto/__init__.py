@@ -5,11 +5,31 @@ import logging as _logging
 from typing import TYPE_CHECKING
 from typing import Any as _Any
 
-from parketto import allocator as _allocator  # noqa: F401 - before anything else loads Arrow
+from parketto import allocator as _allocator  # noqa: F401 - it must come before the first import of Arrow
 
 if TYPE_CHECKING:
     from parketto.commit.history import Commit
     from parketto.commit.recovery import Recovery
+    from parketto.compat import (
+        CompactionStats,
+        CRUDStats,
+        DuckDBParquetHandler,
+        ParquetCompactor,
+        ParquetCRUD,
+        Repartitioner,
+        RepartitionStats,
+        SizeEstimate,
+        SparkParquetHandler,
+        compact_parquet_dataset_pyarrow,
+        optimize_parquet_dataset_pyarrow,
+    )
+    from parketto.compat.planner import (
+        DatasetStats,
+        GroupPlan,
+        collect_dataset_stats,
+        plan_compaction_groups,
+        plan_optimize_groups,
+    )
     from parketto.dataset import Dataset
     from parketto.engines.base import Progress
     from parketto.errors import (
@@ -35,49 +55,29 @@ if TYPE_CHECKING:
         UnreadableFile,
         UntrustedWorkspace,
     )
-    from parketto.etl import (
-        CompactionStats,
-        CRUDStats,
-        ParquetCompactor,
-        ParquetCRUD,
-        Repartitioner,
-        RepartitionStats,
-        SizeEstimate,
-    )
-    from parketto.handlers import (
-        DuckDBParquetHandler,
-        SparkParquetHandler,
-        compact_parquet_dataset_pyarrow,
-        optimize_parquet_dataset_pyarrow,
-    )
+    from parketto.expressions.conditions import sql
+    from parketto.merge.rules import MergeStats
     from parketto.operations.suggest import Advice, Suggestion
-    from parketto.plan.expressions import sql
-    from parketto.plan.merge import MergeStats
-    from parketto.plan.rewrite import FileGroup
-    from parketto.planning import (
-        DatasetStats,
-        GroupPlan,
-        collect_dataset_stats,
-        plan_compaction_groups,
-        plan_optimize_groups,
-    )
-    from parketto.stats import (
+    from parketto.parquet.file_info import FileInfo
+    from parketto.parquet.row_group_info import ColumnStats, RowGroupInfo
+    from parketto.planning.rewrite import FileGroup
+    from parketto.results import (
         ChangedFile,
         CheckReport,
+        ColumnReads,
         Damage,
         EditStats,
         MaintenanceStats,
         OtherSchema,
+        PlannedRewrite,
         RestoreStats,
         WriteStats,
     )
-    from parketto.storage.footers import FileInfo
     from parketto.storage.options import AwsStorageOptions, LocalStorageOptions, StorageOptions
-    from parketto.storage.row_groups import ColumnStats, RowGroupInfo
 
 __version__ = "0.1.0"
 
-# A library speaks through logging only where the program has set it up.
+# Log records go nowhere until the application configures logging.
 _logging.getLogger(__name__).addHandler(_logging.NullHandler())
 
 __all__ = [
@@ -90,6 +90,7 @@ __all__ = [
     "ChangedFile",
     "CheckReport",
     "ColumnNotFound",
+    "ColumnReads",
     "ColumnStats",
     "Commit",
     "CommitConflict",
@@ -121,6 +122,7 @@ __all__ = [
     "ParkettoError",
     "ParquetCRUD",
     "ParquetCompactor",
+    "PlannedRewrite",
     "Progress",
     "Recovery",
     "RepartitionStats",
@@ -143,8 +145,8 @@ __all__ = [
     "sql",
 ]
 
-# Where each name lives. It is imported when it is first asked for: Spark's workers ask for none, and need not have
-# what only drivers need.
+# The module of each public name, imported on first access: Spark workers access none, so they do not need the
+# driver's dependencies.
 _HOMES = {
     name: module
     for module, names in {
@@ -175,7 +177,7 @@ _HOMES = {
             "UnreadableFile",
             "UntrustedWorkspace",
         ),
-        "parketto.etl": (
+        "parketto.compat": (
             "CompactionStats",
             "CRUDStats",
             "ParquetCompactor",
@@ -183,8 +185,6 @@ _HOMES = {
             "Repartitioner",
             "RepartitionStats",
             "SizeEstimate",
-        ),
-        "parketto.handlers": (
             "DuckDBParquetHandler",
             "SparkParquetHandler",
             "compact_parquet_dataset_pyarrow",
@@ -194,33 +194,35 @@ _HOMES = {
             "Advice",
             "Suggestion",
         ),
-        "parketto.plan.expressions": ("sql",),
-        "parketto.plan.merge": ("MergeStats",),
-        "parketto.plan.rewrite": ("FileGroup",),
-        "parketto.planning": (
+        "parketto.expressions.conditions": ("sql",),
+        "parketto.merge.rules": ("MergeStats",),
+        "parketto.planning.rewrite": ("FileGroup",),
+        "parketto.compat.planner": (
             "DatasetStats",
             "GroupPlan",
             "collect_dataset_stats",
             "plan_compaction_groups",
             "plan_optimize_groups",
         ),
-        "parketto.stats": (
+        "parketto.results": (
             "ChangedFile",
             "CheckReport",
+            "ColumnReads",
             "Damage",
             "EditStats",
             "MaintenanceStats",
             "OtherSchema",
+            "PlannedRewrite",
             "RestoreStats",
             "WriteStats",
         ),
-        "parketto.storage.footers": ("FileInfo",),
+        "parketto.parquet.file_info": ("FileInfo",),
         "parketto.storage.options": (
             "AwsStorageOptions",
             "LocalStorageOptions",
             "StorageOptions",
         ),
-        "parketto.storage.row_groups": (
+        "parketto.parquet.row_group_info": (
             "ColumnStats",
             "RowGroupInfo",
         ),

@@ -1,4 +1,4 @@
-"""What can go wrong, by name. Each error is also the builtin that callers expect to catch."""
+"""All exceptions. Each also inherits from the builtin exception that callers expect to catch."""
 
 from __future__ import annotations
 
@@ -7,10 +7,10 @@ from typing import Any
 
 
 class ParkettoError(Exception):
-    """The base of every error that Parketto raises on purpose."""
+    """The base class of all errors that Parketto raises."""
 
     def __reduce__(self) -> tuple[Any, ...]:
-        # Errors come back from other processes, whatever their constructors ask for.
+        # Worker processes send errors back pickled, whatever the signatures of their constructors.
         return _rebuilt, (type(self), self.args, self.__dict__)
 
 
@@ -22,19 +22,19 @@ def _rebuilt(kind: type[ParkettoError], args: tuple[Any, ...], state: dict[str, 
 
 
 class InvalidArgument(ParkettoError, ValueError):
-    """An argument that cannot be right; raised before any data is read."""
+    """An argument is invalid; raised before any data is read."""
 
 
 class EngineUnavailable(ParkettoError, ImportError):
-    """An engine cannot run here: its library, or something the library needs, is missing. Says what to install."""
+    """An engine cannot run: its library, or a dependency of it, is missing. Names what to install."""
 
 
 class AuthenticationFailed(ParkettoError, PermissionError):
-    """A storage service was not given credentials that it takes. Says what to pass."""
+    """A storage service got no valid credentials. Names what to pass."""
 
 
 class AccessDenied(ParkettoError, PermissionError):
-    """A storage service knows the credentials and does not allow them this. Says what was not allowed."""
+    """The credentials do not allow a storage operation. Names the denied operation."""
 
 
 class ColumnNotFound(InvalidArgument):
@@ -51,26 +51,26 @@ class ColumnNotFound(InvalidArgument):
     ) -> None:
         self.missing = list(missing)
         self.available = list(available)
-        place = f" {where}" if where else ""
+        location = f" {where}" if where else ""
         super().__init__(
-            f"{what} not found{place}: {quoted(self.missing)}; available columns: {quoted(self.available)}"
+            f"{what} not found{location}: {quoted(self.missing)}; available columns: {quoted(self.available)}"
         )
 
 
 class IncompatibleTypes(ParkettoError, TypeError):
-    """Values of one type were given where another is needed; raised before anything is changed."""
+    """Values have a different type than required; raised before anything is changed."""
 
 
 class TransformFailed(ParkettoError, ValueError):
-    """A function that a caller gave for the rows failed, or what it returned does not fit. Nothing was changed."""
+    """A user function failed, or its result does not fit the expected schema. Nothing was changed."""
 
 
 class DatasetNotFound(ParkettoError, FileNotFoundError):
-    """There is no dataset at the path, or no file of it matches the partition filter."""
+    """There is no dataset at the path, or none of its files match the partition filter."""
 
 
 class BucketNotFound(ParkettoError, FileNotFoundError):
-    """There is no such bucket. Buckets are never created."""
+    """The bucket does not exist. Buckets are never created."""
 
 
 class NotADataset(ParkettoError, NotADirectoryError):
@@ -78,29 +78,30 @@ class NotADataset(ParkettoError, NotADirectoryError):
 
 
 class NotPlainParquet(ParkettoError, ValueError):
-    """The directory belongs to a table format, whose log would no longer be true if files changed."""
+    """The directory belongs to a table format; changing files would invalidate its metadata."""
 
 
 class UnreadableFile(ParkettoError, ValueError):
-    """A file of the dataset cannot be read as Parquet. Nothing was touched.
+    """A file of the dataset cannot be read as Parquet. Nothing was changed.
 
-    `path` names the file, `column` the damaged column where that is known, and `reason` says what is wrong.
+    `path` is the file, `column` the damaged column if known, and `reason` what is wrong.
     """
 
     def __init__(self, path: str, reason: object, column: str | None = None) -> None:
         self.path, self.column = path, column
         self.reason = " ".join(str(reason).split()).rstrip(".")
         super().__init__(
-            f"cannot read {path!r} as Parquet: {self.reason}. Nothing was changed; repair the file or move it away"
+            f"cannot read {path!r} as Parquet: {self.reason}. Nothing was changed; repair the file or move it out "
+            "of the dataset"
         )
 
 
 class FooterError(ParkettoError, ValueError):
-    """A Parquet footer is damaged, or row groups cannot be copied as they are. Says why; nothing was changed."""
+    """A Parquet footer is damaged, or row groups cannot be copied without encoding. Nothing was changed."""
 
 
-class OutOfMemory(MemoryError, ParkettoError):  # in this order, or Python cannot make one out of a pickle
-    """A task has too little memory. Says what would be enough; nothing was changed."""
+class OutOfMemory(MemoryError, ParkettoError):  # in this order, or unpickling fails
+    """A task ran out of memory. `enough_mb` is the memory that would suffice; nothing was changed."""
 
     def __init__(self, message: str, enough_mb: int) -> None:
         self.enough_mb = enough_mb
@@ -108,49 +109,49 @@ class OutOfMemory(MemoryError, ParkettoError):  # in this order, or Python canno
 
 
 class OperationCancelled(ParkettoError):
-    """The operation was cancelled, or its Spark session was stopped, before the commit. Nothing was changed."""
+    """The operation was cancelled, or its Spark session stopped, before the commit. Nothing was changed."""
 
 
 class UntrustedWorkspace(ParkettoError, PermissionError):
-    """The folder beside a dataset may have been prepared by a stranger. Nothing in it is acted upon."""
+    """Another user may have written the workspace directory of a dataset. Nothing in it is used."""
 
 
 class CommitError(ParkettoError):
-    """An operation could not be committed. The subclasses say what that means for the dataset."""
+    """An operation could not be committed. The subclass defines the state of the dataset."""
 
 
 class CommitFailed(CommitError):
-    """The commit did not happen: the dataset is exactly as it was."""
+    """The commit did not happen: the dataset is unchanged."""
 
 
 class CommitConflict(CommitFailed):
-    """Somebody else changed the files that this operation had read. Their work stands; run it again."""
+    """Another writer changed files that this operation had read. Its changes are kept; run the operation again."""
 
     @classmethod
     def over(cls, path: str, *, gone: bool, who: str = "") -> CommitConflict:
-        """The conflict over one file, and who was in the way."""
+        """The conflict over a file that was changed or removed; `who` describes the other commit."""
         return cls(
             f"{path!r} {'is gone' if gone else 'has changed'} since this operation read it: "
-            f"{who or 'somebody else is working on the dataset'}. Their work stands and nothing of this one was "
-            "published; run it again"
+            f"{who or 'another writer is changing the dataset'}. Those changes are kept and nothing of this "
+            "operation was published; run it again"
         )
 
     @classmethod
     def because_of(cls, path: str, *, operation: str, matters: str, who: str = "") -> CommitConflict:
-        """The conflict over a file that has appeared meanwhile, why it matters, and who has added it."""
-        by = f"by {who}, " if who else ""
+        """The conflict over a file that was added concurrently; `who` describes the other commit."""
+        author = f"by {who}, " if who else ""
         return cls(
-            f"{path!r} was added {by}while this {operation} ran, and {matters}. That work stands and nothing of "
-            "this one was published; run it again, or ask for isolation='snapshot'"
+            f"{path!r} was added {author}while this {operation} ran, and {matters}. That file is kept and nothing "
+            f"of this {operation} was published; run it again, or use isolation='snapshot'"
         )
 
 
 class LockTimeout(CommitFailed, TimeoutError):
-    """Another process has been committing to the dataset for too long."""
+    """Another process held the commit lock of the dataset for too long."""
 
 
 class CommitStateUnknown(CommitError):
-    """The commit is in the log but not all of it is done: the next operation or `recover` finishes it."""
+    """The commit is in the log but only partly applied: the next operation or `recover` finishes it."""
 
 
 def quoted(names: Iterable[object]) -> str:

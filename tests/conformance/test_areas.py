@@ -15,9 +15,9 @@ from conftest import Place
 from helpers import oracle
 from helpers.parquet_files import in_memory, joined
 from parketto.engines.base import Engine
-from parketto.plan.copying import REWRITES
-from parketto.rowgroups import read_footer
-from parketto.rowgroups.area import all_but_area, united_area
+from parketto.parquet.footer import read_footer
+from parketto.parquet.geo_area import merged_geo, without_any_bbox
+from parketto.planning.copy_policy import REWRITES
 
 ABOUT = {"encoding": "WKB", "geometry_types": ["Point"]}
 
@@ -70,7 +70,9 @@ def test_a_merge_brings_rows_from_anywhere(memory: Place) -> None:
         write(memory, number)
     memory.dataset().merge(pa.table({"id": [1, 9], "g": [b"far", b"away"], "n": [1, 1]}), "id")
     assert areas(memory) == {(0, 1): None, (2, 3): [1, 0, 1, 1], (4, 5): [2, 0, 2, 1], (9,): None}
-    memory.dataset().merge(pa.table({"id": [2], "n": [7]}), "id", "update", update_columns=["n"], partial=True)
+    memory.dataset().merge(
+        pa.table({"id": [2], "n": [7]}), "id", strategy="update", update_columns=["n"], partial=True
+    )
     assert areas(memory)[2, 3] == [1, 0, 1, 1]
 
 
@@ -166,16 +168,16 @@ def noted(**boxes: Any) -> bytes:
 )
 def test_boxes_around_boxes(boxes: list[Any], expected: Any) -> None:
     texts = [noted(g=box, other=[0, 0, 1, 1]) for box in boxes]
-    assert len({all_but_area(text) for text in texts}) == 1
-    assert json.loads(united_area(texts)) == json.loads(noted(g=expected, other=[0, 0, 1, 1]))
+    assert len({without_any_bbox(text) for text in texts}) == 1
+    assert json.loads(merged_geo(texts)) == json.loads(noted(g=expected, other=[0, 0, 1, 1]))
 
 
 @pytest.mark.parametrize(
     "words", [b"here", b"[]", b'{"columns": 5}', b'{"columns": {"g": 5}}', b"\xff", b"", b"[" * 99999]
 )
 def test_words_that_are_no_notes_stay_as_they_are(words: bytes) -> None:
-    assert all_but_area(words) == words
-    assert united_area([words, words]) == words
+    assert without_any_bbox(words) == words
+    assert merged_geo([words, words]) == words
 
 
 def test_row_groups_that_are_appended_unite_areas() -> None:

@@ -32,11 +32,10 @@ from helpers.encrypted import FORMS, encrypted
 from helpers.exotic import exotic
 from parketto import CheckReport, Dataset, DatasetNotFound, Progress
 from parketto.engines.base import Engine
-from parketto.kernels import check as tasks
-from parketto.rowgroups import read_footer
-from parketto.rowgroups.compact import I64, LIST, key
-from parketto.rowgroups.footer import FileKeys, GroupKeys, MetaKeys
+from parketto.parquet.footer import FileKeys, GroupKeys, MetaKeys, read_footer
+from parketto.parquet.thrift import I64, LIST, key
 from parketto.storage.local import LocalStore
+from parketto.tasks import check as tasks
 
 CODECS = ["none", "snappy", "gzip", "zstd", "lz4", "brotli"]
 COUNT = 5000
@@ -188,7 +187,7 @@ def test_values_outside_of_their_bounds(place: Place) -> None:
     [
         ({MIN_VALUE: (10).to_bytes(8, "little")}, "outside of the bounds"),
         ({MAX_VALUE: (10).to_bytes(8, "little")}, "outside of the bounds"),
-        ({key(3, I64): 7}, "0 nulls were decoded, the footer says 7"),
+        ({key(3, I64): 7}, "0 nulls were decoded, the footer declares 7"),
     ],
 )
 def test_statistics_that_are_not_true(place: Place, changes: dict[int, Any], reason: str) -> None:
@@ -227,7 +226,7 @@ FOOTERS: dict[str, tuple[Callable[[bytes], bytes], str | None, str]] = {
         "overlap",
     ),
     "unknown codec": (lambda data: with_meta(data, {MetaKeys.CODEC: 77}), "id", "unknown codec 77"),
-    "another type": (lambda data: with_meta(data, {MetaKeys.TYPE: 4}), "id", "not the column"),
+    "another type": (lambda data: with_meta(data, {MetaKeys.TYPE: 4}), "id", "does not match the schema's column"),
     "unknown encoding": (lambda data: with_meta(data, {MetaKeys.ENCODINGS: b"\x15\x7e"}), "id", "encodings"),
     "number of values": (lambda data: with_meta(data, {MetaKeys.NUM_VALUES: 3}), "id", "3 values in a row group"),
     "wrong bounds": (lambda data: with_statistics(data, {MIN_VALUE: b"\0"}), "id", "bounds have the wrong size"),
@@ -247,9 +246,9 @@ FOOTERS: dict[str, tuple[Callable[[bytes], bytes], str | None, str]] = {
         None,
         "4 columns, the schema has 5",
     ),
-    "length of the footer": (lambda data: data[:-8] + b"\xff\xff\x00\x01PAR1", None, "its footer should have"),
+    "length of the footer": (lambda data: data[:-8] + b"\xff\xff\x00\x01PAR1", None, "its footer needs"),
     "bytes inside": (lambda data: data[:-400] + b"\x33" * 20 + data[-380:], None, ""),
-    "beginning": (lambda data: b"PARX" + data[4:], None, "does not begin as a Parquet file"),
+    "beginning": (lambda data: b"PARX" + data[4:], None, "does not begin with PAR1"),
 }
 
 
@@ -364,10 +363,10 @@ def test_other_schemas_are_told_and_are_no_damage(place: Place) -> None:
     assert report["healthy"]
     told = {found["difference"]: [path[-9:] for path in found["paths"]] for found in report["other_schemas"]}
     assert told == {
-        "no column 'y'": ["d.parquet"],
-        "a column 'z' more": ["e.parquet"],
+        "missing column 'y'": ["d.parquet"],
+        "extra column 'z'": ["e.parquet"],
         "schemas differ in 'x'": ["f.parquet"],
-        "another order of columns": ["g.parquet"],
+        "different column order": ["g.parquet"],
     }
 
 
@@ -375,11 +374,11 @@ def test_a_filter_and_progress(place: Place, engine: Engine) -> None:
     sound = written()
     put(place, {"day=1/f.parquet": sound, "day=2/f.parquet": sound[:-4], "day=3/f.parquet": sound})
     seen: list[Progress] = []
-    report = place.dataset(engine=engine).check(True, "day=3", progress=seen.append)
+    report = place.dataset(engine=engine).check(True, partition_filter="day=3", progress=seen.append)
     assert (report["healthy"], report["files_checked"]) == (True, 1)
     assert {step.operation for step in seen} == {"check"}
     assert seen[-1].done == seen[-1].total
-    assert not place.dataset(engine=engine).check(True, ["day=2", "day=3"])["healthy"]
+    assert not place.dataset(engine=engine).check(True, partition_filter=["day=2", "day=3"])["healthy"]
 
 
 def test_no_dataset(place: Place) -> None:

@@ -588,9 +588,9 @@ def test_what_cannot_be_cut_is_not_laid_out_over_and_over(memory: Place, values:
     column = pa.array(values, pa.binary())
     memory.write_files({"0.parquet": pa.table({"a": column, "b": column})})
     dataset = memory.dataset(engine="pyarrow")
-    dataset.optimize(["a", "b"], 0.0001)
+    dataset.optimize(["a", "b"], target_mb_per_file=0.0001)
     state = memory.state()
-    assert dataset.optimize(["a", "b"], 0.0001)["compacted_file_count"] == 0
+    assert dataset.optimize(["a", "b"], target_mb_per_file=0.0001)["compacted_file_count"] == 0
     assert memory.state() == state
 
 

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import json
 import os
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -20,11 +22,11 @@ from parketto import (
     plan_compaction_groups,
 )
 from parketto.engines.base import Engine
-from parketto.kernels import streaming
-from parketto.kernels.reader import BatchReader
-from parketto.storage import footers
-from parketto.storage.footers import FileInfo
+from parketto.parquet import file_info as footers
+from parketto.parquet.file_info import FileInfo
+from parketto.parquet.reader import BatchReader
 from parketto.storage.store import FileEntry
+from parketto.tasks import polars_encoder as streaming
 
 KEYS = {
     "before_file_count",
@@ -41,6 +43,7 @@ KEYS = {
     "curve",
     "expected_reads",
     "unchanged_because",
+    "backup_path",
 }
 
 
@@ -395,3 +398,42 @@ def test_relative_paths_and_links_name_the_same_dataset(local: Place, monkeypatc
     Dataset("link").compact()
     assert len(local.files()) == 3
     assert sorted(os.listdir(parent)) == [".events.parketto", "events", "link"]
+
+
+def test_a_backup_of_the_replaced_files(local: Place, engine: Engine, tmp_path: Path) -> None:
+    partitioned(local)
+    dataset, before = local.dataset(engine=engine), local.state()
+    stats = dataset.compact(backup=tmp_path / "kept")
+    assert stats["backup_path"] is not None
+    assert dataset.restore(stats["backup_path"])["files_restored"] == stats["compacted_file_count"]
+    assert local.state().keys() == before.keys()
+    assert dataset.compact(dry_run=True, backup=tmp_path / "kept")["backup_path"] is None
+
+
+def test_a_compaction_that_does_nothing_says_why(place: Place, engine: Engine) -> None:
+    partitioned(place)
+    dataset = place.dataset(engine=engine)
+    assert dataset.compact()["unchanged_because"] is None
+    for stats in (dataset.compact(), dataset.compact(dry_run=True)):
+        assert stats["unchanged_because"] == "no file to split, and no two small files to merge"
+        assert stats["backup_path"] is None
+
+
+def test_statistics_are_plain_data(local: Place, engine: Engine) -> None:
+    """Every result can be logged as JSON."""
+    partitioned(local)
+    dataset = local.dataset(engine=engine)
+    results = [
+        dataset.compact(dry_run=True),
+        dataset.compact(),
+        dataset.optimize(["id", "value"]),
+        dataset.delete("id = 1"),
+        dataset.update("id = 2", {"value": 0.5}),
+        dataset.merge(dataset.read().slice(0, 3), "id"),
+        dataset.suggest(["id = 3"]),
+        dataset.check(),
+        dataset.repartition(None),
+        *dataset.history(),
+    ]
+    for result in results:
+        assert json.loads(json.dumps(result)) == result

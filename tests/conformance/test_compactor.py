@@ -11,13 +11,14 @@ from typing import Any
 import numpy as np
 import polars as pl
 import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 
 from conftest import Place
 from helpers import oracle
 from parketto import Dataset, ParquetCompactor, Progress
+from parketto.compat import progress as progress_module
 from parketto.engines.base import Engine
-from parketto.etl import progress as progress_module
 
 KEYS = {
     "partitions_scanned",
@@ -77,7 +78,7 @@ def test_only_partitions_with_enough_files(place: Place, engine: Engine) -> None
     assert (stats["bytes_before"], stats["bytes_after"]) == (before_bytes, total_bytes(place))
     assert [len(group) for group in stats["planned_groups"]] == [6]
     assert stats["kept_path"] is None
-    assert stats["start_time"].tzinfo is dt.UTC
+    assert dt.datetime.fromisoformat(stats["start_time"]).tzinfo is dt.UTC
     assert stats["start_time"] <= stats["end_time"]
     assert place.left_behind() == []
 
@@ -175,7 +176,7 @@ def test_originals_where_the_caller_wants_them(place: Place) -> None:
     kept = mine.compact(delete_source_files=False)["kept_path"]
     assert kept is not None
     assert kept.startswith(f"{elsewhere}/")
-    with pytest.raises(ValueError, match="inside of the dataset"):
+    with pytest.raises(ValueError, match="inside the dataset"):
         compactor(place, "pyarrow", originals_dir=f"{place.root}/kept").compact(delete_source_files=False)
 
 
@@ -246,7 +247,7 @@ class TestBar:
     def test_nowhere_else(self, place: Place, capsys: pytest.CaptureFixture[str]) -> None:
         make(place)
         compactor(place, "pyarrow").compact()
-        with progress_module.shown(None, "nothing") as callback:
+        with progress_module.progress_bar(None, "nothing") as callback:
             assert callback is None
         assert capsys.readouterr() == ("", "")
 
@@ -279,5 +280,23 @@ def test_no_dataset(place: Place) -> None:
 
 def test_dataset_has_the_limits_too(place: Place) -> None:
     make(place)
-    stats = Dataset(place.root, "pyarrow", place.fs).compact(100, min_file_count=5, max_file_size_mb=0.1)
+    stats = Dataset(place.root, "pyarrow", filesystem=place.fs).compact(
+        100, min_file_count=5, max_file_size_mb=0.1
+    )
     assert (stats["before_file_count"], stats["after_file_count"]) == (12, 7)
+
+
+def test_copied_row_groups_keep_their_codec(local: Place, engine: Engine) -> None:
+    """`compression` is the codec of rows that have to be encoded: nothing is encoded for it."""
+    large = pa.table({"id": range(40_000)})
+    local.write_files({"a.parquet": large, "b.parquet": large}, compression="snappy")
+    local.write_files({"c.parquet": large.slice(0, 100), "d.parquet": large.slice(0, 100)}, compression="snappy")
+    ParquetCompactor(local.root, engine=engine, compression="zstd").compact()
+    (path,) = oracle.data_files(local.root, local.fs)
+    footer = pq.read_metadata(path)
+    groups = [footer.row_group(number) for number in range(footer.num_row_groups)]
+    assert [(group.num_rows, group.column(0).compression) for group in groups] == [
+        (40_000, "SNAPPY"),
+        (40_000, "SNAPPY"),
+        (200, "ZSTD"),
+    ]

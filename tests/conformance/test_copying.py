@@ -27,11 +27,10 @@ from parketto import (
     sql,
 )
 from parketto.engines.base import Engine
-from parketto.kernels import reader
-from parketto.plan.copying import REWRITES
-from parketto.rowgroups import read_footer
-from parketto.rowgroups.compact import encode
-from parketto.rowgroups.footer import FileKeys
+from parketto.parquet import reader
+from parketto.parquet.footer import FileKeys, read_footer
+from parketto.parquet.thrift import encode
+from parketto.planning.copy_policy import REWRITES
 
 GOOD, SMALL = 33_000, 1_000
 PARQUET_MR = b"parquet-mr version 1.13.1 (build x)"
@@ -211,7 +210,7 @@ def test_rotten_pages_are_found_by_encoding_only(place: Place) -> None:
 )
 def test_an_unknown_way(memory: Place, run: Callable[[Place], object]) -> None:
     """Said before anything is looked at: the dataset is not even there."""
-    with pytest.raises(InvalidArgument, match="unknown rewrite 'move'; valid ways: 'auto', 'copy', 'encode'"):
+    with pytest.raises(InvalidArgument, match="unknown rewrite 'move'; valid choices: 'auto', 'copy', 'encode'"):
         run(memory)
 
 
@@ -334,7 +333,7 @@ def test_upsert_leaves_other_row_groups(place: Place, merge_engine: Engine, sort
 def test_full_merge_drops_row_groups_without_matches(
     place: Place, merge_engine: Engine, sorted_file: list[bytes]
 ) -> None:
-    place.dataset(engine=merge_engine).merge(numbers(2, 2500), ["id"], "full_merge")
+    place.dataset(engine=merge_engine).merge(numbers(2, 2500), ["id"], strategy="full_merge")
     assert sizes(place) == [[2]]
 
 

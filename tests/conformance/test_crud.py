@@ -8,6 +8,7 @@ from typing import Any
 import polars as pl
 import pyarrow as pa
 import pyarrow.compute as pc
+import pyarrow.parquet as pq
 import pytest
 from polars.testing import assert_frame_equal
 
@@ -393,3 +394,16 @@ def test_memory_filesystem(memory: Place) -> None:
         quotes.crud().restore(path)
         quotes.check(quotes.frame)
         assert isinstance(pa.table(quotes.frame.to_arrow()), pa.Table)
+
+
+def test_copied_row_groups_keep_their_codec(local: Place, engine: Engine | str) -> None:
+    """`compression` is the codec of rows that have to be encoded: nothing is rewritten for it."""
+    rows = pa.table({"id": range(40_000), "n": [0] * 40_000})
+    local.write_files({"a.parquet": rows}, row_group_size=10_000, compression="snappy")
+    crud = ParquetCRUD(local.root, engine=engine, compression="zstd")
+    crud.delete("id = 15000", create_backup=False)
+    (path,) = oracle.data_files(local.root, local.fs)
+    footer = pq.read_metadata(path)
+    codecs = [footer.row_group(number).column(0).compression for number in range(4)]
+    assert codecs == ["SNAPPY", "ZSTD", "SNAPPY", "SNAPPY"]
+    assert footer.num_rows == 39_999

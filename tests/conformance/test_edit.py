@@ -363,7 +363,7 @@ class TestLanguages:
         with pytest.raises(ColumnNotFound, match=r"'prise'.*available columns: 'id', 'price'"):
             dataset.update("TRUE", {"price": pl.col("prise")})
         with pytest.raises(
-            ValueError, match="SQL text, a PyArrow expression, a Polars expression or a Spark Column"
+            ValueError, match="SQL string, a PyArrow expression, a Polars expression or a Spark Column"
         ):
             dataset.delete(lambda row: True)
         assert market.state() == before

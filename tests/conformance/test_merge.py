@@ -53,7 +53,7 @@ def check(
     target = [row for each in before.values() for row in each.to_pylist()]
     source_rows = rows if rows is not None else source.to_pylist()
     expected, stats = merged(target, source_rows, keys, strategy, options.get("dedup_order_by", ()))
-    assert place.dataset(engine=engine).merge(source, keys, strategy, **options) == stats
+    assert place.dataset(engine=engine).merge(source, keys, strategy=strategy, **options) == stats
     assert contents(place) == Counter(map(repr, expected))
     source_keys = {tuple(row[name] for name in keys) for row in source_rows}
     for path, each in before.items():
@@ -108,7 +108,7 @@ def test_empty_source(users: Place, merge_engine: Engine, strategy: str) -> None
 def test_missing_or_empty_target(place: Place, merge_engine: Engine, strategy: str, exists: bool) -> None:
     if exists:
         place.fs.makedirs(place.root)
-    stats = place.dataset(engine=merge_engine).merge(table((1, "a", 1.0), (2, "b", 2.0)), "id", strategy)
+    stats = place.dataset(engine=merge_engine).merge(table((1, "a", 1.0), (2, "b", 2.0)), "id", strategy=strategy)
     created = strategy != "update"
     assert stats == {"inserted": 2 * created, "updated": 0, "deleted": 0, "total": 2 * created}
     assert sum(contents(place).values()) == 2 * created
@@ -313,7 +313,7 @@ class TestPartitions:
         schema = oracle.schemas(place.root, place.fs)[0]
         source = pa.Table.from_pylist(self.SOURCE)
         expected, stats = merged(self.ROWS, self.SOURCE, ["id"], strategy)
-        assert place.dataset(engine=merge_engine).merge(source, ["id"], strategy) == stats
+        assert place.dataset(engine=merge_engine).merge(source, ["id"], strategy=strategy) == stats
         assert self.logical(place) == Counter(map(repr, expected))
         assert all(found.equals(schema) for found in oracle.schemas(place.root, place.fs))
 
@@ -394,6 +394,7 @@ def test_composite_keys(place: Place, merge_engine: Engine) -> None:
     check(place, merge_engine, pa.Table.from_pylist(source), ["c", "a", "b"])
 
 
+@pytest.mark.spark
 def test_types_that_spark_cannot_hold(local: Place, merge_engine: Engine) -> None:
     """Every value and every type comes out as it went in, whichever way it took."""
     schema = pa.schema(
@@ -523,7 +524,7 @@ class TestMeanwhile:
             return outcome
 
         dataset.engine.merge = late  # type: ignore[method-assign]
-        return dataset.merge(table((1, "one", 1.0), (7, "seven", 7.0)), ["id"], strategy)
+        return dataset.merge(table((1, "one", 1.0), (7, "seven", 7.0)), ["id"], strategy=strategy)
 
     @pytest.mark.parametrize("strategy", ["upsert", "insert", "full_merge", "deduplicate"])
     def test_the_same_key_does_not_come_in_twice(self, local: Place, merge_engine: Engine, strategy: str) -> None:
@@ -556,3 +557,14 @@ class TestMeanwhile:
 def _fresh(engine: Engine | str) -> Engine:
     """An engine of its own, to be tampered with."""
     return copy.copy(engine) if not isinstance(engine, str) else get_engine(engine)
+
+
+def test_a_merge_with_a_backup_says_where_it_is(local: Place, merge_engine: Engine, tmp_path: Path) -> None:
+    local.write_files({"a.parquet": table((1, "one", 1.0), (2, "two", 2.0))})
+    dataset, before = local.dataset(engine=merge_engine), local.rows()
+    stats = dataset.merge(table((1, "uno", 1.0)), "id", backup=tmp_path / "kept")
+    assert stats["updated"] == 1
+    assert stats["backup_path"] is not None
+    dataset.restore(stats["backup_path"])
+    assert local.rows() == before
+    assert dataset.merge(table((9, "nine", 9.0)), "id", backup=tmp_path / "kept")["backup_path"] is None

@@ -26,8 +26,8 @@ from conftest import Place
 from helpers import oracle
 from helpers.parquet_files import check_chunks, check_pages, content, footer_of
 from parketto import SparkParquetHandler
-from parketto.plan import copying
-from parketto.plan.copying import REWRITES
+from parketto.planning import copy_policy as copying
+from parketto.planning.copy_policy import REWRITES
 
 # A file that is worth copying, and two that are encoded where they stand together.
 GOOD, SMALL = 1500, 300
@@ -237,7 +237,7 @@ def compacted(
     request: pytest.FixtureRequest, written: Written, local: Place, monkeypatch: pytest.MonkeyPatch
 ) -> tuple[str, Place]:
     """The way of a compaction, and where it was done."""
-    monkeypatch.setattr(copying, "_WORTH_ROWS", GOOD)
+    monkeypatch.setattr(copying, "_MIN_COPY_ROWS", GOOD)
     shutil.copytree(written.folder, local.root)
     local.dataset(engine="pyarrow").compact(rewrite=request.param)
     # Those of the larger types, those of INT96 and the legacy ones stand apart from the rest.
@@ -357,6 +357,7 @@ def test_what_is_copied_and_what_comes_along(compacted: tuple[str, Place], writt
         check_pages(content(path))
 
 
+@pytest.mark.spark
 @pytest.mark.parametrize("rewrite", REWRITES)
 def test_brotli_which_spark_cannot_read(local: Place, rewrite: Any) -> None:
     """Files of the other writers; what is copied among other codecs hides in the middle of a file."""

@@ -141,7 +141,7 @@ def test_other_strategies(local: Place, merge_engine: Engine, strategy: str) -> 
     source = SOURCES["without note"]
     rows, stats = expected(contents(local), source, {"price"}, strategy, "in the files")
     found = local.dataset(engine=merge_engine).merge(
-        as_table(source), "id", strategy, update_columns=["price"], partial=True
+        as_table(source), "id", strategy=strategy, update_columns=["price"], partial=True
     )
     assert found == stats
     assert Counter(map(repr, map(ordered, contents(local)))) == Counter(map(repr, map(ordered, rows)))
@@ -153,10 +153,10 @@ def test_a_dry_run_tells_the_truth(local: Place, merge_engine: Engine, strategy:
     before = local.state()
     dataset = local.dataset(engine=merge_engine)
     source = as_table(SOURCES["all columns"])
-    told = dataset.merge(source, "id", strategy, dry_run=True)
+    told = dataset.merge(source, "id", strategy=strategy, dry_run=True)
     assert local.state() == before
     assert local.left_behind() == []
-    assert dataset.merge(source, "id", strategy) == told
+    assert dataset.merge(source, "id", strategy=strategy) == told
 
 
 def test_columns_that_make_no_sense(local: Place, engine: Engine) -> None:
@@ -171,7 +171,7 @@ def test_columns_that_make_no_sense(local: Place, engine: Engine) -> None:
     with pytest.raises(InvalidArgument, match="'id' cannot be updated"):
         dataset.merge(source, "id", update_columns=["id"], partial=True)
     with pytest.raises(InvalidArgument, match="updates nothing"):
-        dataset.merge(source, "id", "insert", update_columns=["price"], partial=True)
+        dataset.merge(source, "id", strategy="insert", update_columns=["price"], partial=True)
     with pytest.raises(ColumnNotFound, match="partition columns of the dataset in the source not found: 'day'"):
         dataset.merge(source.drop_columns("day"), "id", partial=True)
     with pytest.raises(ValueError, match="only the source has 'extra'"):
@@ -190,7 +190,7 @@ def test_new_rows_need_what_may_not_be_null(local: Place, merge_engine: Engine) 
     for dry_run in (True, False):
         with pytest.raises(ValueError, match="new rows without 'must'"):
             dataset.merge(new, "id", partial=True, dry_run=dry_run)
-    assert dataset.merge(new, "id", "update", partial=True)["updated"] == 1
+    assert dataset.merge(new, "id", strategy="update", partial=True)["updated"] == 1
     assert list(before) != []
     assert local.rows() == Counter([" {'id': 1, 'must': 'x'}"])
 
@@ -254,7 +254,7 @@ class TestBackups:
     def test_not_inside_of_the_dataset(self, place: Place, engine: Engine) -> None:
         lay_out(place, "none")
         for inside in (place.root, f"{place.root}/old"):
-            with pytest.raises(InvalidArgument, match="inside of the dataset"):
+            with pytest.raises(InvalidArgument, match="inside the dataset"):
                 place.dataset(engine=engine).delete("id = 1", backup=inside)
 
     def test_on_another_filesystem(self, local: Place, memory: Place) -> None:
@@ -269,8 +269,8 @@ class TestBackups:
 
     def test_what_is_no_backup(self, local: Place, tmp_path: Any) -> None:
         lay_out(local, "none")
-        with pytest.raises(InvalidArgument, match="is no backup"):
+        with pytest.raises(InvalidArgument, match="is not a backup"):
             local.dataset().restore(str(tmp_path))
         (tmp_path / "manifest.json").write_text("[]")
-        with pytest.raises(ValueError, match="no manifest of a backup"):
+        with pytest.raises(ValueError, match="not a backup manifest"):
             local.dataset().restore(str(tmp_path))

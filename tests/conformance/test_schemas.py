@@ -16,7 +16,7 @@ from conftest import Place
 from helpers import oracle
 from helpers.exotic import exotic, row_by_row
 from parketto.engines.base import Engine
-from parketto.plan.copying import REWRITES
+from parketto.planning.copy_policy import REWRITES
 
 
 @pytest.mark.parametrize("operation", ["compact", "optimize", "optimize by two", "split"])

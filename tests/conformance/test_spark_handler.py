@@ -36,6 +36,8 @@ from parketto import SparkParquetHandler
 from parketto.engines.spark import reading
 from parketto.errors import ColumnNotFound, CommitFailed, InvalidArgument, UnreadableFile
 
+pytestmark = pytest.mark.own_spark
+
 TABLE = pa.table({"id": pa.array(range(10), pa.int64()), "name": [f"n{n}" for n in range(10)]})
 UTC = dt.timezone.utc  # noqa: UP017 - shorter beside the values
 NULL_FOLDER = "__HIVE_DEFAULT_PARTITION__"

@@ -29,6 +29,8 @@ from parketto.engines.spark import reading
 from parketto.errors import IncompatibleTypes, InvalidArgument, UnreadableFile
 from parketto.operations.sources import path_rows
 
+pytestmark = pytest.mark.spark
+
 FORMS = ("INT96", "TIMESTAMP_MICROS", "TIMESTAMP_MILLIS")
 CALENDARS = ("CORRECTED", "LEGACY")
 START = 1_600_000_000_000_000
@@ -540,7 +542,7 @@ class TestOlderCalendar:
             lambda: dataset.merge(table([row(1)]), "id"),
             lambda: dataset.merge(table([{**row(4), "day": OLD_DAY, "at": OLD_INSTANT}]), ["day", "at"]),
         ):
-            with pytest.raises((UnreadableFile, InvalidArgument), match=r"older calendar .*CORRECTED"):
+            with pytest.raises((UnreadableFile, InvalidArgument), match=r"legacy calendar .*CORRECTED"):
                 work()
         assert contents(path) == before
         # What keeps the bits and the mark is not concerned.
@@ -555,7 +557,7 @@ class TestOlderCalendar:
         dataset = Dataset(path, engine)
         for changes in ({"day": OLD_DAY}, {"at": OLD_INSTANT}, {"many": [OLD_INSTANT]}):
             for n in (1, 70):
-                with pytest.raises(InvalidArgument, match=r"older calendar .* Nothing was changed"):
+                with pytest.raises(InvalidArgument, match=r"legacy calendar .* Nothing was changed"):
                     dataset.merge(given(spark, engine, table([{**row(n), **changes}])), "id")
         with pytest.raises(InvalidArgument, match="'day' would get dates before 1582-10-15"):
             dataset.update("id = 1", {"day": dt.date(1504, 7, 22)})

@@ -15,7 +15,7 @@ import pytest
 
 from parketto import Dataset, IncompatibleTypes, InvalidArgument, SparkParquetHandler
 from parketto.engines.spark.engine import SparkEngine
-from parketto.rowgroups.spark_note import SPARK_NOTE
+from parketto.parquet.spark_schema import SPARK_SCHEMA_KEY
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -208,7 +208,7 @@ def test_partition_columns_of_the_path_are_not_described(spark: SparkSession, tm
     before = seen(source.drop("p"))[1]
     dataset(root).write(source.where("id >= 10"), mode="append")
     for file in root.rglob("*.parquet"):
-        described = json.loads(pq.read_metadata(file).metadata[SPARK_NOTE])
+        described = json.loads(pq.read_metadata(file).metadata[SPARK_SCHEMA_KEY])
         assert [field["name"] for field in described["fields"]] == ["id", "year", "variant"]
     assert seen(spark.read.parquet(str(root)).drop("p"))[1] == before
     # The column comes into the files, and Spark sees it there.

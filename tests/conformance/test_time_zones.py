@@ -14,9 +14,9 @@ import pytest
 from conftest import Place
 from parketto import Dataset, DuckDBParquetHandler, InvalidArgument, ParquetCRUD, sql
 from parketto.engines.base import Engine
-from parketto.languages import predicate
-from parketto.plan.expressions import sql_formula
-from parketto.plan.zones import Clock
+from parketto.expressions.conditions import sql_formula
+from parketto.expressions.dispatch import predicate
+from parketto.expressions.time_zones import Clock
 
 UTC = dt.UTC
 NEW_YORK, KOLKATA = "America/New_York", "Asia/Kolkata"

@@ -19,7 +19,8 @@ from parketto import (
     compact_parquet_dataset_pyarrow,
 )
 from parketto.engines.base import Engine
-from parketto.kernels import copying, damage
+from parketto.parquet import damage
+from parketto.tasks import copy as copying
 
 COUNT = 40_000  # enough rows that `rewrite="auto"` copies row groups
 TICKS = pa.table(

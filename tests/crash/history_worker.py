@@ -126,7 +126,7 @@ def carry_out(dataset: Dataset, operation: Operation) -> Any:
         case "overwrite":
             return dataset.write(table(operation["rows"]), "overwrite", max_rows_per_file=5)
         case "upsert" | "insert":
-            return dataset.merge(table(operation["rows"]), ["id"], kind, commit_id=commit_id)
+            return dataset.merge(table(operation["rows"]), ["id"], strategy=kind, commit_id=commit_id)
         case "update" | "move":
             return dataset.update(where, dict([operation["set"]]), commit_id=commit_id)
         case "increment":

@@ -21,7 +21,7 @@ def main(operation: str, root: str, marks: str) -> None:
         Dataset(root, engine).compact()
     else:
         slow.SlowShipped.marks, slow.SlowShipped.seconds = marks, {"Edit": _FOR_LONG}
-        tasks.Shipped = slow.SlowShipped  # type: ignore[misc]
+        tasks.PickledFunction = slow.SlowShipped  # type: ignore[misc]
         large = SparkEngine(broadcast_mb=1e-6)
         Dataset(root, large).merge(large.session.createDataFrame(version_table(1)), ["id"])
 

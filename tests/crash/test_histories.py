@@ -426,6 +426,7 @@ def test_many_random_histories(
     count_histories(histories)
 
 
+@pytest.mark.spark
 @pytest.mark.sweep
 def test_random_histories_with_spark(tmp_path: Path, forker: Forker, count_histories: Any) -> None:
     found = play_many(tmp_path, forker, range(50_000, 50_003), spark=True)

@@ -67,8 +67,8 @@ def mortal_pair(repartitioner: Repartitioner, at: int | None = None, when: str =
     """Source and target die together, at the n-th call to either: they share a store."""
     store = repartitioner._source._store
     target = repartitioner._target
-    target._store = target._place.workspace.store = store
-    target._place = replace(target._place, store=store)
+    target._store = target._context.workspace.store = store
+    target._context = replace(target._context, store=store)
     return mortal(repartitioner._source, at, when)
 
 
@@ -116,7 +116,7 @@ def killed(place: Place, run: dict[str, Any], engine: str, at: int, when: str) -
 
 def recover(place: Place) -> None:
     for root in (place.root, target_of(place)):
-        Dataset(root, "pyarrow", place.fs).recover()
+        Dataset(root, "pyarrow", filesystem=place.fs).recover()
 
 
 def left_behind(place: Place) -> list[str]:
@@ -185,5 +185,6 @@ def test_killed_on_duckdb(place: Place, run: dict[str, Any], count_crash_points:
     count_crash_points(sweep(place, run, "duckdb", share=0.3)[0])
 
 
+@pytest.mark.spark
 def test_driver_killed_on_spark(local: Place, count_crash_points: Any) -> None:
     count_crash_points(sweep(local, {"delete_source": True, "transform_fn": None}, "spark", share=0.1)[0])

@@ -208,7 +208,7 @@ def run(place: Place, seed: int, publish: str, kill: bool, kind: type[Strangers]
         place.write_files({"p=3/f6.parquet": pa.table({"id": [6]}), "p=3/p=4/f7.parquet": pa.table({"id": [7]})})
     strangers = kind(place.root, chance)
     dataset = Dataset(place.root, publish=publish, threads=1, retries=0)  # type: ignore[arg-type]
-    create = dataset._place.workspace.log.create
+    create = dataset._context.workspace.log.create
     begun = False
 
     def begin(number: int, record: Any) -> None:
@@ -218,7 +218,7 @@ def run(place: Place, seed: int, publish: str, kill: bool, kind: type[Strangers]
             interfere(dataset, strangers.act, chance, chance.randrange(1, 120) if kill else None)
         create(number, record)
 
-    dataset._place.workspace.log.create = begin  # type: ignore[method-assign]
+    dataset._context.workspace.log.create = begin  # type: ignore[method-assign]
     outcome = "done"
     try:
         dataset.compact()

@@ -13,7 +13,7 @@ import pytest
 from conftest import Place
 from helpers.crash import DEATHS, mortal
 from parketto import Dataset, sql
-from parketto.rowgroups import RowGroupAppender
+from parketto.parquet.appender import RowGroupAppender
 
 
 @pytest.fixture(params=["local, swapped", "local, renamed", "memory"])
@@ -40,8 +40,8 @@ OPERATIONS: dict[str, Callable[[Dataset], object]] = {
         pa.table({"id": [7, 8, 9], "n": [1, 2, 3], "day": [1, 1, 3]}), "append", max_rows_per_file=1
     ),
     "upsert": lambda dataset: dataset.merge(SOURCE, ["id"]),
-    "full merge": lambda dataset: dataset.merge(SOURCE, ["id"], "full_merge"),
-    "insert": lambda dataset: dataset.merge(SOURCE, ["id"], "insert"),
+    "full merge": lambda dataset: dataset.merge(SOURCE, ["id"], strategy="full_merge"),
+    "insert": lambda dataset: dataset.merge(SOURCE, ["id"], strategy="insert"),
     "delete": lambda dataset: dataset.delete("id < 5 OR day = 2"),
     "update": lambda dataset: dataset.update("id BETWEEN 3 AND 30 AND day = 1", {"day": sql("day + id % 3")}),
     "update of one column": lambda dataset: dataset.update("id BETWEEN 3 AND 30", {"n": sql("n + 1000")}),
@@ -141,8 +141,8 @@ def test_columns_are_exchanged_in_the_sweep(
 ) -> None:
     """Or else nobody would notice if the sweep did not see that way of writing files any more."""
     grafts = []
-    original = RowGroupAppender.graft
-    monkeypatch.setattr(RowGroupAppender, "graft", lambda *args: grafts.append(original(*args)))
+    original = RowGroupAppender.replace_columns
+    monkeypatch.setattr(RowGroupAppender, "replace_columns", lambda *args: grafts.append(original(*args)))
     Outcome(memory, OPERATIONS[operation])
     assert grafts
 
@@ -187,11 +187,13 @@ def sweep_on(engine: str, place: Place, operation: str, share: float) -> int:
     return len(chosen)
 
 
+@pytest.mark.spark
 @pytest.mark.parametrize("operation", OPERATIONS)
 def test_driver_killed_on_spark(local: Place, operation: str, count_crash_points: Any) -> None:
     count_crash_points(sweep_on("spark", local, operation, share=0.08))
 
 
+@pytest.mark.spark
 @pytest.mark.sweep
 @pytest.mark.parametrize("operation", OPERATIONS)
 def test_driver_killed_at_every_step_on_spark(local: Place, operation: str, count_crash_points: Any) -> None:

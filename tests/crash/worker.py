@@ -37,7 +37,9 @@ def main(path: str, first_version: int, publish: Any, engine: str = "pyarrow") -
         dataset.merge(version_table(version + 1), ["id"])
         # These exchange a column, and copy the others as they are.
         dataset.update("id >= 0", {"version": version + 2})
-        dataset.merge(version_table(version + 3).select(["id", "version"]), ["id"], "update", partial=True)
+        dataset.merge(
+            version_table(version + 3).select(["id", "version"]), ["id"], strategy="update", partial=True
+        )
         dataset.optimize(["id"], target_rows_per_file=50)
         version += 4
 

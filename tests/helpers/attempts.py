@@ -17,11 +17,12 @@ from typing import Any
 from helpers.slow import stage_of
 from parketto.engines.base import Context, GroupResult
 from parketto.engines.spark.engine import SparkEngine
-from parketto.engines.spark.shipping import Batches, Shipped
+from parketto.engines.spark.shipping import Batches, PickledFunction
 from parketto.engines.spark.tasks import task_attempt
-from parketto.kernels.rewrite import RewriteGroup
-from parketto.kernels.work import StagedFile, Worker
-from parketto.plan.rewrite import RewritePlan
+from parketto.planning.rewrite import RewritePlan
+from parketto.runtime.staging import StagedFile
+from parketto.runtime.task import Worker
+from parketto.tasks.rewrite import RewriteGroup
 
 PATIENCE = 60.0  # seconds
 
@@ -97,7 +98,7 @@ def wait_until(condition: Callable[[], object], otherwise: str) -> None:
         time.sleep(0.02)
 
 
-class OvertakenShipped(Shipped):
+class OvertakenShipped(PickledFunction):
     """A function over batches. In one stage, first attempts are held up when they have got their rows."""
 
     marks, stage = "", ""

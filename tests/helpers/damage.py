@@ -7,10 +7,9 @@ import struct
 from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple
 
-from parketto.rowgroups import read_footer
-from parketto.rowgroups.compact import BINARY, I32, decode, encode, key
-from parketto.rowgroups.footer import FOOTER_SHAPE, ChunkKeys, FileKeys, GroupKeys, MetaKeys
-from parketto.rowgroups.pages import read_page_header
+from parketto.parquet.footer import FOOTER_SHAPE, ChunkKeys, FileKeys, GroupKeys, MetaKeys, read_footer
+from parketto.parquet.page_index import read_page_header
+from parketto.parquet.thrift import BINARY, I32, decode, encode, key
 
 DATA_PAGES, DICTIONARY_PAGES = (0, 3), (2,)
 MIN_VALUE, MAX_VALUE = key(6, BINARY), key(5, BINARY)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from parketto.storage.footers import FileInfo, FooterReader
+from parketto.parquet.file_info import FileInfo, FooterReader
 from parketto.storage.store import FileEntry
 
 

@@ -11,8 +11,9 @@ import polars as pl
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from parketto.rowgroups import Footer, RowGroupAppender, read_footer
-from parketto.rowgroups.compact import I32, I64, LIST, decode, decode_first, key
+from parketto.parquet.appender import RowGroupAppender
+from parketto.parquet.footer import Footer, read_footer
+from parketto.parquet.thrift import I32, I64, LIST, decode, decode_first, key
 
 _LOCATIONS = {key(1, LIST): {}}
 

@@ -11,13 +11,14 @@ from typing import Any, ClassVar
 
 from parketto.engines.base import Context, GroupResult
 from parketto.engines.spark.engine import SparkEngine
-from parketto.engines.spark.shipping import Batches, Shipped
+from parketto.engines.spark.shipping import Batches, PickledFunction
 from parketto.engines.spark.tasks import LastStage
-from parketto.kernels.key_join import WriteAdditions
-from parketto.kernels.rewrite import RewriteGroup
-from parketto.kernels.work import StagedFile, Worker
-from parketto.kernels.write import Written
-from parketto.plan.rewrite import RewritePlan
+from parketto.merge.key_join import WriteAdditions
+from parketto.parquet.output import Written
+from parketto.planning.rewrite import RewritePlan
+from parketto.runtime.staging import StagedFile
+from parketto.runtime.task import Worker
+from parketto.tasks.rewrite import RewriteGroup
 
 
 @dataclass(frozen=True)
@@ -58,7 +59,7 @@ def stage_of(function: Callable[[Batches], Iterator[Any]]) -> object:
     return function.stage if isinstance(function, LastStage) else function
 
 
-class SlowShipped(Shipped):
+class SlowShipped(PickledFunction):
     """A function over batches that says when it has written its files, and is done only a while later."""
 
     marks = ""

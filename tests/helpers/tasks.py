@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from parketto.kernels.work import Worker
+from parketto.runtime.task import Worker
 
 
 @dataclass(frozen=True)

@@ -378,7 +378,7 @@ class TestListings:
         memory.write_files({"one.parquet": table(id=[1], n=[0])})
         dataset = memory.dataset()
         dataset.write(table(id=[1, 2], n=[0, 0]), max_rows_per_file=1)
-        workspace = dataset._place.workspace
+        workspace = dataset._context.workspace
         new = [path for path in memory.files() if path != "one.parquet"]
         dataset._store.remove(workspace.log.path(1, ".done"))
         dataset._store.remove(f"{memory.root}/{new[1]}")
@@ -441,7 +441,7 @@ def test_whoever_holds_the_lock_recovers_what_others_left(local: Place, monkeypa
     local.dataset().write(table(id=[1]))
     die_before_done(local, "write", [{"id": [2]}], {})
     dataset = local.dataset()
-    workspace = dataset._place.workspace
+    workspace = dataset._context.workspace
     monkeypatch.setattr(transactions, "recover", lambda _: None)  # it died right after that
     begun = time.monotonic()
     with Transaction(workspace, Request("delete"), alone=True) as transaction:
@@ -584,7 +584,7 @@ class TestCommitIds:
         """The last work of each application is known for ever, whatever the dataset is known by meanwhile."""
         monkeypatch.setattr("parketto.commit.committing.KEPT_RECORDS", 1)
         monkeypatch.setattr("parketto.commit.log._FOLDED_AT_ONCE", 2)
-        monkeypatch.setattr("parketto.commit.log._MOST_REMEMBERED", 0)
+        monkeypatch.setattr("parketto.commit.log._MAX_RETAINED", 0)
         self.start(local)
         first = WORK["append"](local.dataset(), "app:1")
         second = WORK["append"](local.dataset(), "other:1")
@@ -662,7 +662,7 @@ def test_a_writer_that_stalls_while_records_are_removed(
             create(log, number, record)
         for _ in range(8):
             memory.dataset(history=history).update("id = 1", {"n": sql("n + 1")}, retries=3)
-        assert number <= memory.dataset()._place.workspace.look().log.checkpoint
+        assert number <= memory.dataset()._context.workspace.look().log.checkpoint
         if taken:
             create(log, number, record)
 

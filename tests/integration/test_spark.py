@@ -19,6 +19,8 @@ from helpers.flaky import FlakyFileSystem
 from parketto import CommitConflict, Dataset, InvalidArgument, UnreadableFile
 from parketto.engines.spark.engine import SparkEngine
 
+pytestmark = pytest.mark.spark
+
 MERGER = str(Path(__file__).with_name("worker_merge.py"))
 
 

@@ -14,17 +14,19 @@ import pytest
 
 from helpers import oracle
 from parketto import Dataset
+from parketto.engines.spark.arrow_blocks import unblocked
 from parketto.engines.spark.engine import SparkEngine
 from parketto.engines.spark.merge_stages import Read, Unit
 from parketto.engines.spark.merging import row_group_runs
-from parketto.engines.spark.packets import unpacked
-from parketto.engines.spark.shipping import ship, unship
+from parketto.engines.spark.shipping import dumps, loads
 from parketto.errors import InvalidArgument
-from parketto.kernels.merge_target import MergeTarget
-from parketto.kernels.rows import FileRows
-from parketto.plan.merge import MergeRules
+from parketto.merge.rules import MergeRules
+from parketto.merge.target import MergeTarget
+from parketto.parquet.row_source import FileRows
+from parketto.parquet.snapshot import read_snapshot
 from parketto.storage.opening import open_store
-from parketto.storage.snapshot import read_snapshot
+
+pytestmark = pytest.mark.spark
 
 WORKER = str(Path(__file__).with_name("worker_many_keys.py"))
 
@@ -149,10 +151,10 @@ class TestHotKeys:
         read = Read(FileRows.of(store, source), merge, store, schema, memory, buckets=8)
         unit = Unit(is_source=True, position=0, first=0, stop=len(source[0].row_groups))
         packets, errors = [], []
-        for batch in read([pa.record_batch({"payload": [ship([unit])]})]):
+        for batch in read([pa.record_batch({"payload": [dumps([unit])]})]):
             found = packets if batch["is_source"][0].is_valid else errors
             found.append(batch["packet"][0])
-        return pa.Table.from_batches(unpacked(packets)) if packets else schema.empty_table(), errors
+        return pa.Table.from_batches(unblocked(packets)) if packets else schema.empty_table(), errors
 
     def test_duplicates_are_dropped_where_they_are_read(self, tmp_path: Path) -> None:
         ids = [5 if number % 10 else number for number in range(50_000)]
@@ -171,7 +173,7 @@ class TestHotKeys:
         with pytest.raises(
             InvalidArgument, match=r"at least 1 key\(s\) of 'id' more than once, such as {'id': 5}"
         ):
-            raise unship(errors[0].as_py())
+            raise loads(errors[0].as_py())
 
 
 @pytest.mark.sweep

@@ -15,6 +15,8 @@ from helpers.history import history
 from parketto import Dataset
 from parketto.engines.spark.engine import SparkEngine
 
+pytestmark = pytest.mark.spark
+
 WORKER = str(Path(__file__).with_name("worker_settings.py"))
 ZONE = "spark.sql.session.timeZone"
 IN_SESSION = {

@@ -21,12 +21,15 @@ from parketto.engines.spark import shipping
 from parketto.engines.spark.engine import SparkEngine
 from parketto.engines.spark.frames import SpoolRows
 from parketto.engines.spark.tasks import task_attempt
-from parketto.kernels.merge_source import PrepareSource
-from parketto.kernels.rows import ArrowRows
-from parketto.kernels.work import Staging, Worker
-from parketto.plan.form import Form
-from parketto.plan.merge import MergeRules
+from parketto.merge.rules import MergeRules
+from parketto.merge.source import PrepareSource
+from parketto.parquet.partition_spec import PartitionSpec
+from parketto.parquet.row_source import ArrowRows
+from parketto.runtime.staging import Staging
+from parketto.runtime.task import Worker
 from parketto.storage.opening import open_store
+
+pytestmark = pytest.mark.spark
 
 
 class Running:
@@ -110,7 +113,7 @@ STAGES = [
     ("write to partitions", ["WriteRows"]),
     ("optimize", ["ReadRows", "WriteRows"]),
     ("optimize along a curve", ["WriteBuckets"]),
-    ("repartition", ["_Deal", "_WriteDealt"]),
+    ("repartition", ["_SplitRows", "_WriteBlocks"]),
 ]
 USUAL = (("merge", "Join"), ("merge", "Edit"), ("write", "WriteRows"), ("optimize", "WriteRows"))
 
@@ -130,10 +133,20 @@ def test_cancelling_in_every_stage(
     marks = tmp_path / "marks"
     marks.mkdir()
     monkeypatch.setattr(SlowShipped, "marks", str(marks))
-    every = ("SpoolRows", "Read", "Join", "Edit", "WriteRows", "ReadRows", "WriteBuckets", "_Deal", "_WriteDealt")
+    every = (
+        "SpoolRows",
+        "Read",
+        "Join",
+        "Edit",
+        "WriteRows",
+        "ReadRows",
+        "WriteBuckets",
+        "_SplitRows",
+        "_WriteBlocks",
+    )
     monkeypatch.setattr(SlowShipped, "seconds", {name: 30 if name == stage else 0 for name in every})
-    for module in ("clustering", "dealing", "frames", "merging", "tasks"):
-        monkeypatch.setattr(f"parketto.engines.spark.{module}.Shipped", SlowShipped, raising=False)
+    for module in ("clustering", "shuffle_write", "frames", "merging", "tasks"):
+        monkeypatch.setattr(f"parketto.engines.spark.{module}.PickledFunction", SlowShipped, raising=False)
     if operation == "write":
         files.fs.rm(files.root, recursive=True)
         files.write_files({"a.parquet": pa.table({"id": [1], "day": ["1"]})})
@@ -268,7 +281,7 @@ def test_attempts_never_share_a_file(tmp_path: Path, monkeypatch: pytest.MonkeyP
         spool = SpoolRows(store, Staging(str(tmp_path)), 1 << 24, pa.schema([("id", pa.int64())]))
         paths += [*spool(iter(rows.to_batches()))]
         given, rules = ArrowRows(rows.schema, rows.to_batches()), MergeRules("upsert", ("c0",))
-        task = PrepareSource(given, rows.schema, Form(), rules, str(tmp_path / "source"))
+        task = PrepareSource(given, rows.schema, PartitionSpec(), rules, str(tmp_path / "source"))
         with Worker(store, Staging(str(tmp_path), attempt=task_attempt()), 1 << 24) as worker:
             sources.append(task.run(worker).path)
     assert len({*paths, *sources}) == 4
@@ -296,6 +309,6 @@ def test_workers_with_other_versions_are_refused(
 
 
 def test_minor_versions_of_arrow_may_differ(monkeypatch: pytest.MonkeyPatch) -> None:
-    content = shipping.ship(pa.schema([("a", pa.int8())]))
+    content = shipping.dumps(pa.schema([("a", pa.int8())]))
     monkeypatch.setattr(shipping, "VERSIONS", (parketto.__version__, f"{pa.__version__.split('.')[0]}.99.1"))
-    assert shipping.unship(content) == pa.schema([("a", pa.int8())])
+    assert shipping.loads(content) == pa.schema([("a", pa.int8())])

@@ -22,7 +22,7 @@ from parketto import CommitConflict, CommitStateUnknown, Dataset
 from parketto.commit import twin
 from parketto.commit.swap import Swap, build_twin
 from parketto.commit.transaction import Transaction
-from parketto.kernels.work import StagedFile
+from parketto.runtime.staging import StagedFile
 from parketto.storage import exchange
 from parketto.storage.exchange import exchange_problem
 from parketto.storage.local import LocalStore
@@ -279,7 +279,7 @@ class TestWhatIsNotSwapped:
             assert os.stat(tree.root).st_ino == inode
             assert os.path.isdir(f"{tree.root}/.p=3.parketto")
 
-        inner._place.run(inner._place.request("test"), meanwhile)
+        inner._context.run(inner._context.request("test"), meanwhile)
         inner.compact()
         assert not os.path.exists(f"{tree.root}/.p=3.parketto")
 

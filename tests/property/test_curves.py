@@ -15,9 +15,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from parketto.layout.buckets import cut_buckets, roundest
-from parketto.layout.curves import CURVES, KEY_BITS, hilbert, morton
-from parketto.layout.ranks import Weighted, rank
+from parketto.sorting.buckets import cut_buckets, roundest
+from parketto.sorting.curves import CURVES, KEY_BITS, hilbert, morton
+from parketto.sorting.ranks import Weighted, rank
 
 
 def grid(dimensions: int, bits: int) -> list[np.ndarray]:
@@ -247,7 +247,7 @@ def test_buckets_follow_each_other_along_the_curve(
     numbers, keys = buckets.of(columns), buckets.keys(columns)
     assert ((numbers >= 0) & (numbers < buckets.count)).all()
     place = np.searchsorted(buckets.cuts, keys, side="right") - 1
-    assert np.array_equal(np.maximum(place, 0), buckets._places(buckets._codes(columns))), (
+    assert np.array_equal(np.maximum(place, 0), buckets._cut_indices(buckets._codes(columns))), (
         "looked up or searched for"
     )
     order = np.argsort(keys, kind="stable")

@@ -117,13 +117,34 @@ def check(
         common = set.intersection(*(set(table.column_names) for table in files.values()))
         ordered = [name for name in sorted(common) if name.split("_", 1)[1] not in UNORDERED]
         if operation == "optimize" and ordered:
-            dry = dataset.optimize(ordered, megabytes, max_rows, None, compression, dry_run=True)
-            done = dataset.optimize(ordered, megabytes, max_rows, None, compression)
-            again = dataset.optimize(ordered, megabytes, max_rows, None, compression)
+            dry = dataset.optimize(
+                ordered,
+                target_mb_per_file=megabytes,
+                target_rows_per_file=max_rows,
+                partition_filter=None,
+                compression=compression,
+                dry_run=True,
+            )
+            done = dataset.optimize(
+                ordered,
+                target_mb_per_file=megabytes,
+                target_rows_per_file=max_rows,
+                partition_filter=None,
+                compression=compression,
+            )
+            again = dataset.optimize(
+                ordered,
+                target_mb_per_file=megabytes,
+                target_rows_per_file=max_rows,
+                partition_filter=None,
+                compression=compression,
+            )
         else:
-            dry = dataset.compact(megabytes, max_rows, None, compression, dry_run=True)
-            done = dataset.compact(megabytes, max_rows, None, compression)
-            again = dataset.compact(megabytes, max_rows, None, compression)
+            dry = dataset.compact(
+                megabytes, max_rows, partition_filter=None, compression=compression, dry_run=True
+            )
+            done = dataset.compact(megabytes, max_rows, partition_filter=None, compression=compression)
+            again = dataset.compact(megabytes, max_rows, partition_filter=None, compression=compression)
         assert oracle.rows(root, FS) == before
         assert schema_of_rows(root) == schema_before
         assert dry["before_file_count"] == done["before_file_count"] == len(files)

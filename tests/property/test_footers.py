@@ -24,9 +24,8 @@ from hypothesis import strategies as st
 
 from helpers.parquet_files import content, in_memory, joined
 from parketto.errors import FooterError
-from parketto.rowgroups import read_footer
-from parketto.rowgroups.compact import BINARY, I16, I32, I64, LIST, STRUCT, decode, decode_first, encode, key
-from parketto.rowgroups.footer import FOOTER_SHAPE
+from parketto.parquet.footer import FOOTER_SHAPE, read_footer
+from parketto.parquet.thrift import BINARY, I16, I32, I64, LIST, STRUCT, decode, decode_first, encode, key
 
 CASES = 250
 SWEEP_CASES = 20_000

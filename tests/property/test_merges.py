@@ -72,7 +72,7 @@ def check(place: Place, engine: Engine, case: dict[str, Any]) -> None:
     target = [row for each in tables for row in each.to_pylist()]
     expected, stats = merged(target, source.to_pylist(), keys, case["strategy"], case["order_by"])
     found = place.dataset(engine=engine).merge(
-        source, keys, case["strategy"], dedup_order_by=case["order_by"] or None
+        source, keys, strategy=case["strategy"], dedup_order_by=case["order_by"] or None
     )
     assert found == stats
     rows = [

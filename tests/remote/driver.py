@@ -15,10 +15,10 @@ from pyspark.sql import DataFrame, SparkSession
 
 from helpers import attempts, slow
 from parketto import Dataset, ParkettoError, sql
-from parketto.engines.spark import dealing, engine, frames, merging, tasks
+from parketto.compat import SparkParquetHandler
+from parketto.engines.spark import engine, frames, merging, shuffle_write, tasks
 from parketto.engines.spark.engine import SparkEngine
-from parketto.engines.spark.shipping import Shipped
-from parketto.handlers import SparkParquetHandler
+from parketto.engines.spark.shipping import PickledFunction
 
 
 def make(root: str) -> None:
@@ -101,17 +101,17 @@ def speculative(root: str, marks: str) -> None:
     print(dataset.compact(), flush=True)
 
 
-def ship_with(kind: type[Shipped]) -> None:
+def ship_with(kind: type[PickledFunction]) -> None:
     """Send functions to Spark's tasks in another way."""
-    for module in (dealing, frames, merging, tasks):
-        module.Shipped = kind  # type: ignore[attr-defined]
+    for module in (shuffle_write, frames, merging, tasks):
+        module.PickledFunction = kind  # type: ignore[attr-defined]
 
 
 def hold_up(marks: str, stage: str) -> None:
     """Have first attempts wait in a stage."""
     attempts.OvertakenShipped.marks, attempts.OvertakenShipped.stage = marks, stage
     ship_with(attempts.OvertakenShipped)
-    merging._LEAST_EDIT_BYTES = 1  # several tasks rewrite files, however small
+    merging._MIN_EDIT_BYTES = 1  # several tasks rewrite files, however small
 
 
 def main(how: str, root: str, *more: str) -> None:

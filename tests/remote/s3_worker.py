@@ -18,7 +18,7 @@ import pyarrow as pa
 from helpers.s3 import S3Place, options
 from parketto import Dataset, ParkettoError
 from parketto.commit.transaction import Transaction
-from parketto.commit.workspace import Sight, Workspace
+from parketto.commit.workspace import Workspace, WorkspaceState
 
 # They are forked from a process that has loaded all this and has no threads: that takes milliseconds.
 _PROCESSES = multiprocessing.get_context("forkserver")
@@ -92,7 +92,7 @@ def interrupt(dataset: Dataset, number: signal.Signals, moment: str, nth: int = 
     if moment == "look":
         look = Workspace.look
 
-        def looking(self: Workspace) -> Sight:
+        def looking(self: Workspace) -> WorkspaceState:
             reached()
             return look(self)
 
@@ -172,7 +172,7 @@ class Worker:
 def main(answers: Connection, endpoint: str, url: str, moment: str, what: tuple[Any, ...]) -> None:
     """Runs in the other process."""
     dataset = Dataset(url, "pyarrow", storage_options=options(endpoint))
-    dataset._store.creates_exclusively(dataset._place.root)
+    dataset._store.creates_exclusively(dataset._context.root)
     name, *arguments = what
     if moment:
         kind, _, when = moment.partition(" ")

@@ -23,6 +23,8 @@ from helpers import oracle
 from helpers.clusters import StandaloneCluster, bare_python, descendants, standalone_cluster
 from helpers.suites import TESTS, run_suite
 
+pytestmark = pytest.mark.own_spark
+
 DRIVER = str(Path(__file__).with_name("driver.py"))
 SOURCE = Path(parketto.__file__).parents[1]
 SMOKE = (
@@ -110,7 +112,7 @@ def test_killed_executor(cluster: StandaloneCluster, tmp_path: Path) -> None:
 
 
 @pytest.mark.sweep
-@pytest.mark.parametrize("stage", ["SpoolRows", "Read", "Join", "Edit", "_WriteDealt", "WriteAdditions"])
+@pytest.mark.parametrize("stage", ["SpoolRows", "Read", "Join", "Edit", "_WriteBlocks", "WriteAdditions"])
 def test_killed_executors_in_a_merge_by_a_join(cluster: StandaloneCluster, tmp_path: Path, stage: str) -> None:
     """What they had shuffled is gone with them, and stages are tried again: every row once."""
     how = "in tasks" if stage == "WriteAdditions" else "shuffled"

@@ -15,6 +15,8 @@ from helpers import oracle
 from helpers.clusters import connect_server
 from helpers.suites import TESTS, run_suite
 
+pytestmark = pytest.mark.own_spark
+
 DRIVER = str(Path(__file__).with_name("driver.py"))
 CONFORMANCE = str(TESTS / "conformance")
 

@@ -15,6 +15,8 @@ import pytest
 from conftest import beside
 from helpers import oracle
 
+pytestmark = pytest.mark.own_spark
+
 DRIVER = str(Path(__file__).with_name("driver.py"))
 LIMITED = str(Path(__file__).with_name("limited.py"))
 OPERATIONS = 7  # that it tries with each limit

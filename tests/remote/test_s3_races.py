@@ -40,7 +40,7 @@ def numbers(*batches: int) -> list[int]:
 
 
 def workspace_of(place: S3Place) -> Workspace:
-    return place.dataset()._place.workspace
+    return place.dataset()._context.workspace
 
 
 def hooked(place: S3Place, moment: str, act: Callable[..., Any], **options: Any) -> Dataset:
@@ -183,7 +183,7 @@ class TestRecords:
             create(store, path, content)
 
         monkeypatch.setattr(s3.S3Store, "create", unreachable)
-        with pytest.raises(CommitStateUnknown, match="whether the compact was committed is not known"):
+        with pytest.raises(CommitStateUnknown, match="it is unknown whether the compact was committed"):
             filled.dataset().compact()
         assert filled.staged() != []
         monkeypatch.undo()
@@ -222,8 +222,8 @@ class TestLateSteps:
 
     def test_a_copy_in_parts_that_ends_late(self, filled: S3Place, monkeypatch: pytest.MonkeyPatch) -> None:
         """The file that it makes was retired meanwhile, and must not come back."""
-        monkeypatch.setattr(s3, "_SURE_COPY", 100)
-        monkeypatch.setattr(s3, "_LARGEST_COPY", 100)
+        monkeypatch.setattr(s3, "_SAFE_COPY_BYTES", 100)
+        monkeypatch.setattr(s3, "_MAX_COPY_BYTES", 100)
         dataset = filled.dataset()
         call, waiting = dataset._store.fs.call_s3, [True]
         store = dataset._store
@@ -333,7 +333,7 @@ class TestSweeps:
         def sweep_and_die() -> None:
             killed(filled, "after record", lambda dataset: dataset.recover())
 
-        with pytest.raises(CommitFailed, match="others took it for dead"):
+        with pytest.raises(CommitFailed, match="other writers took it for dead"):
             hooked(filled, "before record", sweep_and_die).compact()
         assert ids(filled) == numbers(0, 1, 2, 3)
         filled.dataset().compact()

@@ -115,7 +115,7 @@ def test_a_writer_that_was_taken_for_dead(
     assert filled.staged() == []
     answer = worker.resumed()
     assert answer.startswith("CommitFailed: "), answer
-    assert "others took it for dead" in answer
+    assert "other writers took it for dead" in answer
     assert "Nothing was changed" in answer
     assert filled.state() == before
     check(filled, numbers(0, 1))
@@ -214,7 +214,7 @@ def test_a_dataset_that_is_moved_while_a_writer_stops(filled: S3Place) -> None:
     assert worker.resumed().startswith("CommitFailed: ")
     check(filled, numbers(5))
     workspace, other = (
-        Dataset(f"s3://{each.root}", filesystem=each.fs)._place.workspace for each in (filled, place)
+        Dataset(f"s3://{each.root}", filesystem=each.fs)._context.workspace for each in (filled, place)
     )
     (aside,) = [
         path for path in filled.fs.ls(workspace.path.rpartition("/")[0]) if path.startswith(workspace.path + ".")

@@ -14,26 +14,27 @@ SOURCE = Path(__file__).parents[2] / "src" / "parketto"
 FLOORS = [
     "allocator",
     "errors",
-    "rowgroups",
+    "arguments",
+    "results",
     "storage",
-    "layout",
-    "plan",
-    "stats",
-    "languages",
-    "kernels",
+    "runtime",
+    "sorting",
+    "parquet",
+    "expressions",
+    "planning",
+    "tasks",
+    "merge",
     "engines",
     "commit",
     "operations",
     "dataset",
-    "planning",
-    "handlers",
-    "etl",
+    "compat",
 ]
 # Where each library may be imported. Polars is no engine: it is a language, and what transformations speak.
 LIBRARY_HOMES = {
     "pyspark": ["engines/spark/"],
     "duckdb": ["engines/duckdb/"],
-    "polars": ["languages/polars.py", "etl/transform.py", "kernels/streaming.py"],
+    "polars": ["expressions/polars.py", "compat/transform.py", "tasks/polars_encoder.py"],
     "pandas": [],
 }
 MODULES = sorted(SOURCE.rglob("*.py"))
@@ -81,7 +82,7 @@ def test_engine_libraries_stay_in_their_folders(path: Path) -> None:
 @pytest.mark.parametrize("path", MODULES, ids=lambda path: str(path.relative_to(SOURCE)))
 def test_spark_columns_are_walked_in_one_place(path: Path) -> None:
     """What a Column holds is private to PySpark, and differs between classic Spark and Connect."""
-    if path.relative_to(SOURCE).parts == ("languages", "spark.py"):
+    if path.relative_to(SOURCE).parts == ("expressions", "spark.py"):
         assert not any(name.startswith("pyspark") for name in imports(path)), "who has no Spark needs no PySpark"
         return
     for node in ast.walk(ast.parse(path.read_text())):
@@ -97,7 +98,7 @@ def test_modules_are_rooms_not_halls(path: Path) -> None:
 @pytest.mark.parametrize("path", MODULES, ids=lambda path: str(path.relative_to(SOURCE)))
 def test_only_the_store_touches_files(path: Path) -> None:
     """Whatever changes files goes through a store, so that the crash sweep sees it."""
-    if path.parts[-2] == "storage" or path.name in {"external_sort.py", "java.py", "archive.py", "forks.py"}:
+    if path.parts[-2] == "storage" or path.name in {"spill.py", "java.py", "archive.py", "forks.py"}:
         return  # spilled runs, what is in the user's cache, a session's own folder: no file of a dataset
     for node in ast.walk(ast.parse(path.read_text())):
         if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute):
@@ -146,7 +147,7 @@ def test_public_names_have_one_home() -> None:
 
 def test_tasks_need_no_more_than_spark_does() -> None:
     """On executors there may be a bare copy of Parketto, without metadata, and neither fsspec nor sqlglot."""
-    rooms = ("tasks", "frames", "merging", "dealing", "clustering", "reading")
+    rooms = ("tasks", "frames", "merging", "shuffle_write", "clustering", "reading")
     code = (
         "import importlib, pickle, sys\n"
         "sys.modules |= dict.fromkeys(('fsspec', 'sqlglot', 'duckdb', 'polars'))\n"

@@ -12,14 +12,14 @@ import pyarrow as pa
 import pytest
 
 from helpers.files import file_of
-from parketto.plan.boxes import Boxes, along_curve
-from parketto.plan.clustering import check_clustering, plan_clustering
-from parketto.plan.limits import Thresholds
-from parketto.plan.rewrite import plan_compaction
-from parketto.plan.skipping import column_reads, spans
-from parketto.storage.clustering import RECORD, Clustering
-from parketto.storage.footers import FileInfo, PhysicalTraits
-from parketto.storage.row_groups import ColumnStats, RowGroupInfo
+from parketto.arguments import Thresholds
+from parketto.parquet.clustering_metadata import RECORD, Clustering
+from parketto.parquet.file_info import FileInfo, PhysicalTraits
+from parketto.parquet.row_group_info import ColumnStats, RowGroupInfo
+from parketto.planning.boxes import Boxes, along_curve
+from parketto.planning.clustering import check_clustering, plan_clustering
+from parketto.planning.rewrite import plan_compaction
+from parketto.planning.skipping import column_reads, spans
 
 SCHEMA = pa.schema({"a": pa.int64(), "b": pa.string(), "c": pa.float64()})
 TRAITS = PhysicalTraits(leaves=("None INT64 1/0", "String BYTE_ARRAY 1/0", "None DOUBLE 1/0"))
@@ -217,9 +217,9 @@ def test_new_rows_know_what_is_around_them() -> None:
 )  # fmt: skip
 def test_bounds_of_every_type_surround_what_is_new(kind: pa.DataType) -> None:
     """What stays is described in the type in which rows are read."""
-    from parketto.kernels.carrier import carrier_schema
-    from parketto.layout.buckets import cut_buckets
-    from parketto.plan.clustering import _surroundings
+    from parketto.parquet.decoded_types import decoded_schema
+    from parketto.planning.clustering import _surroundings
+    from parketto.sorting.buckets import cut_buckets
 
     texts = pa.array([f"{value:03d}" for value in range(80)])
     if pa.types.is_dictionary(kind):
@@ -243,7 +243,7 @@ def test_bounds_of_every_type_surround_what_is_new(kind: pa.DataType) -> None:
     read = (
         pa.table({"k": column})
         .cast(file.schema.remove_metadata())
-        .cast(carrier_schema(file.schema).remove_metadata())
+        .cast(decoded_schema(file.schema).remove_metadata())
     )
     found = cut_buckets(read, ["k"], "hilbert", 4, None, [around], 1.0)
     numbers = found.of([read["k"].combine_chunks()])

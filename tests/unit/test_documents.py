@@ -12,6 +12,8 @@ import pytest
 
 from conftest import beside
 
+pytestmark = pytest.mark.own_spark
+
 ROOT = Path(__file__).parents[2]
 
 

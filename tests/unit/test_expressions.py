@@ -15,8 +15,8 @@ from hypothesis import given, settings
 from helpers.conditions import conditions, tables
 from helpers.files import file_of
 from parketto.errors import ColumnNotFound, InvalidArgument
-from parketto.plan.expressions import assignments, predicate, sql, updated
-from parketto.plan.pruning import may_match
+from parketto.expressions.conditions import assignments, predicate, sql, updated
+from parketto.expressions.pruning import may_match
 
 NAN = float("nan")
 DUCKDB = duckdb.connect()
@@ -272,7 +272,7 @@ def test_exact_case_wins_and_ambiguity_is_refused():
         ("(" * 400 + "ok" + ")" * 400, "nested too deeply"),
         ("CAST('x' AS INT) = 1", "x"),
         (pc.field(0) == 1, "position"),
-        (7, "SQL text or a PyArrow expression"),
+        (7, "SQL string or a PyArrow expression"),
     ],
 )
 def test_refusals(where, said):

@@ -12,10 +12,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from parketto.kernels import keys as keys_module
-from parketto.kernels.hashing import key_hashes
-from parketto.kernels.key_join import by_bucket
-from parketto.kernels.keys import KeyIndex
+from parketto.merge import keys as keys_module
+from parketto.merge.hashing import key_hashes
+from parketto.merge.key_join import by_bucket
+from parketto.merge.keys import KeyIndex
 
 VALUES: list[tuple[pa.DataType, list[Any]]] = [
     (pa.bool_(), [True, False, True]),

@@ -14,10 +14,11 @@ import pytest
 from fsspec.implementations.dirfs import DirFileSystem
 
 from parketto import Dataset
-from parketto.storage import footers, ranged
+from parketto.parquet import file_info as footers
+from parketto.parquet.snapshot import read_files
+from parketto.storage import ranged
 from parketto.storage.opening import open_store
 from parketto.storage.ranged import RangedFile
-from parketto.storage.snapshot import read_files
 
 CONTENT = random.Random(0).randbytes(500_000)
 
@@ -37,7 +38,7 @@ class Counted:
 @pytest.mark.parametrize("known", [0, 10, 1_000, 300_000, 500_000])
 @pytest.mark.parametrize("block", [0, 200_000])
 def test_any_range_is_what_it_should_be(known: int, block: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(ranged, "_KEPT_BYTES", 150_000)
+    monkeypatch.setattr(ranged, "_CACHE_BYTES", 150_000)
     fetch, chance = Counted(), random.Random(known + block)
     tail = CONTENT[len(CONTENT) - known :]
     with RangedFile(fetch, len(CONTENT), tail, block) as file:
@@ -96,7 +97,7 @@ def test_only_the_ends_of_large_ones_are(tmp_path: Path) -> None:
 def test_no_more_is_kept_than_so_much(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     dataset = far(tmp_path, 20)
     size = dataset.files()[0].size_bytes
-    monkeypatch.setattr(footers, "_MOST_KEPT", 4 * size)
+    monkeypatch.setattr(footers, "_MAX_KEPT_BYTES", 4 * size)
     monkeypatch.setattr(dataset._store, "parallel_reads", 1)
     assert sum(len(file.tail) for file in dataset.files()) == 4 * size
     assert dataset.read().num_rows == 200

@@ -13,7 +13,7 @@ import pytest
 
 from parketto import AccessDenied, AuthenticationFailed, Dataset, InvalidArgument
 from parketto.storage import objects
-from parketto.storage.opening import store_over
+from parketto.storage.opening import store_for
 from parketto.storage.store import Store
 
 s3fs = pytest.importorskip("s3fs")
@@ -329,8 +329,8 @@ def test_names_that_no_bucket_can_have() -> None:
 
 def test_only_object_stores_are_taken_for_such() -> None:
     s3 = Scripted(one_after_the_other({}))
-    assert type(store_over(s3.fs)) is S3Store
-    assert type(store_over(fsspec.filesystem("dir", path="/lake", fs=s3.fs))) is Store
+    assert type(store_for(s3.fs)) is S3Store
+    assert type(store_for(fsspec.filesystem("dir", path="/lake", fs=s3.fs))) is Store
     cached = fsspec.filesystem("simplecache", fs=s3.fs)
-    assert type(store_over(cached)) is Store
-    assert not store_over(cached).creates_exclusively("lake")
+    assert type(store_for(cached)) is Store
+    assert not store_for(cached).creates_exclusively("lake")

@@ -11,9 +11,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from parketto import FileInfo, InvalidArgument, plan_compaction_groups
-from parketto.plan.limits import MEGABYTE, CompactionScope, Thresholds
-from parketto.plan.packing import pack
-from parketto.plan.rewrite import plan_compaction
+from parketto.arguments import MEGABYTE, CompactionScope, Thresholds
+from parketto.planning.packing import pack
+from parketto.planning.rewrite import plan_compaction
 
 Sizes = list[tuple[int, int]]
 

@@ -15,11 +15,11 @@ import pytest
 
 from helpers.parquet_files import check_chunks, check_pages, in_memory
 from parketto.errors import FooterError
-from parketto.rowgroups import RowGroupAppender, read_footer
-from parketto.rowgroups.compact import BINARY, FALSE, I64, LIST, decode, decode_list, key
-from parketto.rowgroups.footer import MetaKeys
-from parketto.rowgroups.pages import PageIndex, has_checksums, index_pages
-from parketto.rowgroups.placing import place
+from parketto.parquet.appender import RowGroupAppender
+from parketto.parquet.footer import MetaKeys, read_footer
+from parketto.parquet.offsets import compute_offsets
+from parketto.parquet.page_index import PageIndex, has_checksums, index_pages
+from parketto.parquet.thrift import BINARY, FALSE, I64, LIST, decode, decode_list, key
 
 ROWS = 3000
 SMALL_PAGES = {"data_page_size": 512, "write_batch_size": 64}
@@ -247,7 +247,7 @@ def test_several_values_of_a_row_make_no_empty_page() -> None:
 def test_indexes_are_made_only_where_there_are_none() -> None:
     with_index, without = in_memory(table(), write_page_index=True), in_memory(table(), write_page_index=False)
     for source, index_all in ((with_index, True), (without, True), (without, False)):
-        placed = place(source, read_footer(source), [0], 4, index_all=index_all)
+        placed = compute_offsets(source, read_footer(source), [0], 4, index_all=index_all)
         assert all(
             bool(chunk.offset_index) == (source is with_index or index_all) for chunk in placed.groups[0].chunks
         )

@@ -14,11 +14,12 @@ from hypothesis import strategies as st
 
 from helpers.conditions import conditions, tables
 from helpers.files import file_of
-from parketto.plan.expressions import predicate
-from parketto.plan.pruning import may_match, partition_types, row_groups_may_match
-from parketto.plan.values import plain, plain_type
-from parketto.storage.footers import FileInfo
-from parketto.storage.row_groups import ColumnStats, RowGroupInfo
+from parketto.expressions.conditions import predicate
+from parketto.expressions.pruning import may_match, row_groups_may_match
+from parketto.expressions.values import plain, plain_type
+from parketto.parquet.file_info import FileInfo
+from parketto.parquet.partition_spec import partition_types
+from parketto.parquet.row_group_info import ColumnStats, RowGroupInfo
 
 
 def kept(where, *files, types=None):

@@ -17,6 +17,8 @@ from parketto.engines.spark import archive, java, session
 from parketto.engines.spark.archive import archive_options, archive_path, main, make_archive, remove_archives
 from parketto.errors import EngineUnavailable
 
+pytestmark = pytest.mark.spark
+
 OPTIONS = "spark.driver.defaultJavaOptions"
 VARIABLES = (
     *("JAVA_TOOL_OPTIONS", "JDK_JAVA_OPTIONS", "_JAVA_OPTIONS", "SPARK_SUBMIT_OPTS", archive.VARIABLE),
@@ -186,7 +188,7 @@ class TestCommand:
         Path(found.executable).chmod(0o755)
         path = put_archive(found)
         assert main([]) == 1
-        message = "error: Java made no archive, so there is no new archive. It said: Error: no such thing\n"
+        message = "error: Java created no archive, so there is no new archive. Its output: Error: no such thing\n"
         assert capsys.readouterr().err == message
         assert path.read_bytes() == b"classes"
         assert not list(path.parent.glob(".*"))
@@ -205,7 +207,7 @@ class TestCommand:
         said = capsys.readouterr().err
         assert said.startswith("error: the archive cannot be written: ")
         assert str(tmp_path / "file") in said
-        assert "set XDG_CACHE_HOME to a folder that can be written" in said
+        assert "set XDG_CACHE_HOME to a writable folder" in said
         assert commands == []
         assert archive_options(found, {}) == []
         assert main(["--remove"]) == 0

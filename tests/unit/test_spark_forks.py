@@ -12,6 +12,8 @@ import pytest
 
 from helpers import oracle
 
+pytestmark = pytest.mark.own_spark
+
 # The child forgets nothing and stops nothing; then the parent goes on with its session.
 SCRIPT = """
 import glob, os, sys, tempfile

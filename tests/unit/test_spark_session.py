@@ -17,6 +17,8 @@ import pytest
 from parketto.engines.spark import java, session, settings
 from parketto.errors import EngineUnavailable, InvalidArgument, ParkettoError
 
+pytestmark = pytest.mark.spark
+
 VARIABLES = (
     *("JAVA_HOME", "MASTER", "PYSPARK_GATEWAY_PORT", "PYSPARK_PYTHON", "PYSPARK_SUBMIT_ARGS", "SPARK_API_MODE"),
     *("SPARK_CONF_DIR", "SPARK_HOME", "SPARK_LOCAL_IP", "SPARK_REMOTE", "XDG_CACHE_HOME"),

@@ -9,7 +9,7 @@ import sys
 import pyarrow as pa
 import pytest
 
-from parketto.kernels.memory import TaskMemory
+from parketto.runtime.memory import TaskMemory
 
 
 def test_the_allocator_is_lent_for_as_long_as_anybody_works(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -90,8 +90,8 @@ def test_a_limit_of_address_space_is_kept(room_mb: int, told: str) -> None:
     code = (
         "import resource, pyarrow as pa\n"
         "from parketto.errors import OutOfMemory\n"
-        "from parketto.kernels.limits import address_space_used\n"
-        "from parketto.kernels.work import Staging, Worker\n"
+        "from parketto.runtime.address_space import address_space_used\n"
+        "from parketto.runtime.task import Staging, Worker\n"
         "from parketto.storage.local import LocalStore\n"
         f"limit = address_space_used() + ({room_mb} << 20)\n"
         "before = pa.cpu_count(), pa.io_thread_count(), pa.default_memory_pool().backend_name\n"

@@ -18,9 +18,11 @@ import pytest
 from pyspark.sql import DataFrame as SparkFrame
 
 from parketto import InvalidArgument
-from parketto.engines.spark.shipping import ship, unship
-from parketto.etl.transform import wants_spark_frame
-from parketto.kernels.sizes import runs
+from parketto.compat.transform import wants_spark_frame
+from parketto.engines.spark.shipping import dumps, loads
+from parketto.runtime.batches import runs
+
+pytestmark = pytest.mark.spark
 
 
 class Doubling:
@@ -74,24 +76,24 @@ def test_the_annotation_says_which_frame(function: Callable[..., Any], spark: bo
 
 def test_functions_travel_with_their_code() -> None:
     factor = 3
-    there = unship(ship(lambda number: number * factor))
+    there = loads(dumps(lambda number: number * factor))
     assert there(2) == 6
 
 
 def test_what_is_importable_travels_by_name() -> None:
-    assert unship(ship(textwrap.dedent)) is textwrap.dedent
-    assert len(ship(textwrap.dedent)) < 100
+    assert loads(dumps(textwrap.dedent)) is textwrap.dedent
+    assert len(dumps(textwrap.dedent)) < 100
 
 
 def test_schemas_keep_the_names_of_elements() -> None:
     schema = pa.schema({"tags": pa.list_(pa.field("word", pa.string(), nullable=False))})
-    assert unship(ship({"schema": schema}))["schema"].field("tags").type.value_field.name == "word"
+    assert loads(dumps({"schema": schema}))["schema"].field("tags").type.value_field.name == "word"
 
 
 def test_what_cannot_travel_is_named() -> None:
     lock = threading.Lock()
     with pytest.raises(InvalidArgument, match="cannot be pickled"):
-        ship(lambda: lock.acquire())
+        dumps(lambda: lock.acquire())
 
 
 def test_functions_of_the_main_script(tmp_path: Path) -> None:
@@ -99,13 +101,13 @@ def test_functions_of_the_main_script(tmp_path: Path) -> None:
     script = tmp_path / "job.py"
     script.write_text(
         "import sys\n"
-        "from parketto.engines.spark.shipping import ship\n"
+        "from parketto.engines.spark.shipping import dumps\n"
         "def double(number):\n"
         "    return number * 2\n"
-        "sys.stdout.buffer.write(ship(double))\n"
+        "sys.stdout.buffer.write(dumps(double))\n"
     )
     content = subprocess.run([sys.executable, script], capture_output=True, check=True).stdout
-    assert unship(content)(21) == 42
+    assert loads(content)(21) == 42
 
 
 @pytest.mark.parametrize("limit", [1, 2, 3, 7, 100])

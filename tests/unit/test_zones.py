@@ -13,9 +13,9 @@ import pytest
 from helpers.files import file_of
 from parketto import Dataset, sql
 from parketto.errors import InvalidArgument
-from parketto.plan.expressions import assignments, predicate
-from parketto.plan.pruning import may_match
-from parketto.plan.zones import Clock, Conversion, Zone, zone_info
+from parketto.expressions.conditions import assignments, predicate
+from parketto.expressions.pruning import may_match
+from parketto.expressions.time_zones import Clock, Conversion, Zone, zone_info
 
 UTC = dt.UTC
 NEW_YORK, KOLKATA = "America/New_York", "Asia/Kolkata"

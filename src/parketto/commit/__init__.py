@@ -1,1 +1,1 @@
-"""The commit: the only code that touches live files. Journal, transaction, recovery."""
+"""Commits: log, transactions and recovery. The only code that changes live files."""

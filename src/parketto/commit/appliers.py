@@ -1,4 +1,4 @@
-"""How records are carried out on a store."""
+"""The choice of how a record is applied to a store."""
 
 from __future__ import annotations
 
@@ -20,14 +20,14 @@ def applier_of(
     first: bool = False,
     staged: Iterable[str] | None = None,
 ) -> Applier:
-    """What carries a record out.
+    """The applier for a record.
 
     Args:
-        workspace: Where the record is.
+        workspace: The workspace that contains the record.
         number: The number of the record.
-        record: What to do.
-        first: Nobody has begun with it yet; otherwise steps may already be taken.
-        staged: All that its owner has in the workspace, if that is known.
+        record: The record to apply.
+        first: No process has started to apply it; otherwise some steps may already be done.
+        staged: The paths of all files that its owner has staged, if known.
     """
     if workspace.store.atomic_move:
         return MovingApplier(workspace, record, first=first)

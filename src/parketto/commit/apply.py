@@ -1,8 +1,8 @@
-"""Carrying a record out where files can be moved: publish the new ones, retire the old ones; or undo both.
+"""Apply a record where files can be moved: publish the new files and retire the old ones, or undo both.
 
-Every step can be taken again: whoever finds a half-done commit runs the same code from the start. Where that is
-possible, one step does it all: a directory is swapped (`commit/swap.py`). Otherwise all new files are published
-before the first old one is retired, so that no row is missing at any moment.
+Every step is idempotent: any process that finds a half-applied commit runs the same code from the start. If
+possible, one directory swap does it all (`commit/swap.py`). Otherwise all new files are published before the first
+old one is retired, so that no row is missing at any moment.
 """
 
 from __future__ import annotations
@@ -19,40 +19,40 @@ logger = logging.getLogger(__name__)
 
 
 class MovingApplier:
-    """Carries one record out by moves. All of them can be taken back until the retired files are removed.
+    """Applies one record by moves. All of them can be undone until the retired files are removed.
 
     Args:
-        workspace: Where the record is.
-        record: What to do.
-        first: Nobody has begun with it yet; otherwise steps may already be taken.
+        workspace: The workspace that contains the record.
+        record: The record to apply.
+        first: No process has started to apply it; otherwise some steps may already be done.
     """
 
     def __init__(self, workspace: Workspace, record: Record, *, first: bool = False) -> None:
         self._workspace, self._record, self._store = workspace, record, workspace.store
         self._first = first
         self._swap = record.swap
-        #: Whether there is no way back.
+        #: Whether the commit can no longer be undone.
         self.irreversible = False
 
     def can_complete(self) -> bool:
-        """Whether nobody has changed, since the commit began, what it still has to do.
+        """Whether the remaining steps are still possible: no other writer has changed their files.
 
-        Every new file is staged or published, and every file to retire is as it was, in its place or parked.
+        Every new file must be staged or published, and every file to retire unchanged, in place or parked.
         """
         published = self._is_swapped() or all(
             self._exists(self._staged(new.staged)) or self._exists(self._live(new.path))
             for new in self._record.publish
         )
         return published and all(
-            any(self._fingerprint(path, self._live(old.path)) == old.fingerprint for path in self._places(old))
+            any(self._fingerprint(path, self._live(old.path)) == old.fingerprint for path in self._locations(old))
             for old in self._record.retire
         )
 
     def roll_forward(self) -> None:
         """Bring the dataset to the state after the operation.
 
-        By a swap if that is possible: then everything is done, and what has happened since is not our business,
-        unless somebody else was quicker than the swap with a file that is to be retired.
+        Uses a swap if possible. After a swap all steps are done, and later changes do not matter; only a file to
+        retire that another writer changed just before the swap is still a conflict.
         """
         for parking in sorted({posixpath.dirname(old.parked) for old in self._record.retire}):
             self._make_dirs(self._staged(parking))
@@ -68,10 +68,10 @@ class MovingApplier:
         self.irreversible = True
 
     def clear(self) -> None:
-        """Nothing: what is parked is needed until the commit is settled, and swept after that."""
+        """Do nothing: parked files are needed until the commit is settled, and swept after that."""
 
     def roll_back(self) -> None:
-        """Bring the dataset back to the state before the operation; what others made meanwhile stays."""
+        """Bring the dataset back to the state before the operation; files of other writers stay."""
         if self._is_swapped():
             self._finish()
         for old in self._record.retire:
@@ -95,7 +95,7 @@ class MovingApplier:
         )
 
     def _finish(self) -> None:
-        assert self._swap is not None, "it has happened"
+        assert self._swap is not None, "only called after a swap"
         finish(
             self._store,
             self._workspace.root,
@@ -106,26 +106,26 @@ class MovingApplier:
         )
 
     def _left_to_retire(self, swapped: bool) -> list[Retirement]:
-        """All files; after a swap those that are not where they should be, or whose names were taken just now."""
+        """All files; after a swap, those that are not parked or whose names exist again."""
         if not swapped:
             return list(self._record.retire)
         if not self._first:
             return []
         folders = {posixpath.dirname(old.path) for old in self._record.retire}
-        there = {folder: set(self._store.list_names(self._live(folder))) for folder in folders}
+        names = {folder: set(self._store.list_names(self._live(folder))) for folder in folders}
         return [
             old
             for old in self._record.retire
-            if posixpath.basename(old.path) in there[posixpath.dirname(old.path)] or not self._is_parked(old)
+            if posixpath.basename(old.path) in names[posixpath.dirname(old.path)] or not self._is_parked(old)
         ]
 
-    def _places(self, old: Retirement) -> list[str]:
-        """Where a file that is to be retired can be."""
-        places = [self._live(old.path), self._staged(old.parked)]
+    def _locations(self, old: Retirement) -> list[str]:
+        """The paths at which a file to retire can be."""
+        locations = [self._live(old.path), self._staged(old.parked)]
         return (
-            places
+            locations
             if self._swap is None
-            else [*places, path_in_old_tree(self._workspace.path, self._swap, old.path)]
+            else [*locations, path_in_old_tree(self._workspace.path, self._swap, old.path)]
         )
 
     def _is_parked(self, old: Retirement) -> bool:
@@ -142,7 +142,7 @@ class MovingApplier:
         return self._fingerprint(live, live) == new.fingerprint
 
     def _free_path(self, path: str) -> str:
-        """The path itself, or one beside it if somebody has taken its name meanwhile."""
+        """The path itself, or another name in its folder if another writer has taken it."""
         live = self._live(path)
         if not self._exists(live):
             return live
@@ -153,7 +153,7 @@ class MovingApplier:
         staged, live = self._staged(new.staged), self._live(new.path)
         if self._exists(live):
             if self._first and not self._is_ours(new, live):
-                raise CommitConflict(f"{live!r} was made by somebody else just now; nothing was changed")
+                raise CommitConflict(f"{live!r} was just created by another writer; nothing was changed")
             return
         self._make_dirs(posixpath.dirname(live))
         self._store.move(staged, live)
@@ -163,19 +163,19 @@ class MovingApplier:
         found = self._store.stat(live)
         if found is not None and found.fingerprint == old.fingerprint:
             self._store.move(live, self._staged(old.parked))
-            if not self._is_parked(old):  # replaced at this very moment
+            if not self._is_parked(old):  # replaced between the check and the move
                 raise CommitConflict.over(live, gone=False)
         elif self._first and (found is not None or not self._is_parked(old)):
-            # Somebody was quicker than the check before the record.
+            # Another writer changed the file after validation, before the record.
             raise CommitConflict.over(live, gone=found is None)
         elif found is not None:
-            logger.warning("%s was made by somebody else while it was being retired; it stays", live)
+            logger.warning("another writer replaced %s while it was being retired; the new file is kept", live)
 
     def _make_dirs(self, directory: str) -> None:
         if self._store.is_dir(directory):
             return
         self._store.make_dirs(directory)
-        # The new name must survive a power cut as well as the file in it: sync up to a folder that was there.
+        # The new name must survive a power failure like the file in it: sync all parents up to the dataset.
         while directory.startswith(f"{self._workspace.root}/"):
             directory = posixpath.dirname(directory)
             self._store.sync([directory])

@@ -1,8 +1,8 @@
-"""Backups: the files that an operation retires, kept elsewhere with all that is needed to bring them back.
+"""Backups: copies of the files that an operation retires, with a manifest for restoring them.
 
 <backups>/20251126T101500-delete-5f0c…/
 manifest.json     written last: a folder without one is not a backup
-files/…           the retired files, with their paths inside of the dataset
+files/…           the retired files, by their paths in the dataset
 """
 
 from __future__ import annotations
@@ -19,21 +19,20 @@ from typing import Any
 
 from parketto.commit.record import check_relative
 from parketto.errors import CommitConflict, InvalidArgument, UnreadableFile
-from parketto.kernels.work import StagedFile
-from parketto.storage.snapshot import relative
+from parketto.runtime.staging import StagedFile
+from parketto.storage.listing import relative
 from parketto.storage.store import FileEntry, Store
 
 _FORMAT = "parketto backup, version 1"
 _MANIFEST = "manifest.json"
 _FILES = "files"
-# A Parquet file ends with its footer: whoever writes it anew changes these bytes.
-_TAIL_BYTES = 4096
-_COPY_BYTES = 8 * 1024 * 1024
+_TAIL_BYTES = 4096  # hashed to identify a file: rewriting a Parquet file changes its footer, at the end
+_COPY_BYTES = 8 * 1024 * 1024  # buffer size for copies between filesystems
 
 
 @dataclass(frozen=True)
 class KnownFile:
-    """A file by its path inside of the dataset, and what tells it from a later one of the same name."""
+    """A file's path in the dataset, and what distinguishes it from a later file of the same name."""
 
     path: str
     size_bytes: int
@@ -41,14 +40,14 @@ class KnownFile:
 
     @classmethod
     def of(cls, store: Store, entry: FileEntry, path: str) -> KnownFile:
-        """A file as it is now."""
+        """The current state of a file."""
         tail = store.read_range(entry.path, max(0, entry.size_bytes - _TAIL_BYTES), entry.size_bytes)
         return cls(path, entry.size_bytes, hashlib.sha256(tail).hexdigest())
 
 
 @dataclass(frozen=True)
 class Manifest:
-    """What an operation took out of a dataset, and what it put there instead."""
+    """The files that an operation retired, and those it published instead."""
 
     operation: str
     created: str
@@ -57,16 +56,16 @@ class Manifest:
     published: tuple[KnownFile, ...]
 
     def to_bytes(self) -> bytes:
-        """As it is stored."""
+        """Serialize the manifest as JSON."""
         return json.dumps({"format": _FORMAT, **asdict(self)}, indent=1, ensure_ascii=False).encode()
 
     @classmethod
     def from_bytes(cls, content: bytes, path: str) -> Manifest:
-        """Raises UnreadableFile if it is none."""
+        """Parse a manifest; raises UnreadableFile if it is invalid."""
         try:
             found: dict[str, Any] = json.loads(content)
             if found.pop("format") != _FORMAT:
-                raise UnreadableFile(path, "it is no manifest of a backup that this version knows")
+                raise UnreadableFile(path, "it is not a backup manifest that this version can read")
             retired, published = (
                 tuple(KnownFile(**each) for each in found.pop(name)) for name in ("retired", "published")
             )
@@ -74,17 +73,17 @@ class Manifest:
                 check_relative(file.path)
             return cls(**found, retired=retired, published=published)
         except (ValueError, KeyError, TypeError, AttributeError) as error:
-            raise UnreadableFile(path, f"it is no manifest of a backup: {error}") from error
+            raise UnreadableFile(path, f"it is not a backup manifest: {error}") from error
 
 
 class Backup:
-    """One backup that is being made: first the copies, then, when all names are known, the manifest.
+    """A backup in progress: first the copies, then, once all names are known, the manifest.
 
     Args:
         store: Where backups are kept; not necessarily where the dataset is.
         directory: The folder of all backups.
-        operation: What is about to happen.
-        as_url: Whether the backup is to be known by its URL, because it is on a filesystem of its own.
+        operation: The operation that retires the files.
+        as_url: Whether to identify the backup by its URL, because it is on another filesystem.
     """
 
     def __init__(self, store: Store, directory: str, operation: str, *, as_url: bool = False) -> None:
@@ -95,11 +94,11 @@ class Backup:
 
     @property
     def name(self) -> str:
-        """What callers know it by."""
+        """The path or URL of the backup, for callers."""
         return str(self._store.fs.unstrip_protocol(self.path)) if self._as_url else self.path
 
     def preserve(self, dataset: Store, root: str, retired: Sequence[FileEntry]) -> None:
-        """Copy the files that are about to be retired."""
+        """Copy the files that will be retired."""
         known = []
         for entry in retired:
             path = relative(entry.path, root)
@@ -111,7 +110,7 @@ class Backup:
         self._store.sync([*copies, *sorted(folders), self.path])
 
     def seal(self, dataset: Store, root: str, publish: Sequence[StagedFile]) -> None:
-        """Say what will be in their place. From now on it is a backup."""
+        """Write the manifest, with the files that replace the retired ones. This completes the backup."""
         staged = dataset.stat_many([file.path for file in publish])
         published = tuple(
             KnownFile.of(dataset, staged[file.path], relative(file.destination, root)) for file in publish
@@ -122,7 +121,7 @@ class Backup:
         self._store.sync([self.path])
 
     def discard(self) -> None:
-        """The operation did not happen, so there is nothing to bring back."""
+        """Remove the backup, because the operation was not committed."""
         self._store.remove_tree(self.path)
 
 
@@ -132,30 +131,30 @@ def read_manifest(store: Store, path: str) -> Manifest:
     try:
         return Manifest.from_bytes(store.read(location), location)
     except FileNotFoundError as error:
-        raise InvalidArgument(f"{path!r} is no backup: it has no {_MANIFEST}") from error
+        raise InvalidArgument(f"{path!r} is not a backup: it has no {_MANIFEST}") from error
 
 
 def kept_file(path: str, file: KnownFile) -> str:
-    """Where a backup has a file."""
+    """The path of a file in a backup."""
     return f"{path}/{_FILES}/{file.path}"
 
 
 def check_known(store: Store, root: str, files: Sequence[KnownFile]) -> list[FileEntry]:
-    """The files as they are now; CommitConflict if one of them is gone, or another one by now."""
+    """The current entries of the files; raises CommitConflict if one is gone or has changed."""
     found = store.stat_many([f"{root}/{file.path}" for file in files])
     for file in files:
         entry = found.get(f"{root}/{file.path}")
         if entry is None or KnownFile.of(store, entry, file.path) != file:
             how = "is gone" if entry is None else "has changed"
             raise CommitConflict(
-                f"{file.path!r}, which the operation had written, {how}. Bringing the backup back would undo what "
-                "was done since; restore later backups first. Nothing was changed"
+                f"{file.path!r}, which the operation had written, {how}. Restoring the backup would undo later "
+                "changes; restore later backups first. Nothing was changed"
             )
     return [found[f"{root}/{file.path}"] for file in files]
 
 
 def transfer(source: Store, path: str, target: Store, destination: str) -> None:
-    """Copy a file, also to another filesystem."""
+    """Copy a file, possibly to another filesystem."""
     target.make_dirs(posixpath.dirname(destination))
     if source.same_files(target):
         source.copy(path, destination)

@@ -1,4 +1,4 @@
-"""The commit of one operation: validate, make the record, carry it out, say what became of it."""
+"""The commit of one operation: validate, create the record, apply it, record the outcome."""
 
 from __future__ import annotations
 
@@ -15,33 +15,33 @@ from parketto.commit.appliers import Applier, applier_of
 from parketto.commit.backup import Backup
 from parketto.commit.identity import identity_of, mark
 from parketto.commit.log import KEPT_RECORDS, STALL_SECONDS, View, now
-from parketto.commit.record import Outcome, Publication, Record, Retirement, plain
+from parketto.commit.record import Outcome, Publication, Record, Retirement, to_json_value
 from parketto.commit.recovery import Listing, abort_dead_uploads, author, dead_among, settle, sweep, sweep_free
 from parketto.commit.swap import Swap, build_twin
 from parketto.commit.validation import check_unchanged, who_changed
-from parketto.commit.workspace import Sight, Workspace
+from parketto.commit.workspace import Workspace, WorkspaceState
 from parketto.errors import CommitConflict, CommitFailed, CommitStateUnknown, ParkettoError
-from parketto.kernels.work import StagedFile
-from parketto.plan.naming import Naming
+from parketto.planning.naming import Naming
+from parketto.runtime.staging import StagedFile
 from parketto.storage.hive import is_data_path, partition_values
+from parketto.storage.listing import relative
 from parketto.storage.locks import Lock
-from parketto.storage.snapshot import relative
 from parketto.storage.store import FileEntry
 
 logger = logging.getLogger(__name__)
 
-_PAGE = 1000  # how many objects S3 lists by one request
+_PAGE = 1000  # objects per listing request on S3
 
 
 @dataclass(frozen=True)
 class Request:
-    """What an operation is called in the log.
+    """An operation, as the log records it.
 
     Attributes:
         operation: Such as `compact`.
-        arguments: What it was asked to do.
-        engine: The engine that works.
-        commit_id: What the caller calls this piece of work.
+        arguments: Its arguments.
+        engine: The name of its engine.
+        commit_id: The caller's idempotency key.
     """
 
     operation: str
@@ -50,14 +50,14 @@ class Request:
     commit_id: str | None = None
 
 
-#: Gets data files that have appeared since an operation listed the dataset, and what tells who has added one of
-#: them; raises CommitConflict if one matters to the operation.
+#: Gets the data files added since an operation listed the dataset, and a function that describes who added a path;
+#: raises CommitConflict if one of them matters to the operation.
 CheckAdded = Callable[[Sequence[FileEntry], Callable[[str], str]], None]
 
 
 @dataclass(frozen=True)
 class Change:
-    """What a commit is to do, and what it relies on (see `Transaction.commit`)."""
+    """The changes of a commit, and what they rely on (see `Transaction.commit`)."""
 
     publish: Sequence[StagedFile]
     retire: Sequence[FileEntry]
@@ -71,12 +71,12 @@ class Change:
 
     @property
     def inputs(self) -> list[FileEntry]:
-        """All files that must be what they were."""
+        """All files that must be unchanged."""
         return list({entry.path: entry for entry in (*self.read, *self.retire)}.values())
 
 
 class AlreadyCommitted(Exception):
-    """The log knows the caller's name for this piece of work."""
+    """The log already contains a commit with this commit_id."""
 
     def __init__(self, entry: Mapping[str, Any]) -> None:
         super().__init__(entry["commit_id"])
@@ -87,11 +87,11 @@ class Commit:
     """The commit of one operation.
 
     Args:
-        workspace: Where the log is.
-        request: What is asked for.
-        identity: The name of the attempt.
+        workspace: The workspace with the log.
+        request: The operation, as the log records it.
+        identity: The id of the attempt.
         directory: Its folder in the workspace.
-        listing: What the operation has seen of the dataset, if it has listed it.
+        listing: The listing that the operation is based on, if there is one.
         swap: Whether directories may be swapped.
         begun: When the operation began, on the monotonic clock.
     """
@@ -111,29 +111,29 @@ class Commit:
         self._request, self._id, self._directory = request, identity, directory
         self._listing, self._swapping, self._begun = listing, swap, begun
         self._mark: str | None = None
-        #: The record may be in the log, and is not settled: then somebody else needs what is staged.
+        #: The record may be in the log, unsettled: then other processes need the staged files.
         self.unsettled = False
         #: Whether nothing of the operation is left in the workspace.
         self.cleared = False
 
     def attempt(self, change: Change, lock: Lock) -> bool:
-        """Commit; False if somebody else has taken the number meanwhile, so that all must be looked at again."""
+        """Commit; False if another writer has taken the number, so that validation must run again."""
         looked = time.time()
         sight = self._settled()
         publish = self._validated(change, sight)
         if not lock.is_held():
-            raise CommitConflict("the lock ran out before the commit; nothing was changed, run it again")
+            raise CommitConflict("the lock expired before the commit; nothing was changed, run it again")
         record = self._record(change, publish, sight)
         if change.backup is not None:
             change.backup.seal(self._store, self._workspace.root, publish)
         number = sight.log.last + 1
         if not self._create(number, record, looked):
             return False
-        self._carry_out(number, record, sight)
+        self._apply(number, record, sight)
         self._tidy_up(record, sight)
         return True
 
-    def _settled(self) -> Sight:
+    def _settled(self) -> WorkspaceState:
         """The workspace, once all commits before this one are settled."""
         while True:
             sight = self._workspace.look()
@@ -141,7 +141,7 @@ class Commit:
                 return sight
             settle(self._workspace, sight.log)
 
-    def _validated(self, change: Change, sight: Sight) -> Sequence[StagedFile]:
+    def _validated(self, change: Change, sight: WorkspaceState) -> Sequence[StagedFile]:
         """The files to publish, if nothing has changed that the operation relies on."""
         store, root = self._store, self._workspace.root
         if (commit_id := self._request.commit_id) is not None:
@@ -163,9 +163,9 @@ class Commit:
         return publish
 
     def _check_layout(self, there: Mapping[str, FileEntry] | None, partition_by: tuple[str, ...]) -> None:
-        """Others may have laid the dataset out anew: files with two layouts cannot be edited together.
+        """Refuse to add files if another writer has changed the partition columns.
 
-        That leaves no file as it was, so one page of a listing shows it, where pages are requests.
+        A change of layout replaces all files. So on object stores one page of the listing, one request, shows it.
         """
         root = self._workspace.root
         if there is None:
@@ -185,27 +185,27 @@ class Commit:
 
     @property
     def _last_seen(self) -> int | None:
-        """The last commit before the operation listed the dataset, if it knows that."""
+        """The last commit before the operation listed the dataset; None if unknown."""
         return 0 if self._listing is None else self._listing.number
 
     def _added(self, files: Iterable[FileEntry]) -> list[FileEntry]:
-        """Of the data files that are there now those that the operation has not listed."""
+        """The data files that appeared after the operation listed the dataset."""
         seen = [] if self._listing is None else data_files(self._listing.everything, self._workspace.root)
         known = {(entry.path, entry.fingerprint) for entry in seen}
         return [entry for entry in files if (entry.path, entry.fingerprint) not in known]
 
-    def _check_staged(self, publish: Sequence[StagedFile], sight: Sight) -> None:
+    def _check_staged(self, publish: Sequence[StagedFile], sight: WorkspaceState) -> None:
         """Without locks a process that stalls may be taken for dead."""
         if self._workspace.locks:
             return
         staged = {entry.path for entry in self._staged(sight)}
         if missing := [file.path for file in publish if file.path not in staged]:
             raise CommitFailed(
-                f"{missing[0]!r} is gone: this process stood still for so long that others took it for dead, and "
-                "removed what it had staged. Nothing was changed; run the operation again"
+                f"{missing[0]!r} is gone: this process stalled for so long that other writers took it for dead "
+                "and removed its staged files. Nothing was changed; run the operation again"
             )
 
-    def _staged(self, sight: Sight) -> Sequence[FileEntry]:
+    def _staged(self, sight: WorkspaceState) -> Sequence[FileEntry]:
         return sight.staging.get(posixpath.basename(self._directory), ())
 
     def _check_destinations(self, publish: Sequence[StagedFile], change: Change) -> None:
@@ -219,7 +219,7 @@ class Commit:
                 raise CommitConflict(f"{path!r} exists already; nothing was changed")
 
     def _named(self, publish: Sequence[StagedFile], naming: Naming) -> list[StagedFile]:
-        # Where to look costs a request, nobody looks for random names.
+        # Random names are not checked where a listing costs a request.
         random = naming.scheme == "uuid" and not self._store.keeps_birth
         by_directory: defaultdict[str, list[StagedFile]] = defaultdict(list)
         for file in publish:
@@ -232,14 +232,14 @@ class Commit:
             ]
         return named
 
-    def _record(self, change: Change, publish: Sequence[StagedFile], sight: Sight) -> Record:
+    def _record(self, change: Change, publish: Sequence[StagedFile], sight: WorkspaceState) -> Record:
         root, work, store = self._workspace.root, self._workspace.path, self._store
         folder = posixpath.basename(self._directory)
         try:
             self._inherit_access(publish, change.retire)
             swap = self._twin(publish, change.retire)
         except FileNotFoundError:
-            self._check(change.retire)  # somebody has just taken a file away: say so
+            self._check(change.retire)  # another writer has just removed a file: report that
             raise
         staged = {entry.path: entry for entry in self._staged(sight)}
         if any(file.path not in staged for file in publish):
@@ -268,8 +268,8 @@ class Commit:
             duration_seconds=self._seconds(),
             engine=self._request.engine,
             author=author(),
-            arguments=plain(self._request.arguments),
-            statistics=plain(change.statistics or {}),
+            arguments=to_json_value(self._request.arguments),
+            statistics=to_json_value(change.statistics or {}),
         )
 
     def _twin(self, publish: Sequence[StagedFile], retire: Sequence[FileEntry]) -> Swap | None:
@@ -279,7 +279,7 @@ class Commit:
         return build_twin(self._store, self._workspace.root, self._workspace.path, folder, publish, retire)
 
     def _identities(self, swap: Swap | None) -> tuple[str, ...]:
-        """What the dataset is known by, before the commit and after it."""
+        """The identities of the dataset, before and after the commit."""
         store, root = self._store, self._workspace.root
         own = identity_of(store, root, None if self._listing is None else self._listing.everything)
         if not own and (swap is None or swap.directory):
@@ -289,7 +289,7 @@ class Commit:
         return tuple(sorted(own)) + (() if after is None else (after,))
 
     def _inherit_access(self, publish: Sequence[StagedFile], retire: Sequence[FileEntry]) -> None:
-        """What replaces private files is private, too."""
+        """Give the new files the access rights of those that they replace."""
         new: defaultdict[str, list[str]] = defaultdict(list)
         for file in publish:
             new[posixpath.dirname(file.destination)].append(file.path)
@@ -301,26 +301,26 @@ class Commit:
             self._store.inherit_access(paths, old[directory] or everything)
 
     def _create(self, number: int, record: Record, looked: float) -> bool:
-        """Make the record: the point of no return. False if somebody else has the number."""
+        """Create the record: the point of no return. False if another writer has the number."""
         self.unsettled = True  # until it is certain that there is no record
         try:
             if self._workspace.locks:
-                # A record is worth as much as the names that lead to it.
+                # The record is durable only if its parent folders are.
                 self._store.make_dirs(self._log.folder)
                 self._store.sync([self._workspace.path, posixpath.dirname(self._workspace.path) or "/"])
             self._log.create(number, record)
         except FileExistsError:
-            # A request whose answer was lost is repeated, and then finds what it has made itself.
+            # A request that is repeated because its response was lost finds its own record.
             self.unsettled = self._owns(number, record)
             return self.unsettled
         except BaseException as error:
-            self.unsettled = self._arrived(number, record, error)
+            self.unsettled = self._is_in_log(number, record, error)
             if self.unsettled:
-                raise self._unknown(error) from error
+                raise self._interrupted(error) from error
             if not isinstance(error, Exception) or isinstance(error, CommitFailed):
                 raise
             raise self._failed(error) from error
-        # Records of that number may have been there, and removed, if this process stood still for very long.
+        # If this process stalled for very long, records of that number may have existed and been removed.
         self.unsettled = time.time() - looked < STALL_SECONDS / 2 or not self._is_void(number, record)
         return self.unsettled
 
@@ -328,13 +328,13 @@ class Commit:
         try:
             return self._log.owns(number, record)
         except BaseException as error:
-            raise self._not_known(error) from error
+            raise self._log_unreachable(error) from error
 
-    def _arrived(self, number: int, record: Record, failure: BaseException) -> bool:
-        """Whether a record is in the log, after the request that makes it has failed.
+    def _is_in_log(self, number: int, record: Record, failure: BaseException) -> bool:
+        """Whether a record is in the log, after the request that creates it has failed.
 
-        If it is not, it never will be. A request may still be under way, so its number is taken: by a sweep of
-        what this operation has staged, which nobody needs then.
+        If it is not, it never will be. The request may still be in flight, so a sweep of this operation's staged
+        files, which are not needed then, takes its number.
         """
         if self._workspace.locks or isinstance(failure, PermissionError):
             return self._owns(number, record)
@@ -343,13 +343,13 @@ class Commit:
         except FileExistsError:
             return self._owns(number, record)
         except BaseException as error:
-            raise self._not_known(error) from error
+            raise self._log_unreachable(error) from error
         return False
 
-    def _not_known(self, error: BaseException) -> CommitStateUnknown:
+    def _log_unreachable(self, error: BaseException) -> CommitStateUnknown:
         return CommitStateUnknown(
-            f"whether the {self._request.operation} was committed is not known: the log cannot be reached "
-            f"({error!r}). No row is lost; run recover() and look at the dataset before you run it again"
+            f"it is unknown whether the {self._request.operation} was committed: the log cannot be reached "
+            f"({error!r}). No row is lost; run recover() and check the dataset before you run it again"
         )
 
     def _is_void(self, number: int, record: Record) -> bool:
@@ -361,8 +361,8 @@ class Commit:
         self._store.remove(self._log.path(number))
         return True
 
-    def _carry_out(self, number: int, record: Record, sight: Sight) -> None:
-        # Without locks, the look before the commit has shown all that this operation has staged.
+    def _apply(self, number: int, record: Record, sight: WorkspaceState) -> None:
+        # Without locks, the listing before the commit contains all staged files of this operation.
         staged = None if self._workspace.locks else [entry.path for entry in self._staged(sight)]
         applier = applier_of(self._workspace, number, record, first=True, staged=staged)
         try:
@@ -379,11 +379,11 @@ class Commit:
         if outcome == "abandoned":
             raise CommitFailed(
                 f"the {record.operation} was not committed: the dataset at {self._workspace.root!r} was moved or "
-                f"removed meanwhile. What was staged is kept in {self._workspace.aside(record)!r}"
+                f"removed meanwhile. The staged files are kept in {self._workspace.aside(record)!r}"
             )
 
     def _settled_by_others(self, number: int, error: BaseException) -> Outcome | None:
-        """What became of the commit, if others have settled it, so that an error of this process means nothing."""
+        """The outcome, if another process has settled the commit: then an error of this one does not matter."""
         if self._workspace.locks or not isinstance(error, Exception):
             return None
         try:
@@ -392,24 +392,24 @@ class Commit:
             return None
 
     def _give_up(self, error: BaseException, number: int, applier: Applier) -> NoReturn:
-        """After an error in the middle: undo the commit if possible, and say truly what state things are in."""
+        """Undo the commit after an error, if possible, and raise an error that states the result."""
         if not self._workspace.locks or applier.irreversible:
-            raise self._unknown(error) from error
+            raise self._interrupted(error) from error
         try:
             self._log.decide_undo(number, repr(error))
             applier.roll_back()
             self._log.settle(number, "undone")
         except BaseException as second:
-            raise self._unknown(error) from second
+            raise self._interrupted(error) from second
         self.unsettled = False
         if not isinstance(error, Exception) or isinstance(error, CommitFailed):
             raise error
         raise self._failed(error) from error
 
-    def _tidy_up(self, record: Record, sight: Sight) -> None:
-        """Fold old records, and sweep what dead writers have staged.
+    def _tidy_up(self, record: Record, sight: WorkspaceState) -> None:
+        """Fold old records, and remove staged files of dead writers.
 
-        The commit has happened, whatever goes wrong from here on: that is done another time.
+        The commit is final. Errors here are logged, and a later commit tries again.
         """
         keep = KEPT_RECORDS if self._workspace.keeps_history else 0
         others = {name: files for name, files in sight.staging.items() if name != record.staging}
@@ -422,7 +422,7 @@ class Commit:
             if not self._workspace.locks and dead_among(others):
                 sweep_free(self._workspace, self._workspace.look())
         except (OSError, ParkettoError) as error:
-            logger.warning("could not tidy up %s yet: %s", self._workspace.path, error)
+            logger.warning("could not clean up %s yet: %s", self._workspace.path, error)
 
     def _seconds(self) -> float:
         return round(time.monotonic() - self._begun, 6)
@@ -430,13 +430,13 @@ class Commit:
     def _failed(self, error: BaseException) -> CommitFailed:
         return CommitFailed(f"the {self._request.operation} was not committed, nothing was changed: {error}")
 
-    def _unknown(self, error: BaseException) -> CommitStateUnknown:
+    def _interrupted(self, error: BaseException) -> CommitStateUnknown:
         return CommitStateUnknown(
             f"the {self._request.operation} was interrupted while it was committed ({error!r}). No row is lost: "
-            f"the log at {self._log.folder!r} says how to finish, and the next operation or recover() will do it"
+            f"the log at {self._log.folder!r} records how to finish, and the next operation or recover() does it"
         )
 
 
 def data_files(entries: Iterable[FileEntry], root: str) -> list[FileEntry]:
-    """Of all files below a dataset those that are data."""
+    """The data files among all files below a dataset."""
     return [entry for entry in entries if is_data_path(relative(entry.path, root))]

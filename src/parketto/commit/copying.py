@@ -1,9 +1,9 @@
-"""Carrying a record out where nothing can be moved: copies are made, and originals deleted.
+"""Apply a record where files cannot be moved: copy the staged files, then delete the originals.
 
-Several processes may do it at once, where no lock keeps them apart. What makes that safe is the order: publish
-all, retire all, remove what was staged, and only then say that the commit is settled. So a copy that somebody
-begins too late finds nothing to copy. Then all has been retired, too: whoever comes late must not do it again,
-because later commits may have brought files of the same names back.
+Without locks, several processes may apply one record at once. The order makes that safe: publish all, retire all,
+remove the staged files, and only then settle the commit. So a copy that starts too late finds nothing to copy.
+Then everything is retired as well: the late process must not retire again, because later commits may have brought
+files of the same names back.
 """
 
 from __future__ import annotations
@@ -20,18 +20,18 @@ from parketto.storage.store import FileEntry
 
 logger = logging.getLogger(__name__)
 
-_PARALLEL_COPIES = 16
+_PARALLEL_COPIES = 16  # threads that publish files by copies
 
 
 class CopyingApplier:
-    """Carries one record out by copies and deletes.
+    """Applies one record by copies and deletes.
 
     Args:
-        workspace: Where the record is.
+        workspace: The workspace that contains the record.
         number: The number of the record.
-        record: What to do.
-        first: Nobody has begun with it yet; otherwise steps may already be taken.
-        staged: All that its owner has in the workspace, if that is known.
+        record: The record to apply.
+        first: No process has started to apply it; otherwise some steps may already be done.
+        staged: The paths of all files that its owner has staged, if known.
     """
 
     def __init__(
@@ -46,11 +46,11 @@ class CopyingApplier:
         self._workspace, self._number, self._record = workspace, number, record
         self._store = workspace.store
         self._first, self._known = first, None if staged is None else list(staged)
-        #: Whether there is no way back: a file is gone for good.
+        #: Whether the commit can no longer be undone: a file is deleted.
         self.irreversible = False
 
     def can_complete(self) -> bool:
-        """Always: there is no way back that would be safe."""
+        """Always true: undoing would not be safe."""
         return True
 
     def roll_forward(self) -> None:
@@ -72,18 +72,18 @@ class CopyingApplier:
         same = [path for path, fingerprint in wanted.items() if found.get(path) == fingerprint]
         changed = [path for path in wanted if path not in set(same)]
         if changed and self._first and self._workspace.locks:
-            # Somebody was quicker than the check before the record.
+            # Another writer changed the file after validation, before the record.
             raise CommitConflict.over(changed[0], gone=changed[0] not in found)
         for path in changed:
             if path in found:
-                logger.warning("%s was made by somebody else while it was being retired; it stays", path)
+                logger.warning("another writer replaced %s while it was being retired; the new file is kept", path)
         if not self._workspace.locks and self._workspace.log.is_settled(self._number):
-            return  # by somebody else, while this process stood still
+            return  # by another process, while this one stalled
         self.irreversible = True
         self._store.remove_many(same)
 
     def clear(self) -> None:
-        """Remove what was staged, so that nobody publishes it once more."""
+        """Remove the staged files, so that no process publishes them again."""
         self.irreversible = True
         if self._known is not None:
             self._store.remove_many(self._known)
@@ -94,7 +94,7 @@ class CopyingApplier:
             self._abort_copies()
 
     def _abort_copies(self) -> None:
-        """What others have begun to copy in parts must not appear after later commits."""
+        """Abort multipart copies of other processes, which must not complete after later commits."""
         try:
             self._store.abort_copies({self._live(new.path): new.size_bytes for new in self._record.publish})
         except PermissionError as error:
@@ -104,12 +104,12 @@ class CopyingApplier:
         """Bring the dataset back to the state before the operation. The caller holds a lock."""
         for new in self._record.publish:
             found, staged = self._store.stat(self._live(new.path)), self._store.stat(self._staged(new))
-            # A copy that was cut short is shorter.
+            # An interrupted copy is shorter.
             if found is not None and staged is not None and found.size_bytes <= staged.size_bytes:
                 self._store.remove(self._live(new.path))
 
     def _publish(self, new: Publication) -> bool:
-        """Copy a staged file to its place; False if nothing is staged any more."""
+        """Copy a staged file to its destination; False if it is no longer staged."""
         live = self._live(new.path)
         self._store.make_dirs(posixpath.dirname(live))
         try:
@@ -117,7 +117,7 @@ class CopyingApplier:
         except FileNotFoundError:
             if self._first and self._workspace.locks:
                 raise
-            logger.debug("%s was published by somebody else", live)
+            logger.debug("%s was published by another process", live)
             return False
         return True
 

@@ -1,4 +1,4 @@
-"""Signs of life of a running operation, where no lock that the system frees says that it is alive."""
+"""Heartbeats of a running operation, on stores without locks that show that it is alive."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ from parketto.storage.store import Store
 
 logger = logging.getLogger(__name__)
 
-# Most operations are over before the first one, and cost no request.
+# Interval. Most operations end before the first heartbeat, and cost no request.
 BEAT_SECONDS = 60.0
 
 
 class Heartbeat:
-    """Touches a file now and then, from a thread of its own."""
+    """Touches a file regularly, from a background thread."""
 
     def __init__(self, store: Store, path: str) -> None:
         self._store, self._path = store, path
@@ -30,6 +30,6 @@ class Heartbeat:
                 logger.warning("could not touch %s: %s", self._path, error)
 
     def stop(self) -> None:
-        """No more of them."""
+        """Stop the thread, and wait for it."""
         self._stop.set()
         self._thread.join()

@@ -1,4 +1,4 @@
-"""The history of a dataset, as callers see it."""
+"""The commit history of a dataset, for callers."""
 
 from __future__ import annotations
 
@@ -10,18 +10,18 @@ from parketto.commit.workspace import Workspace
 
 
 class Commit(TypedDict):
-    """What changed a dataset, once."""
+    """One commit to a dataset."""
 
     number: int
     operation: str
-    #: When its record was made, in UTC.
+    #: When its record was created, in UTC.
     at: str
-    #: From the beginning of the operation until then.
+    #: From the start of the operation until then.
     duration_seconds: float
     engine: str
     user: str
     program: str
-    #: What the caller called this piece of work.
+    #: The caller's idempotency key.
     commit_id: str | None
     arguments: dict[str, Any]
     statistics: dict[str, Any]

@@ -1,9 +1,9 @@
-"""Which dataset it is: more than its name, so that no commit is ever carried out on another one.
+"""The identity of a dataset, beyond its path, so that no commit is ever applied to another dataset.
 
-On a disk a dataset is known by its folder's inode number and time of birth: they stay when it is moved, and differ
-for a copy or a folder that was made anew. An object store has no folders. There the first commit puts a small
-hidden object into the dataset, which goes wherever its files go. First commits of several writers at once may put
-several there, so any of them will do.
+On a disk, a dataset is identified by its folder's inode number and birth time: they stay when it is moved, and
+differ for a copy or a recreated folder. An object store has no folders. There the first commit writes a small
+hidden marker into the dataset, which moves with its files. Concurrent first commits may write several markers, so
+any of them identifies the dataset.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ _IN_THIS_PROCESS = "this process"
 
 
 def identity_of(store: Store, root: str, listed: Iterable[FileEntry] | None = None) -> frozenset[str]:
-    """What the dataset at a path is known by; nothing if there is none yet.
+    """The identity of the dataset at a path; empty if it has none yet.
 
     Args:
         store: Where it is.
@@ -37,11 +37,11 @@ def identity_of(store: Store, root: str, listed: Iterable[FileEntry] | None = No
 
 
 def mark(store: Store, root: str) -> str:
-    """Give a dataset that has none yet something to be known by."""
+    """Create the identity of a dataset that has none yet, and return it."""
     store.make_dirs(root)
     if store.keeps_birth:
         found = store.birth(root)
-        assert found is not None, "it was made just now"
+        assert found is not None, "the folder was just created"
         return found
     name = f"{_MARKER}{uuid.uuid4().hex}"
     store.write(f"{root}/{name}", b"")  # some readers, such as Polars, skip hidden files only if they are empty
@@ -49,16 +49,16 @@ def mark(store: Store, root: str) -> str:
 
 
 def is_same(store: Store, root: str, record: Record) -> bool:
-    """Whether the dataset at the path is the one that a record is about, before its commit or after it."""
+    """Whether the dataset at the path is that of a record, before or after its commit."""
     if store.shared and not store.keeps_birth:
         return bool(store.stat_many([f"{root}/{name}" for name in record.dataset]))
     own = identity_of(store, root)
-    if not own:  # not there yet: a swap puts it there
+    if not own:  # does not exist yet: a swap creates it
         return record.swap is not None and record.swap.directory == "" and record.swap.identity is None
     return not own.isdisjoint(record.dataset)
 
 
 def _name_in(path: str, root: str) -> str:
-    """The name of a file that is directly inside of a folder; else nothing."""
+    """The name of a file that is directly inside a folder; else empty."""
     folder, name = posixpath.split(path)
     return name if folder == root else ""

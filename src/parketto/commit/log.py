@@ -1,13 +1,13 @@
-"""The log: one immutable record per commit, numbered, made by one writer only.
+"""The log: one immutable, numbered record per commit, created by exactly one writer.
 
     log/
         00000000000000000007.json        what commit 7 does; creating it is the point of no return
-        00000000000000000007.undo.json   commit 7 is to be undone (only where that is possible)
-        00000000000000000007.done.json   commit 7 is settled: what became of it
+        00000000000000000007.undo.json   commit 7 must be undone (only on stores where that is possible)
+        00000000000000000007.done.json   commit 7 is settled: its outcome
         checkpoint-00000000000000000004.json   what is kept of commits 1 to 4
 
-A record is made only when the one before it is done, by its owner or by somebody who helps. So only the last one
-can be unsettled. Nobody overwrites a record, and only records that a checkpoint covers are removed.
+A record is created only after the one before it is settled, by its owner or by another process. So only the last
+one can be unsettled. Records are never overwritten, and only records that a checkpoint covers are removed.
 """
 
 from __future__ import annotations
@@ -27,54 +27,54 @@ logger = logging.getLogger(__name__)
 _NAME = re.compile(r"(?P<checkpoint>checkpoint-)?(?P<number>[0-9]{20})(?P<kind>\.undo|\.done)?\.json")
 _CHECKPOINT_FORMAT = "parketto checkpoint, version 1"
 
-#: Records that are kept when others are folded into a checkpoint; and how many more there are before that happens.
-#: With both, the log is one request of an object store's listing.
+#: Records kept when older ones are folded into a checkpoint, and how many more trigger that.
+#: Their sum keeps the log within one listing request of an object store.
 KEPT_RECORDS = 150
 _FOLDED_AT_ONCE = 150
-#: Where nobody holds a lock, younger records are never removed: a writer that stalls after it has looked at the
-#: log would find their numbers free.
+#: Without locks, younger records are never removed: a writer that stalls after reading the log would find their
+#: numbers free.
 STALL_SECONDS = 3600.0
-_REMEMBERED = dt.timedelta(days=30)
-_MOST_REMEMBERED = 10_000
+_RETENTION = dt.timedelta(days=30)  # age up to which a checkpoint keeps commits
+_MAX_RETAINED = 10_000  # commits that a checkpoint keeps for their age
 
-# Operations after which none of the files is there that were there before.
+# Operations that replace all files.
 _REPLACING = ("overwrite", "repartition")
 
-# Settled commits that this process has read, where a listing shows fingerprints and each read is a request.
-_settled: dict[tuple[str, ...], dict[str, Any]] = {}
-_MOST_SETTLED = 2_000
+# Cache of settled commits, for stores where a listing has fingerprints and each read is a request.
+_settled_entries: dict[tuple[str, ...], dict[str, Any]] = {}
+_MAX_SETTLED_ENTRIES = 2_000
 
-#: The operation of a commit that only removes what dead writers have staged.
+#: The operation of a commit that only removes the staged files of dead writers.
 SWEEP = "sweep"
 
 
 @dataclass(frozen=True, slots=True)
 class View:
-    """What a listing of the log shows."""
+    """The state of the log, from one listing."""
 
     last: int = 0
     done: bool = True
     undo: bool = False
     checkpoint: int = 0
-    #: Differs after every commit, also where records are removed at once, so that numbers begin anew.
+    #: Differs after every commit, even where records are removed at once and numbers start again.
     mark: object = None
     names: Mapping[str, str] = field(default_factory=dict, compare=False)
 
     @property
     def first(self) -> int:
-        """The first commit that has a record of its own."""
+        """The first commit that is not folded into the checkpoint."""
         return self.checkpoint + 1
 
 
 def view_of(names: Mapping[str, str], mark: object = None) -> View:
-    """What names in the log, with their fingerprints, say."""
+    """The state of a log with these names and their fingerprints."""
     found = [(match, name) for name in names if (match := _NAME.fullmatch(name))]
     checkpoint = max((int(match["number"]) for match, _ in found if match["checkpoint"]), default=0)
     last = max((int(match["number"]) for match, _ in found if not match["checkpoint"]), default=0)
     last = max(last, checkpoint)
     return View(
         last,
-        # A record that somebody has removed by hand cannot be carried out.
+        # A record that was removed by hand cannot be applied.
         done=_name(last) not in names or _name(last, ".done") in names,
         undo=_name(last, ".undo") in names,
         checkpoint=checkpoint,
@@ -99,7 +99,7 @@ class Log:
         self._store, self.folder = store, folder
 
     def path(self, number: int, kind: str = "") -> str:
-        """Where a record is."""
+        """The path of a record."""
         return f"{self.folder}/{_name(number, kind)}"
 
     def read(self, number: int) -> Record:
@@ -108,46 +108,46 @@ class Log:
         return Record.from_bytes(self._store.read(path), path)
 
     def create(self, number: int, record: Record) -> None:
-        """The point of no return. FileExistsError: somebody else has that number."""
+        """Create a record: the point of no return. Raises FileExistsError if another writer has the number."""
         self._store.create(self.path(number), record.to_bytes())
 
     def owns(self, number: int, record: Record) -> bool:
-        """Whether the record of that number is this one, whatever became of the request that made it."""
+        """Whether the record of that number is this one, whether or not the request that created it succeeded."""
         try:
             return self.read(number).id == record.id
         except FileNotFoundError:
             return False
 
     def decide_undo(self, number: int, reason: str) -> None:
-        """From here on the commit is to be undone, by whoever finds it."""
+        """Decide that every process undoes the commit from now on."""
         self._make(self.path(number, ".undo"), {"reason": reason})
 
     def settle(self, number: int, outcome: Outcome, duration_seconds: float | None = None) -> Outcome:
-        """All steps are taken, or all are undone. What became of the commit, if somebody else was first."""
+        """Record that all steps are done, or all undone; returns the outcome that was recorded first."""
         path = self.path(number, ".done")
         if self._make(path, {"outcome": outcome, "at": now(), "duration_seconds": duration_seconds}):
             return outcome
         try:
             found: Outcome = unsealed(self._store.read(path), path)["outcome"]
         except FileNotFoundError:
-            return outcome  # folded since
+            return outcome  # folded meanwhile
         return found
 
     def is_settled(self, number: int) -> bool:
-        """Whether somebody has settled a commit that was unsettled a while ago."""
+        """Whether a commit that was unsettled earlier is settled now."""
         return self._store.stat(self.path(number, ".done")) is not None
 
     def _make(self, path: str, content: Mapping[str, Any]) -> bool:
-        """Make a record that others may make, too; whether this one is it."""
+        """Create a file that other processes may create, too; returns whether this process did."""
         try:
             self._store.create(path, sealed(content))
         except FileExistsError:
-            logger.debug("%s was made by somebody else", path)
+            logger.debug("%s was created by another process", path)
             return False
         return True
 
     def outcome(self, number: int, view: View) -> Outcome | None:
-        """What became of a commit; None as long as it is not settled."""
+        """The outcome of a commit; None until it is settled."""
         if _name(number, ".done") not in view.names:
             return "complete" if number < view.last else None
         path = self.path(number, ".done")
@@ -155,22 +155,22 @@ class Log:
         return found
 
     def entries(self, view: View, after: int = 0) -> Iterator[dict[str, Any]]:
-        """What is known of commits after a number, newest first: records without their files."""
+        """The commits after a number, newest first: records without their files."""
         for number in range(view.last, max(view.checkpoint, after), -1):
-            if _name(number) in view.names:  # else somebody has removed it by hand
+            if _name(number) in view.names:  # else it was removed by hand
                 yield self._entry(number, view)
         if view.checkpoint > after:
             kept = self._checkpoint(view.checkpoint)
             yield from (entry for entry in reversed(kept) if entry["number"] > after)
 
     def records(self, view: View, after: int) -> Iterator[tuple[int, Record]]:
-        """Commits after a number that have records of their own, oldest first."""
+        """The commits after a number that are not folded, oldest first."""
         for number in range(max(view.checkpoint, after) + 1, view.last + 1):
             if _name(number) in view.names:
                 yield number, self.read(number)
 
     def history(self, view: View, identity: Collection[str]) -> Iterator[dict[str, Any]]:
-        """The commits of the dataset that is known by this now, newest first; none of an earlier dataset."""
+        """The commits of the dataset with this identity, newest first; none of an earlier dataset."""
         known = set(identity)
         for entry in self.entries(view):
             if entry["operation"] == SWEEP:
@@ -182,7 +182,7 @@ class Log:
                 yield entry
 
     def expected(self, view: View, identity: Collection[str]) -> dict[str, Publication]:
-        """The files that records have published and not retired since, by their paths in the dataset."""
+        """The files that records published and did not retire later, by their paths in the dataset."""
         files: dict[str, Publication] = {}
         known, gone = set(identity), set[str]()
         for number in range(view.last, view.checkpoint, -1):
@@ -201,20 +201,20 @@ class Log:
         return files
 
     def find(self, commit_id: str, view: View, identity: Collection[str]) -> dict[str, Any] | None:
-        """The commit that a caller gave this name, if it happened."""
+        """The commit with this commit_id, if it is complete."""
         return next((entry for entry in self.history(view, identity) if entry["commit_id"] == commit_id), None)
 
     def _entry(self, number: int, view: View) -> dict[str, Any]:
-        """A settled commit is read once: nobody changes it, and its fingerprint tells it from any other."""
+        """A commit, cached once it is settled: it never changes, and its fingerprint identifies it."""
         marks = [view.names.get(_name(number, kind), "") for kind in ("", ".done")]
         known = (self.path(number), *marks)
-        if known in _settled:
-            return _settled[known]
+        if known in _settled_entries:
+            return _settled_entries[known]
         entry = self._read_entry(number, view)
-        if all(mark and not mark.endswith(":None") for mark in marks):  # else the listing tells no versions
-            if len(_settled) >= _MOST_SETTLED:
-                _settled.clear()
-            _settled[known] = entry
+        if all(mark and not mark.endswith(":None") for mark in marks):  # else the listing has no versions
+            if len(_settled_entries) >= _MAX_SETTLED_ENTRIES:
+                _settled_entries.clear()
+            _settled_entries[known] = entry
         return entry
 
     def _read_entry(self, number: int, view: View) -> dict[str, Any]:
@@ -244,11 +244,11 @@ class Log:
         return kept
 
     def _is_old(self, number: int) -> bool:
-        """Whether nobody can still be about to make the record of a number: then it is worth reading all."""
+        """Whether a record is so old that no stalled writer can still create it; only then read them all."""
         try:
             return self.read(number).at < now(-STALL_SECONDS)
         except FileNotFoundError:
-            return True  # somebody has removed it by hand
+            return True  # removed by hand
 
     @staticmethod
     def is_long(records: int, keep: int) -> bool:
@@ -256,14 +256,14 @@ class Log:
         return records - keep >= (_FOLDED_AT_ONCE if keep else 1)
 
     def fold(self, view: View, keep: int = KEPT_RECORDS, *, alone: bool) -> bool:
-        """Keep what matters of old commits in a checkpoint, and remove their records; False if nothing was folded.
+        """Fold old commits into a checkpoint, and remove their records; False if nothing was folded.
 
         Args:
-            view: The log as it is.
-            keep: How many of the last commits keep a record of their own.
-            alone: The caller holds a lock, so that nobody else can be about to make a record.
+            view: The current state of the log.
+            keep: How many of the last commits keep their records.
+            alone: The caller holds a lock, so that no other process can create a record.
         """
-        # Where nobody is kept out the last record stays: nobody must find another one of its number unsettled.
+        # Without a lock the last record stays: no process may find another record of its number unsettled.
         line = view.last - (keep if alone else max(keep, 1))
         if not self.is_long(view.last - view.checkpoint, keep):
             return False
@@ -276,13 +276,13 @@ class Log:
             folded = [entry for entry in folded if entry["number"] <= line]
             if line - view.checkpoint < _FOLDED_AT_ONCE // 2:
                 return False
-        # A writer that stalls looks for its own commit when it comes back, whether or not a history is wanted.
+        # A stalled writer looks for its own commit when it resumes, whether or not a history is kept.
         commits = remembered(folded, identified_only=alone and keep == 0)
         if commits or not alone:
             path = f"{self.folder}/checkpoint-{_name(line)}"
             self._make(path, {"format": _CHECKPOINT_FORMAT, "commits": commits})
         gone = [match for name in view.names if (match := _NAME.fullmatch(name)) and int(match["number"]) <= line]
-        # A record without its outcome would be carried out again, so records go first.
+        # A record without its outcome would be applied again, so records are removed first.
         records = [match for match in gone if not match["checkpoint"] and not match["kind"]]
         for matches in (records, [match for match in gone if match not in records]):
             self._store.remove_many([f"{self.folder}/{match[0]}" for match in matches])
@@ -290,15 +290,15 @@ class Log:
 
 
 def remembered(entries: Iterable[Mapping[str, Any]], *, identified_only: bool) -> list[Mapping[str, Any]]:
-    """Of old commits: those of the last 30 days, and the last one of each application, whenever it was."""
+    """The old commits to retain: those of the last 30 days, and the last one of each application."""
     known = list(entries)
     last_of = {
         application(entry["commit_id"]): entry["number"] for entry in known if entry["commit_id"] is not None
     }
-    since = now(-_REMEMBERED.total_seconds())
+    since = now(-_RETENTION.total_seconds())
 
     def is_kept(at: int, entry: Mapping[str, Any]) -> bool:
-        recent = entry["at"] >= since and at >= len(known) - _MOST_REMEMBERED
+        recent = entry["at"] >= since and at >= len(known) - _MAX_RETAINED
         if entry["commit_id"] is None:
             return recent and not identified_only
         return bool(recent or last_of[application(entry["commit_id"])] == entry["number"])
@@ -307,10 +307,10 @@ def remembered(entries: Iterable[Mapping[str, Any]], *, identified_only: bool) -
 
 
 def _linked(entries: Sequence[tuple[Mapping[str, Any], bool]]) -> list[Mapping[str, Any]]:
-    """The commits to keep. A dataset's identity may change with each commit, so what others said of it stays."""
+    """The commits to keep. Identities may change with each commit, so kept ones inherit those of dropped ones."""
     kept: list[Mapping[str, Any]] = []
     newest: list[str] = []
-    dropped: set[str] = set()  # what the dataset was known by, after the last one that is kept
+    dropped: set[str] = set()  # identities of the dataset after the last kept commit
     for entry, is_kept in reversed(entries):
         own = entry["dataset"]
         is_linked = not dropped.isdisjoint(own)
@@ -324,7 +324,7 @@ def _linked(entries: Sequence[tuple[Mapping[str, Any], bool]]) -> list[Mapping[s
 
 
 def application(commit_id: str) -> str:
-    """Whose piece of work it is: what stands before the last colon.
+    """The application of a commit_id: the part before the last colon.
 
     >>> application("orders-stream:17"), application("17")
     ('orders-stream', '')
@@ -333,6 +333,6 @@ def application(commit_id: str) -> str:
 
 
 def now(seconds: float = 0.0) -> str:
-    """The time, so many seconds from now, as records have it: texts of it sort."""
+    """The UTC time, some seconds from now, as a sortable ISO 8601 string."""
     at = dt.datetime.now(dt.UTC) + dt.timedelta(seconds=seconds)
     return at.isoformat(timespec="microseconds")

@@ -1,4 +1,4 @@
-"""One commit as the log keeps it: who did what, and every step, complete enough for anybody to finish it."""
+"""The record of one commit in the log: author, operation and every step, so that any process can finish it."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ from parketto.errors import CommitStateUnknown
 
 _FORMAT = "parketto commit, version 1"
 
-#: What became of a commit: all of it happened; none of it; or it belongs to a dataset that is not there any more.
+#: The outcome of a commit: applied; rolled back; or given up, because its dataset is no longer there.
 Outcome = Literal["complete", "undone", "abandoned"]
 
 
 @dataclass(frozen=True, slots=True)
 class Publication:
-    """A staged file (path in the workspace), its place in the dataset, and what it is known by."""
+    """A staged file (path in the workspace), its path in the dataset, and its fingerprint."""
 
     staged: str
     path: str
@@ -31,7 +31,7 @@ class Publication:
 
 @dataclass(frozen=True, slots=True)
 class Retirement:
-    """A live file that the new ones replace, and where in the workspace it is parked meanwhile."""
+    """A live file that the commit removes, and where in the workspace it is parked until the commit is settled."""
 
     path: str
     fingerprint: str
@@ -40,7 +40,7 @@ class Retirement:
 
 @dataclass(frozen=True, slots=True)
 class Author:
-    """Who commits: the user, the machine, the process and the program."""
+    """The author of a commit: user, host, process and program."""
 
     user: str
     host: str
@@ -53,15 +53,15 @@ class Author:
 
 @dataclass(frozen=True, slots=True)
 class Record:
-    """A commit. It is written once, before its first step, and never changed.
+    """A commit. It is written once, before the first step, and never changed.
 
     Attributes:
-        id: The name of the attempt. A writer that comes back after a stall looks for it.
+        id: The id of the attempt. A writer looks for it when it resumes after a stall.
         operation: Such as `compact`.
-        root: The dataset, as seen from the workspace: still true when both are moved together.
-        dataset: What the dataset is known by, before the commit and after it (see `identity.py`).
+        root: The dataset, relative to the workspace: still valid when both are moved together.
+        dataset: The identities of the dataset, before and after the commit (see `identity.py`).
         sweeps: Names of staging folders of dead writers that this commit removes.
-        commit_id: What the caller calls this piece of work.
+        commit_id: The caller's idempotency key.
     """
 
     id: str
@@ -82,16 +82,16 @@ class Record:
 
     @property
     def staging(self) -> str:
-        """The folder in the workspace that has what it stages and parks."""
+        """The folder in the workspace with its staged and parked files."""
         return f"tx-{self.id}"
 
     def to_bytes(self) -> bytes:
-        """As it is stored: JSON with a checksum."""
+        """Serialize as JSON with a checksum."""
         return sealed({"format": _FORMAT, **_by_name(self)})
 
     @classmethod
     def from_bytes(cls, content: bytes, path: str) -> Record:
-        """Read a record back; one that is not whole, or leads out of its dataset, is never acted upon."""
+        """Parse a record; a damaged one, or one with paths outside its dataset, is never applied."""
         found = unsealed(content, path)
         if found.pop("format", None) != _FORMAT:
             raise unusable(path, "another version of Parketto wrote it; use that version")
@@ -110,7 +110,7 @@ class Record:
             )
             record._check()
         except (TypeError, KeyError, AttributeError, ValueError) as error:
-            raise unusable(path, f"it makes no sense ({error})") from error
+            raise unusable(path, f"its content is invalid ({error})") from error
         return record
 
     def _check(self) -> None:
@@ -120,31 +120,31 @@ class Record:
         for path in (*(new.staged for new in self.publish), *(old.parked for old in self.retire)):
             check_relative(path)
             if not path.startswith(inside):
-                raise ValueError(f"{path!r} is outside of {inside!r}")
+                raise ValueError(f"{path!r} is outside {inside!r}")
         for name in (self.staging, *self.sweeps):
             check_relative(name)
             if "/" in name or not name.startswith("tx-"):
-                raise ValueError(f"{name!r} is no staging folder")
+                raise ValueError(f"{name!r} is not a staging folder")
         if self.swap is not None:
             self.swap.check()
 
 
 def check_relative(path: str) -> None:
-    """Refuse a path that is absolute, leads upwards, or has two ways to be written."""
+    """Refuse a path that is absolute, not normalized, or leads out of its folder."""
     if not path or path.startswith("/") or posixpath.normpath(path) != path:
-        raise ValueError(f"{path!r} is no plain relative path")
+        raise ValueError(f"{path!r} is not a normalized relative path")
     if ".." in path.split("/") or "\0" in path or path == ".":
         raise ValueError(f"{path!r} leads out of its folder")
 
 
 def sealed(body: Mapping[str, Any]) -> bytes:
-    """JSON with a checksum over it."""
+    """Serialize as JSON with a checksum."""
     text = json.dumps(body, sort_keys=True, default=_by_name)
     return f'{{"sha256": "{_checksum(text)}", {text[1:]}'.encode()
 
 
 def unsealed(content: bytes, path: str) -> dict[str, Any]:
-    """What was sealed; anything else raises CommitStateUnknown."""
+    """Parse what `sealed` wrote; raises CommitStateUnknown if it is damaged."""
     try:
         found: dict[str, Any] = json.loads(content)
         intact = found.pop("sha256") == _checksum(json.dumps(found, sort_keys=True))
@@ -160,23 +160,23 @@ def unusable(path: str, reason: str) -> CommitStateUnknown:
     return CommitStateUnknown(f"the record {path!r} cannot be used: {reason}. Nothing was changed")
 
 
-def plain(value: Any) -> Any:
-    """A value as JSON can hold it; what it cannot is named, long lists are counted."""
+def to_json_value(value: Any) -> Any:
+    """A value as JSON types; what JSON cannot represent becomes a string."""
     match value:
         case None | bool() | int() | float() | str():
             return value
         case Mapping():
-            return {str(key): plain(each) for key, each in value.items()}
+            return {str(key): to_json_value(each) for key, each in value.items()}
         case list() | tuple() | set() | frozenset():
-            return [plain(each) for each in value]
+            return [to_json_value(each) for each in value]
         case _ if dataclasses.is_dataclass(value) and not isinstance(value, type):
-            return plain(dataclasses.asdict(value))
+            return to_json_value(dataclasses.asdict(value))
         case _:
             return str(value)
 
 
 def paths_of(steps: Iterable[Publication | Retirement]) -> set[str]:
-    """The paths in the dataset that some steps are about."""
+    """The paths of the steps, in the dataset."""
     return {step.path for step in steps}
 
 
@@ -185,5 +185,5 @@ def _checksum(text: str) -> str:
 
 
 def _by_name(record: Any) -> dict[str, Any]:
-    """What a record holds. Unlike `asdict` it copies nothing: there may be thousands of files."""
+    """The fields of a record. Unlike `asdict`, it copies nothing: there may be thousands of files."""
     return {name: getattr(record, name) for name in record.__slots__}

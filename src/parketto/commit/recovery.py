@@ -1,4 +1,4 @@
-"""Recovery: settle a commit that was interrupted, and clear away what dead processes staged."""
+"""Recovery: settle an interrupted commit, and remove the staged files of dead processes."""
 
 from __future__ import annotations
 
@@ -18,25 +18,25 @@ from parketto.commit.appliers import applier_of
 from parketto.commit.identity import is_same
 from parketto.commit.log import SWEEP, View, now
 from parketto.commit.record import Author, Record, paths_of
-from parketto.commit.workspace import Sight, Workspace
+from parketto.commit.workspace import Workspace, WorkspaceState
 from parketto.errors import CommitFailed, CommitStateUnknown, ParkettoError
 from parketto.storage.hive import PartitionFilter, directory_matcher
+from parketto.storage.listing import refuse_file, relative, select_data_files
 from parketto.storage.locks import held
-from parketto.storage.snapshot import refuse_file, relative, select_data_files
 from parketto.storage.store import FileEntry
 
 logger = logging.getLogger(__name__)
 
 _LISTING_ATTEMPTS = 10
-_FRESH_LISTINGS = 2  # after so many that others were quicker than, their records tell what has changed meanwhile
-# Without locks a writer is taken for dead when nothing of it was touched for so long. It touches its staging
-# folder much more often (see `heartbeat.py`); the rest allows for clocks that differ.
+_FRESH_LISTINGS = 2  # listings to repeat after concurrent commits; later ones are corrected by the records
+# Without locks, a writer counts as dead when none of its staged files was touched for this long. Heartbeats are
+# much more frequent (see `heartbeat.py`); the rest allows for clock skew.
 DEAD_SECONDS = 900.0
 
 
 @dataclass(frozen=True, slots=True)
 class Recovery:
-    """What recovery found and did. It is true if there was anything to do."""
+    """The result of a recovery. It is true if there was anything to do."""
 
     action: Literal["none", "completed", "rolled back"] = "none"
     operation: str | None = None
@@ -50,22 +50,22 @@ class Recovery:
     def __str__(self) -> str:
         if not self:
             return "nothing to recover"
-        said = []
+        parts = []
         if self.action != "none":
-            said.append(
+            parts.append(
                 f"{self.action} an interrupted {self.operation} "
                 f"({self.files_published} new files, {self.files_retired} replaced)"
             )
         if self.staging_removed:
-            said.append(f"removed the staged files of {self.staging_removed} interrupted operation(s)")
-        return "; ".join(said)
+            parts.append(f"removed the staged files of {self.staging_removed} interrupted operation(s)")
+        return "; ".join(parts)
 
 
 @dataclass(frozen=True, slots=True)
 class Listing:
-    """All data files at a moment when no commit was half done, and the last commit before it.
+    """All data files between two commits, and the number of the commit before.
 
-    Whoever only adds files also lists while others commit, and does not know the number of the last one then.
+    An append may list during another commit. Then the number is unknown (None).
     """
 
     files: list[FileEntry]
@@ -77,9 +77,8 @@ class Listing:
 def recover(workspace: Workspace) -> Recovery:
     """Bring the dataset to exactly the state before or after an interrupted operation.
 
-    Safe to run at any time and to be killed at any point: the next call goes on. A process that is alive and
-    committing holds the lock, so it is waited for and never disturbed. What was interrupted on a dataset that
-    this one is a part of is recovered first.
+    Safe at any time, and safe to kill: the next call continues. A live process that commits holds the lock, and
+    recovery waits for it. If this dataset is part of another one, that one is recovered first.
     """
     for outer in workspace.above():
         if not outer.look().log.done:
@@ -97,19 +96,19 @@ def list_settled(
     to_change: bool = False,
     locked: bool = False,
 ) -> Listing:
-    """The data files at a moment when nobody is in the middle of a commit: here, above or below.
+    """The data files at a moment when no commit is half done, in this dataset, its parents or its partitions.
 
-    Nothing is locked or written, unless a commit was interrupted, or others commit all the time.
+    It neither locks nor writes, unless a commit was interrupted, or other writers commit all the time.
 
     Args:
         workspace: The dataset's workspace.
         partition_filter: Which partitions to list.
-        to_change: The caller is about to commit. Then a commit that is under way is settled first: a plan for the
-            state before it would only be in conflict with it.
+        to_change: The caller is about to commit. Then a commit in progress is settled first: a plan for the state
+            before it would conflict with it.
         locked: The caller holds the workspace's lock, and has recovered.
     """
     store, root = workspace.store, workspace.root
-    directory_matcher(partition_filter)  # a filter that makes no sense is refused before any read
+    directory_matcher(partition_filter)  # refuse an invalid filter before any read
     refuse_file(store, root)
     for attempt in range(_LISTING_ATTEMPTS):
         for outer in workspace.above():
@@ -121,14 +120,14 @@ def list_settled(
             _recover_one(workspace)
             before = workspace.look().log
             if not before.done and workspace.locks and not last:
-                continue  # the next one has begun, and may still be undone
-        with _kept_out(workspace) if last and not locked else contextlib.nullcontext():
+                continue  # the next commit has begun, and may still be undone
+        with _locking_writers_out(workspace) if last and not locked else contextlib.nullcontext():
             found = list(store.list_files(root))
             after = workspace.look().log
         if last and workspace.locks:
             before = after
         if before != after and not locked and (store.keeps_birth or attempt < _FRESH_LISTINGS):
-            continue  # somebody has committed meanwhile: what was listed may be half of that
+            continue  # another writer has committed meanwhile: the listing may contain half of that
         inner = workspace.below(found)
         if not inner:
             shown = _as_settled(workspace, before, after, found, last=last)
@@ -137,12 +136,12 @@ def list_settled(
             return Listing(select_data_files(store, root, shown, partition_filter), after.last, shown)
         for each in inner:  # never while holding a lock: its owner may be waiting for ours
             _recover_one(each)
-    raise CommitFailed(f"others keep committing below {root!r}; nothing was changed, run the operation again")
+    raise CommitFailed(f"other writers keep committing below {root!r}; nothing was changed, run it again")
 
 
 @contextlib.contextmanager
-def _kept_out(workspace: Workspace) -> Iterator[None]:
-    """Keep others from committing for a moment, if this process may."""
+def _locking_writers_out(workspace: Workspace) -> Iterator[None]:
+    """Keep other writers from committing for a moment, if this process has the permission."""
     with contextlib.ExitStack() as stack:
         with contextlib.suppress(CommitFailed, PermissionError):
             stack.enter_context(workspace.locked())
@@ -152,33 +151,33 @@ def _kept_out(workspace: Workspace) -> Iterator[None]:
 def _as_settled(
     workspace: Workspace, before: View, view: View, found: list[FileEntry], *, last: bool
 ) -> list[FileEntry] | None:
-    """What was listed between two looks at the log, as it is between two commits; None if that cannot be told.
+    """The files of a listing, as they are between two commits; None if that cannot be determined.
 
-    Records tell old files from new ones. So a reader need not wait for others, nor write, nor begin again.
+    Records distinguish old files from new ones. So a reader need not wait for writers, write, or start again.
     """
     here = {relative(entry.path, workspace.root): entry for entry in found}
     try:
-        # A listing of many files takes a while, and a commit can be half in it that was settled meanwhile.
+        # A long listing may contain half of a commit that was settled meanwhile.
         for number in range(before.last + before.done, view.last + view.done):
-            if before != view and not _follow(workspace, number, view, here):
+            if before != view and not _apply_to_listing(workspace, number, view, here):
                 return None
         if not view.done:
             record = workspace.log.read(view.last)
             if is_same(workspace.store, workspace.root, record):
                 new, old = paths_of(record.publish), paths_of(record.retire)
-                # Old files go when all new ones are there. Else it is a listing that took so long that it has
-                # missed both; or, if that happens again and again, a stranger has removed an old one.
+                # Old files are retired after all new ones are published. Else the listing took so long that it
+                # missed both; or, if that happens repeatedly, an external writer has removed an old one.
                 if not (new <= here.keys() or old <= here.keys() or last):
                     return None
                 for path in old if new <= here.keys() and not view.undo else new:
                     here.pop(path, None)
     except FileNotFoundError:
-        return None  # a record was folded since
+        return None  # a record was folded meanwhile
     return list(here.values())
 
 
-def _follow(workspace: Workspace, number: int, view: View, here: dict[str, FileEntry]) -> bool:
-    """Bring what was listed, by relative paths, to the state after a commit; False if a file is gone since."""
+def _apply_to_listing(workspace: Workspace, number: int, view: View, here: dict[str, FileEntry]) -> bool:
+    """Bring a listing, by relative paths, to the state after a commit; False if a file is gone since."""
     record = workspace.log.read(number)
     if record.operation == SWEEP or workspace.log.outcome(number, view) != "complete":
         return True
@@ -195,12 +194,12 @@ def _recover_one(workspace: Workspace) -> Recovery:
     if sight.log.done and not sight.staging:
         return Recovery()
     if not workspace.locks:
-        return _recover_free(workspace, sight)
+        return _recover_without_locks(workspace, sight)
     try:
         if not sight.log.done:
             with workspace.locked():
                 return recover_locked(workspace)
-        # Only staged files are left: if somebody is at work, they can wait.
+        # Only staged files are left: they can wait if another process holds the lock.
         lock = workspace.store.try_lock(f"{workspace.path}/lock")
         if lock is None:
             return Recovery()
@@ -209,12 +208,12 @@ def _recover_one(workspace: Workspace) -> Recovery:
     except (CommitFailed, PermissionError) as error:
         if isinstance(error, ParkettoError) and not isinstance(error, CommitFailed):
             raise
-        # Whoever may only read sees what the record says, and leaves the rest alone.
+        # A process with read access only uses the record for its listing, and changes nothing.
         return Recovery()
 
 
 def recover_locked(workspace: Workspace) -> Recovery:
-    """The same, for a caller that holds the workspace's lock."""
+    """Recover, for a caller that holds the workspace's lock."""
     settled = settle(workspace, workspace.look().log)
     swept = workspace.sweep()
     # The interrupted operation's own folder is part of recovering it, not a second finding.
@@ -222,9 +221,9 @@ def recover_locked(workspace: Workspace) -> Recovery:
 
 
 def settle(workspace: Workspace, view: View) -> tuple[Record, bool] | None:
-    """Finish or undo the last commit, if that is left to do: the record, and whether it happened.
+    """Finish or undo the last commit, if it is unsettled; returns its record, and whether it was completed.
 
-    Everybody may do it; where nobody holds a lock also several at once.
+    Any process may do it; without locks, several may do it at once.
     """
     if view.done:
         return None
@@ -236,10 +235,8 @@ def settle(workspace: Workspace, view: View) -> tuple[Record, bool] | None:
     applier = applier_of(workspace, view.last, record)
     undo = view.undo
     if not undo and not applier.can_complete():
-        # Somebody changed the files meanwhile, so completing it would undo their work: it is undone instead.
-        workspace.log.decide_undo(
-            view.last, "files were changed by somebody else after the commit was interrupted"
-        )
+        # Another writer changed the files meanwhile, and completing it would undo that work: undo it instead.
+        workspace.log.decide_undo(view.last, "another writer changed files after the commit was interrupted")
         undo = True
     if undo:
         applier.roll_back()
@@ -251,7 +248,7 @@ def settle(workspace: Workspace, view: View) -> tuple[Record, bool] | None:
 
 
 def _refuse_links(workspace: Workspace, number: int, record: Record) -> None:
-    """Carry out nothing that another user has written and that leads out of the folders through a link."""
+    """Refuse a record of another user with a path that leads through a symbolic link."""
     store = workspace.store
     if store.is_own(workspace.log.path(number)):
         return
@@ -263,25 +260,25 @@ def _refuse_links(workspace: Workspace, number: int, record: Record) -> None:
     if found:
         raise CommitStateUnknown(
             f"an interrupted {record.operation} by {record.author} leads through a symbolic link, {found[0]!r}. "
-            "Nothing was changed; let the same user run recover()"
+            "Nothing was changed; that user must run recover()"
         )
 
 
 def _abandon(workspace: Workspace, number: int, record: Record) -> None:
-    """The dataset of an unsettled commit was moved away, and what stands here is another one."""
+    """Set an unsettled commit aside: its dataset was moved away, and the one here is another."""
     aside = workspace.set_aside(number, record)
     if not workspace.store.atomic_move:
         workspace.log.settle(number, "abandoned")
     logger.warning(
-        "a %s was interrupted on a dataset that is no longer at %s; what it needs is kept in %s. If you have "
-        "moved the dataset, move that folder along, as .<name>.parketto beside it, and run recover() there",
+        "a %s was interrupted on a dataset that is no longer at %s; its files are kept in %s. If you have "
+        "moved the dataset, move that folder beside it, as .<name>.parketto, and run recover() there",
         record.operation,
         workspace.root,
         aside,
     )
 
 
-def _recover_free(workspace: Workspace, sight: Sight) -> Recovery:
+def _recover_without_locks(workspace: Workspace, sight: WorkspaceState) -> Recovery:
     settled = None
     while not sight.log.done:
         settled = settle(workspace, sight.log) or settled
@@ -289,10 +286,10 @@ def _recover_free(workspace: Workspace, sight: Sight) -> Recovery:
     return _result(workspace, settled, sweep_free(workspace, sight))
 
 
-def sweep_free(workspace: Workspace, sight: Sight) -> int:
-    """Remove what dead writers have staged, where no lock tells who is alive.
+def sweep_free(workspace: Workspace, sight: WorkspaceState) -> int:
+    """Remove staged files of dead writers, where no lock shows which writers are alive.
 
-    A writer that only stalls may come back. So a sweep is a commit: it takes a number, and the writer looks anew.
+    A stalled writer may resume. So a sweep is a commit: it takes a number, and the writer scans the log again.
     """
     dead = dead_among(sight.staging)
     if not dead or not sight.log.done:
@@ -305,10 +302,10 @@ def sweep_free(workspace: Workspace, sight: Sight) -> int:
     return len(dead)
 
 
-def abort_dead_uploads(workspace: Workspace, sight: Sight) -> None:
-    """Discard what dead writers have begun to upload, and no listing shows: it costs money for ever.
+def abort_dead_uploads(workspace: Workspace, sight: WorkspaceState) -> None:
+    """Abort unfinished uploads of dead writers. No listing shows them, and the store charges for them.
 
-    A writer that is alive has touched its folder since it began.
+    A live writer has touched its staging folder since it started.
     """
     dead = set(dead_among(sight.staging))
     alive = [f"{workspace.path}/{name}" for name in sight.staging if name not in dead]
@@ -319,7 +316,7 @@ def abort_dead_uploads(workspace: Workspace, sight: Sight) -> None:
 
 
 def sweep(workspace: Workspace, number: int, staging: Sequence[str]) -> None:
-    """Remove staging folders by a commit of that number. FileExistsError: somebody else has it."""
+    """Remove staging folders by a commit of that number; FileExistsError if another writer has it."""
     record = Record(
         id=new_id(),
         operation=SWEEP,
@@ -332,7 +329,7 @@ def sweep(workspace: Workspace, number: int, staging: Sequence[str]) -> None:
     try:
         workspace.log.create(number, record)
     except FileExistsError:
-        # A request whose answer was lost is repeated, and then finds what it has made itself.
+        # A request that is repeated because its response was lost finds its own record.
         if not workspace.log.owns(number, record):
             raise
     applier = applier_of(workspace, number, record)
@@ -342,7 +339,7 @@ def sweep(workspace: Workspace, number: int, staging: Sequence[str]) -> None:
 
 
 def dead_among(staging: Mapping[str, Sequence[FileEntry]]) -> list[str]:
-    """The names of staging folders in which nothing was touched for so long that their writers must be dead."""
+    """The names of staging folders of dead writers: nothing in them was touched for `DEAD_SECONDS`."""
     long_ago = time.time() - DEAD_SECONDS
     return [
         name
@@ -369,12 +366,12 @@ def _result(workspace: Workspace, settled: tuple[Record, bool] | None, swept: in
 
 
 def new_id() -> str:
-    """A name that nobody else has; names sort by time."""
+    """A unique id; ids sort by time."""
     return f"{time.strftime('%Y%m%dT%H%M%S', time.gmtime())}-{uuid.uuid4().hex[:12]}"
 
 
 def author() -> Author:
-    """Who this is."""
+    """The author of commits by this process."""
     try:
         user = getpass.getuser()
     except (KeyError, OSError):  # a container may have no name for its user

@@ -1,15 +1,15 @@
 """Swapping a directory tree: readers find the old files or the new ones, never both and never neither.
 
-A twin of the lowest directory that holds the whole change is built in the workspace, out of hard links
-(`commit/twin.py`). If the directory is still as it was when the twin was built, one call swaps the two; otherwise,
-or if the filesystem cannot, files are moved singly. What strangers did to the old tree in the last instant before
-the swap, or do to it after, is carried over (`commit/carry_over.py`).
+A twin of the lowest directory that contains the whole change is built in the workspace, from hard links
+(`commit/twin.py`). If the directory is unchanged since then, one call swaps the two. Otherwise, or if the
+filesystem cannot swap, files are moved one by one. What external writers did to the old tree just before the swap,
+or do after it, is applied to the new tree (`commit/carry_over.py`).
 
-This is only about what readers see. The record describes the same change as single steps, and recovery can
-always take those: a swap that did not happen changes nothing about the outcome.
+A swap only affects what readers see. The record describes the same change as single steps, which recovery can
+always take: without a swap the outcome is the same.
 
-The whole interface: `build_twin` before the record is made, `exchange` after it. Once `is_swapped`, nothing is
-left to do but to `finish`, as often as it takes. All paths in a `Swap` are relative.
+The interface: `build_twin` before the record is created, `exchange` after it. Once `is_swapped`, only `finish` is
+left, as often as necessary. All paths in a `Swap` are relative.
 """
 
 from __future__ import annotations
@@ -38,14 +38,14 @@ logger = logging.getLogger(__name__)
 
 
 def exchange(store: Store, root: str, workspace: str, swap: Swap, retired: Collection[str]) -> bool:
-    """Swap the directory for its twin, if nobody has touched it since; whether that happened.
+    """Swap the directory with its twin, if it is unchanged since; returns whether it was swapped.
 
     Args:
         store: Where the dataset is.
         root: The dataset.
         workspace: The dataset's workspace.
-        swap: What `build_twin` has returned.
-        retired: The paths, relative to the dataset, of the files that the twin has no more.
+        swap: The result of `build_twin`.
+        retired: The paths, relative to the dataset, of the files that the twin does not contain.
     """
     live, twin = join(root, swap.directory), f"{workspace}/{swap.twin}"
     try:
@@ -58,14 +58,14 @@ def exchange(store: Store, root: str, workspace: str, swap: Swap, retired: Colle
                 return False
             store.swap(live, twin)
     except OSError as error:
-        logger.debug("%s is not swapped: %s", live, error)
+        logger.debug("cannot swap %s: %s", live, error)
         return False
     store.sync([posixpath.dirname(live) or "/", posixpath.dirname(twin)])
     return True
 
 
 def is_swapped(store: Store, workspace: str, swap: Swap) -> bool:
-    """Whether the twin has taken the directory's place; then the old tree is, or was, where the twin has been."""
+    """Whether the twin has replaced the directory; then the old tree is, or was, at the twin's path."""
     twin = f"{workspace}/{swap.twin}"
     if swap.identity is None:
         return store.identity(twin) is None and store.is_dir(posixpath.dirname(twin))
@@ -73,12 +73,12 @@ def is_swapped(store: Store, workspace: str, swap: Swap) -> bool:
 
 
 def path_in_old_tree(workspace: str, swap: Swap, path: str) -> str:
-    """Where a retired file (by its path relative to the dataset) is after the swap, until it is parked."""
+    """The path of a retired file (given relative to the dataset) between the swap and its parking."""
     return f"{workspace}/{swap.twin}/{below(path, swap.directory)}"
 
 
 def _is_unchanged(store: Store, live: str, swap: Swap, retired: Collection[str]) -> bool:
-    """Whether the directory can be swapped, and holds what it held when its twin was built."""
+    """Whether the directory can be swapped, and has the same files as when its twin was built."""
     if store.identity(live) != swap.identity or store.swap_problem(live, swap.kept) is not None:
         return False
     gone = {below(path, swap.directory) for path in retired}

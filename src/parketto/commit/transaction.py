@@ -1,4 +1,4 @@
-"""A transaction: a place to stage files, and the one way to make them part of the dataset."""
+"""A transaction: stages the files of one operation, and is the only way to publish them."""
 
 from __future__ import annotations
 
@@ -17,31 +17,31 @@ from parketto.commit.recovery import Listing, list_settled, new_id, recover, rec
 from parketto.commit.validation import check_unchanged, who_changed
 from parketto.commit.workspace import Workspace
 from parketto.errors import CommitConflict, CommitFailed, CommitStateUnknown, ParkettoError
-from parketto.kernels.work import StagedFile, Staging
-from parketto.plan.naming import Naming
+from parketto.planning.naming import Naming
+from parketto.runtime.staging import StagedFile, Staging
 from parketto.storage.hive import PartitionFilter
+from parketto.storage.listing import select_data_files
 from parketto.storage.locks import Lock, NoLock
-from parketto.storage.snapshot import select_data_files
 from parketto.storage.store import FileEntry
 
 logger = logging.getLogger(__name__)
 
-# How often another writer may take the number of a commit first, where no lock keeps them apart.
+# How often another writer may take the commit's number first, without locks.
 _NUMBER_ATTEMPTS = 100
 
 
 class Transaction:
     """One operation on a dataset, as a context manager.
 
-    Entering recovers what an earlier operation left. Leaving removes everything that was staged: after a
-    commit there is nothing, after an error all of it.
+    Entering recovers an interrupted operation. Leaving removes the files that are still staged: none after a
+    commit, all of them after an error.
 
     Args:
-        workspace: Where the log is.
-        request: What is asked for.
+        workspace: The workspace with the log.
+        request: The operation, as the log records it.
         swap: Whether directories may be swapped.
-        backup: Where to keep what is retired.
-        alone: Keep all others from committing from the beginning, not only for the commit itself.
+        backup: Where to keep the retired files.
+        alone: Keep other writers from committing from the start, not only during the commit.
     """
 
     def __init__(
@@ -55,7 +55,7 @@ class Transaction:
     ) -> None:
         self._workspace, self._store, self._request = workspace, workspace.store, request
         self._swapping, self._backup, self._alone = swap, backup, alone
-        #: Where the files that a commit has retired are kept, if anywhere.
+        #: The path of the backup of the retired files, if there is one.
         self.backup_path: str | None = None
         self._id = new_id()
         self._begun = time.monotonic()
@@ -68,17 +68,17 @@ class Transaction:
 
     @property
     def operation(self) -> str:
-        """What is being done."""
+        """The name of the operation."""
         return self._request.operation
 
     def __enter__(self) -> Transaction:
         if self._workspace.locks:
-            recover(self._workspace)  # elsewhere the listing and the commit look at the log anyway
+            recover(self._workspace)  # without locks, the listing and the commit read the log anyway
         if self._alone:
             self._lock = self._workspace.lock()
         try:
             if self._lock is not None and self._workspace.locks:
-                recover_locked(self._workspace)  # whoever had the lock may just have died
+                recover_locked(self._workspace)  # the previous holder of the lock may have died
             self._directory, self._alive = self._workspace.begin(self._id)
             if not self._workspace.locks:
                 self._heartbeat = Heartbeat(self._store, f"{self._directory}/alive")
@@ -98,20 +98,20 @@ class Transaction:
             self._release()
 
     def list_files(self, partition_filter: PartitionFilter = None) -> list[FileEntry]:
-        """The dataset's files at a moment when nobody is in the middle of a commit."""
+        """The dataset's files at a moment when no commit is half done."""
         locked = self._lock is not None and self._workspace.locks
         self._listing = list_settled(self._workspace, partition_filter, to_change=True, locked=locked)
         return self._listing.files
 
     def list_loosely(self) -> list[FileEntry]:
-        """The dataset's files, for an operation that only adds to them: it does not matter if others commit."""
+        """The dataset's files, for an operation that only adds files. Other writers may commit meanwhile."""
         if self._workspace.locks:
             return self.list_files()
         root = self._workspace.root
         found = list(self._store.list_files(root))
-        # A request is saved: no commit was ever made to a dataset that is not known by anything.
+        # A dataset without an identity object has no commits: this saves a request for the log.
         number = None if identity_of(self._store, root, found) else 0
-        self._listing = Listing([], number, found)  # if there is no dataset yet, that is known, too
+        self._listing = Listing([], number, found)  # also if there is no dataset yet
         self._listing = Listing(select_data_files(self._store, root, found), number, found)
         return self._listing.files
 
@@ -123,22 +123,22 @@ class Transaction:
 
     @property
     def staging(self) -> Staging:
-        """Where this operation may write."""
+        """The staging folder of this operation."""
         return Staging(self._directory, self._store.local_path(self._directory))
 
     def discard(self, path: str) -> None:
-        """Remove a staged file that was only an intermediate."""
+        """Remove an intermediate staged file."""
         self._store.remove(path)
 
     @contextlib.contextmanager
     def conflicts_over(self, inputs: Sequence[FileEntry]) -> Iterator[None]:
-        """A file that vanished while it was read is a conflict, whatever error it showed itself as."""
+        """Turn any error into CommitConflict if an input has changed or vanished while it was read."""
         try:
             yield
         except Exception:
             seen = 0 if self._listing is None else self._listing.number or 0
             check_unchanged(self._store, inputs, None, self._workspace, seen)
-            for entry in inputs:  # a commit that was undone has taken files away for a moment only
+            for entry in inputs:  # a commit that was undone has removed files for a moment only
                 if who := who_changed(self._workspace, entry.path, seen):
                     raise CommitConflict.over(entry.path, gone=True, who=who) from None
             raise
@@ -155,28 +155,28 @@ class Transaction:
         names_may_exist: bool = False,
         statistics: Any = None,
     ) -> None:
-        """Make the staged files part of the dataset and take the retired ones out: all of it, or nothing.
+        """Publish the staged files and retire the old ones: all of it, or nothing.
 
         Args:
             publish: The staged files.
             retire: The files that they replace.
-            naming: Gives the staged files their names now, when nobody else can take the same ones.
-            read: Files that the operation has read to decide what to do: if one has changed, it is a conflict.
-            check_added: Refuses data files that have appeared meanwhile and matter to the operation.
-            follows: The partition columns that all files shall have: if others have meanwhile added files with
-                other ones, it is a conflict.
-            names_may_exist: Whether files of these names may be there already.
-            statistics: What the operation reports: a mapping, or a function that gets the path of the backup.
+            naming: Names the staged files now, when no other writer can take the same names.
+            read: Files that the operation has based its decisions on: a change of one is a conflict.
+            check_added: Refuses concurrently added data files that matter to the operation.
+            follows: The partition columns of all files: concurrently added files with other ones are a
+                conflict.
+            names_may_exist: Whether files of these names may already exist, which is a conflict.
+            statistics: The statistics to log: a mapping, or a function that gets the path of the backup.
         """
         self._store.sync([*(file.path for file in publish), f"{self._directory}/new", self._directory])
         backup = self._backup if retire else None
         try:
             if backup is not None:
-                # Before the lock: copying takes its time. Whether they are the same files is looked at under it.
+                # Before the lock, because copying is slow; that the files are unchanged is checked under the lock.
                 backup.preserve(self._store, self._workspace.root, retire)
                 self.backup_path = backup.name
-            told = statistics(self.backup_path) if callable(statistics) else statistics
-            change = Change(publish, retire, naming, read, check_added, follows, names_may_exist, told, backup)
+            logged = statistics(self.backup_path) if callable(statistics) else statistics
+            change = Change(publish, retire, naming, read, check_added, follows, names_may_exist, logged, backup)
             self._commit(change)
         except CommitStateUnknown:
             raise
@@ -188,7 +188,7 @@ class Transaction:
 
     def _commit(self, change: Change) -> None:
         if self._heartbeat is not None:
-            self._heartbeat.stop()  # from the commit on nobody sweeps without settling it first
+            self._heartbeat.stop()  # from the commit on, a sweep settles it first
         commit = Commit(
             self._workspace,
             self._request,
@@ -206,16 +206,16 @@ class Transaction:
         finally:
             self._unsettled, self._cleared = commit.unsettled, commit.cleared
         raise CommitConflict(
-            f"others keep committing to {self._workspace.root!r}; nothing of this was published, run it again"
+            f"other writers keep committing to {self._workspace.root!r}; nothing was published, run it again"
         )
 
     def _clean_up(self) -> None:
         if self._unsettled or self._cleared:
-            return  # whoever settles the commit needs what is in there
+            return  # the process that settles the commit needs the staged files
         try:
             self._workspace.end(self._directory, self._alive)
         except (OSError, CommitFailed) as error:
-            # The operation itself is decided; what is left in the way is swept by the next one.
+            # The outcome is decided; the next operation sweeps what is left.
             logger.warning("could not remove %s yet: %s", self._directory, error)
 
     def _release(self) -> None:

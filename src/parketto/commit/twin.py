@@ -1,4 +1,4 @@
-"""The twin of a directory tree: hard links of what stays and of what is new, ready to take the tree's place."""
+"""The twin of a directory tree: hard links to the kept and the new files, ready to replace the tree."""
 
 from __future__ import annotations
 
@@ -7,15 +7,15 @@ import posixpath
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 
-from parketto.kernels.work import StagedFile
-from parketto.storage.snapshot import is_inside, relative
+from parketto.runtime.staging import StagedFile
+from parketto.storage.listing import is_inside, relative
 from parketto.storage.store import FileEntry, Store
 
 logger = logging.getLogger(__name__)
 
-# Files and folders of a tree that is swapped: each costs about 30 µs while other writers wait.
+# Files and folders of a tree to swap: each costs about 30 µs while other writers wait for the lock.
 MAX_LINKS = 10_000
-# Folders among them: each costs about 0.5 ms more, because it is made, synced to disk and removed again.
+# Folders among them: each costs another 0.5 ms, because it is created, synced and removed again.
 MAX_FOLDERS = 1_000
 
 _WORKSPACE_SUFFIX = ".parketto"
@@ -26,21 +26,21 @@ Tree = dict[str, dict[str, str]]
 
 @dataclass(frozen=True, slots=True)
 class Swap:
-    """A directory of the dataset, its twin in the workspace, and what was linked from one into the other."""
+    """A directory of the dataset, its twin in the workspace, and the files linked from one into the other."""
 
     #: Relative to the dataset; "" is the dataset itself.
     directory: str
     #: Relative to the workspace.
     twin: str
-    #: What tells the directory from any other, before it is swapped; None if it is not there yet.
+    #: The identity of the directory before the swap; None if it does not exist yet.
     identity: str | None
-    #: The same of the twin.
+    #: The identity of the twin.
     twin_identity: str
-    #: Every folder of the directory (relative to it, "" is itself), with the files that stay and their identities.
+    #: Every folder of the directory (relative to it; "" is itself), with the kept files and their identities.
     kept: Tree = field(default_factory=dict)
 
     def check(self) -> None:
-        """Raise ValueError if a path leads out of the dataset or the workspace, or is not in its shortest form."""
+        """Raise ValueError if a path leads out of the dataset or the workspace, or is not normalized."""
         for path in (self.directory, *self.kept):
             if path:
                 _check_relative(path)
@@ -53,7 +53,7 @@ class Swap:
 
 def _check_relative(path: str) -> None:
     if "\0" in path or not {"", ".", ".."}.isdisjoint(path.split("/")):
-        raise ValueError(f"{path!r} is not a relative path in its shortest form")
+        raise ValueError(f"{path!r} is not a normalized relative path")
 
 
 def build_twin(
@@ -64,18 +64,18 @@ def build_twin(
     publish: Iterable[StagedFile],
     retire: Iterable[FileEntry],
 ) -> Swap | None:
-    """Build a twin of the lowest directory that holds the whole change.
+    """Build a twin of the lowest directory that contains the whole change.
 
     Args:
         store: Where the dataset is.
         root: The dataset.
         workspace: The dataset's workspace.
-        folder: A path in the workspace, with nothing there yet, to build the twin in.
+        folder: A path in the workspace that does not exist yet, to build the twin in.
         publish: The new files.
-        retire: The files to take out.
+        retire: The files to leave out.
 
     Returns:
-        What a swap and its recovery need to know. None if the change is a single step anyway, or if the directory
+        What a swap and its recovery need. None if the change is a single step anyway, or if the directory
         cannot be swapped: it is too large, it contains a mount point, another workspace or a process's working
         directory, or the filesystem has no hard links.
     """
@@ -88,7 +88,7 @@ def build_twin(
     new = {below(path, directory): source for path, source in new.items()}
     old = {below(path, directory) for path in old}
     if is_inside(workspace, live):
-        return None  # the dataset is a mount point: there is nothing beside it
+        return None  # the dataset is a mount point: its workspace is inside it
     try:
         identity, kept = store.identity(live), {}
         if identity is None:
@@ -96,10 +96,10 @@ def build_twin(
         else:
             kept = _build_changed(store, live, twin, new, old)
         twin_identity = store.identity(twin)
-        assert twin_identity is not None, "it was made just now"
+        assert twin_identity is not None, "the twin was just created"
     except OSError as error:
-        # For example: no hard links on this filesystem, no right to set the owner, a file that vanished just now.
-        logger.debug("%s will not be swapped: %s", live, error)
+        # For example: a filesystem without hard links, no permission to set the owner, a file that just vanished.
+        logger.debug("cannot prepare a swap of %s: %s", live, error)
         store.remove_tree(folder)
         return None
     return Swap(directory, relative(twin, workspace), identity, twin_identity, kept)
@@ -115,7 +115,7 @@ def join(top: str, path: str) -> str:
 
 
 def below(path: str, directory: str) -> str:
-    """A path inside of a directory, seen from there; both are relative to the same folder.
+    """A path relative to a directory that contains it; both are relative to the same folder.
 
     >>> below("day=1/a", "day=1"), below("day=1/a", "")
     ('a', 'day=1/a')
@@ -124,7 +124,7 @@ def below(path: str, directory: str) -> str:
 
 
 def lineage(folder: str) -> list[str]:
-    """A folder and those that it lies in, outermost first.
+    """A folder and its parents, outermost first.
 
     >>> lineage("a/b"), lineage("")
     (['', 'a', 'a/b'], [''])
@@ -134,7 +134,7 @@ def lineage(folder: str) -> list[str]:
 
 
 def _common_directory(store: Store, root: str, directories: Collection[str]) -> str:
-    """The lowest directory above all of the others that is there, or could be made with one step."""
+    """The lowest common directory of the others that exists, or can be created in one step."""
     common = posixpath.commonprefix([lineage(directory) for directory in directories])[-1]
     while common and not store.is_dir(join(root, posixpath.dirname(common))):
         common = posixpath.dirname(common)
@@ -142,7 +142,7 @@ def _common_directory(store: Store, root: str, directories: Collection[str]) -> 
 
 
 def _build_new(store: Store, live: str, twin: str, publish: Mapping[str, str]) -> None:
-    """Build what is not there at all yet. New folders shall get what they would get in their place."""
+    """Build a tree that does not exist yet. New folders inherit the attributes of the live parent folder."""
     parent, nest = posixpath.dirname(live), posixpath.dirname(twin)
     store.make_dirs(parent)
     store.make_inheriting_dir(parent, nest)
@@ -154,7 +154,7 @@ def _build_new(store: Store, live: str, twin: str, publish: Mapping[str, str]) -
 def _build_changed(
     store: Store, live: str, twin: str, publish: Mapping[str, str], retire: Collection[str]
 ) -> Tree:
-    """Build the twin of a tree; the files that stay."""
+    """Build the twin of an existing tree; returns the kept files."""
     tree = store.tree(live, MAX_LINKS)
     _check_tree(tree, publish, retire)
     nest = posixpath.dirname(twin)
@@ -185,14 +185,14 @@ def _link_new(store: Store, twin: str, folders: Iterable[str], publish: Mapping[
 
 
 def _check_tree(tree: Tree, publish: Collection[str], retire: Collection[str]) -> None:
-    """Refuse what a twin cannot stand for, or what would take too long."""
+    """Refuse a tree that a twin cannot represent, or that would take too long."""
     if len(tree) > MAX_FOLDERS:
         raise OSError(f"it has more than {MAX_FOLDERS} folders")
     for folder in tree:
         name = posixpath.basename(folder)
         if name.startswith(".") and name.endswith(_WORKSPACE_SUFFIX):
-            # A partition is worked on as a dataset of its own: links to its locks would lock nothing.
-            raise OSError(f"the workspace {folder!r} lies in it")
+            # A partition is used as a dataset: hard links to its lock files would not lock anything.
+            raise OSError(f"it contains the workspace {folder!r}")
     for path in retire:
         folder, name = posixpath.split(path)
         if name not in tree.get(folder, ()):
@@ -205,9 +205,9 @@ def _check_tree(tree: Tree, publish: Collection[str], retire: Collection[str]) -
 
 
 def _folders_after(tree: Tree, kept: Tree, publish: Iterable[str]) -> list[str]:
-    """The folders that the twin has, each after the one that it lies in.
+    """The folders of the twin, parents first.
 
-    Those in which nothing is left because all was retired are not among them; those that were empty before are.
+    Folders that become empty, because all of their files are retired, are left out; those empty before are kept.
     """
     with_folders = {posixpath.dirname(folder) for folder in tree if folder}
     filled = {folder for folder, files in kept.items() if files}

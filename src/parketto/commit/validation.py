@@ -1,4 +1,4 @@
-"""What must still be true when an operation commits, and who made it untrue."""
+"""Validation before a commit: whether the inputs are unchanged, and which commit changed them."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from parketto.commit.record import paths_of
 from parketto.commit.workspace import Workspace
 from parketto.errors import CommitConflict, CommitStateUnknown
-from parketto.storage.snapshot import relative
+from parketto.storage.listing import relative
 from parketto.storage.store import FileEntry, Store
 
 
@@ -18,14 +18,14 @@ def check_unchanged(
     workspace: Workspace | None = None,
     seen: int = 0,
 ) -> None:
-    """Raise CommitConflict if any input is not the file it was when it was listed.
+    """Raise CommitConflict if any input has changed since it was listed.
 
     Args:
         store: Where they are.
         inputs: The files as they were listed.
-        there: The files as they are now, if the caller has listed them again.
-        workspace: Whose log may tell who was in the way.
-        seen: The last commit that the operation knows of.
+        there: The current files, if the caller has listed them again.
+        workspace: Its log may contain the conflicting commit.
+        seen: The last commit that the operation has seen.
     """
     found = store.stat_many([entry.path for entry in inputs]) if there is None else there
     for entry in inputs:
@@ -36,7 +36,7 @@ def check_unchanged(
 
 
 def who_changed(workspace: Workspace, path: str, seen: int) -> str:
-    """The commit after a number that has added or retired a file, in words; nothing if the log does not know."""
+    """A description of the commit after a number that added or retired a file; empty if the log has none."""
     name = relative(path, workspace.root)
     try:
         for number, record in workspace.log.records(workspace.look().log, seen):
@@ -44,5 +44,5 @@ def who_changed(workspace: Workspace, path: str, seen: int) -> str:
                 article = "an" if record.operation[0] in "aeiou" else "a"
                 return f"commit {number}, {article} {record.operation} by {record.author} at {record.at[:19]}Z"
     except (OSError, CommitStateUnknown):
-        return ""  # it is only for the message
+        return ""  # only the error message needs it
     return ""

@@ -1,4 +1,4 @@
-"""Verification: what was staged, read back from its footers, must add up to what the plan promised."""
+"""Verification: the footers of the staged files must have the rows and schemas that the plan expects."""
 
 from __future__ import annotations
 
@@ -8,13 +8,12 @@ from collections.abc import Sequence
 
 from parketto.engines.base import GroupResult
 from parketto.errors import CommitConflict, CommitFailed
-from parketto.kernels.work import StagedFile
-from parketto.kernels.write import Written
-from parketto.plan.rewrite import FileGroup
-from parketto.rowgroups.area import without_area
-from parketto.storage.clustering import without_record
-from parketto.storage.footers import FileInfo
-from parketto.storage.snapshot import read_files, read_snapshot
+from parketto.parquet.clustering_metadata import without_record
+from parketto.parquet.file_info import FileInfo
+from parketto.parquet.geo_area import without_bbox
+from parketto.parquet.output import Written, kept_metadata
+from parketto.parquet.snapshot import read_files, read_snapshot
+from parketto.runtime.staging import StagedFile
 from parketto.storage.store import Store
 
 
@@ -31,10 +30,11 @@ def verify_groups(
         if rows != group.num_rows:
             raise CommitFailed(
                 f"row counts differ: {len(group)} files in {group.directory!r} have {group.num_rows} rows, the "
-                f"files written for them {rows}. Nothing was changed"
+                f"files that replace them {rows}. Nothing was changed"
             )
+        expected = dataclasses.replace(group.files[0], metadata=group.metadata)
         for info in staged:
-            _check_same(group, info)
+            _check_same(expected, info)
             if group.max_rows is not None and info.num_rows > group.max_rows:
                 raise CommitFailed(
                     f"a file written for {group.directory!r} has {info.num_rows} rows instead of at most "
@@ -45,44 +45,43 @@ def verify_groups(
 
 
 def verify_total(before: Sequence[FileInfo], after: Sequence[FileInfo]) -> None:
-    """Whatever has become of the files, together they have as many rows as before."""
+    """Raise CommitFailed if the total row count has changed."""
     rows, found = (sum(file.num_rows for file in files) for files in (before, after))
     if rows != found:
-        raise CommitFailed(
-            f"row counts differ: there are {rows} rows, and there would be {found}. Nothing was changed"
-        )
+        raise CommitFailed(f"row counts differ: {rows} rows before, {found} rows after. Nothing was changed")
 
 
-def _check_same(group: FileGroup, info: FileInfo) -> None:
-    if not _same_schema(group, info):
+def _check_same(expected: FileInfo, info: FileInfo) -> None:
+    if not _same_schema(expected, info):
         raise CommitFailed(
-            f"the schema of a file written for {group.directory!r} differs. Expected:\n{group.schema}\n"
+            f"the schema of a file written for {expected.directory!r} differs. Expected:\n{expected.schema}\n"
             f"written:\n{info.schema}\nNothing was changed"
         )
-    if info.traits.leaves != group.traits.leaves or info.traits.annotations != group.traits.annotations:
+    if info.traits.leaves != expected.traits.leaves or info.traits.annotations != expected.traits.annotations:
         raise CommitFailed(
-            f"files in {group.directory!r} have columns that cannot be written back as they are: "
-            f"{_differences(group, info)}. Nothing was changed"
+            f"files in {expected.directory!r} have columns that cannot be written back as they are: "
+            f"{_differences(expected, info)}. Nothing was changed"
         )
 
 
-def _same_schema(group: FileGroup, info: FileInfo) -> bool:
-    """Fields with their metadata, and the file's metadata as it was put together for the group."""
+def _same_schema(expected: FileInfo, info: FileInfo) -> bool:
+    """Whether the fields with their metadata, and the file metadata, are the expected ones."""
     assert info.schema is not None, "a footer always has a schema"
-    fields = info.schema.remove_metadata().equals(group.schema.remove_metadata(), check_metadata=True)
-    # An area that no longer holds is left out.
-    return fields and without_area(info.metadata) == without_area(group.metadata)
+    assert expected.schema is not None, "files to rewrite come from a snapshot"
+    fields = info.schema.remove_metadata().equals(expected.schema.remove_metadata(), check_metadata=True)
+    # A rewrite drops bounding boxes that no longer hold.
+    return fields and without_bbox(info.metadata) == without_bbox(expected.metadata)
 
 
-def _differences(group: FileGroup, info: FileInfo) -> str:
-    pairs = zip(group.traits.leaves, info.traits.leaves, strict=False)
+def _differences(expected: FileInfo, info: FileInfo) -> str:
+    pairs = zip(expected.traits.leaves, info.traits.leaves, strict=False)
     return "; ".join(f"{before} would become {after}" for before, after in pairs if before != after)
 
 
 def verify_written(
     store: Store, staged: Sequence[StagedFile], num_rows: int, names: Sequence[str]
 ) -> list[FileInfo]:
-    """The staged files of new data, if they hold all of its rows and columns."""
+    """The staged files of new data, if they contain all of its rows and columns."""
     infos = _footers(store, staged)
     rows = sum(info.num_rows for info in infos)
     if rows != num_rows:
@@ -94,29 +93,29 @@ def verify_written(
 
 
 def verify_copies(original: FileInfo, copies: Sequence[FileInfo]) -> None:
-    """Files that have rows of other files have their schema and metadata to the letter, but for their layout."""
-    expected = FileGroup((dataclasses.replace(original, metadata=without_record(original.metadata)),))
+    """Raise CommitFailed if copies differ from the original in schema or metadata, except for the clustering."""
+    expected = dataclasses.replace(original, metadata=without_record(original.metadata))
     for info in copies:
         _check_same(expected, info)
 
 
 def verify_published(store: Store, staged: Sequence[StagedFile], verified: Sequence[FileInfo]) -> None:
-    """The files are where they should be, with all of their bytes and rows."""
+    """Raise CommitConflict if published files are missing, or differ in size or rows."""
     found = store.stat_many([file.destination for file in staged])
     for file, info in zip(staged, verified, strict=True):
         entry = found.get(file.destination)
         if entry is None or entry.size_bytes != info.size_bytes:
             raise CommitConflict(
                 f"{file.destination!r} was published and {'is gone' if entry is None else 'has changed'} since: "
-                "somebody else is working on the dataset"
+                "another writer has changed the dataset"
             )
     rows = sum(info.num_rows for info in read_snapshot(store, "", found.values()).files)
     if rows != sum(info.num_rows for info in verified):
-        raise CommitConflict(f"the files published have {rows} rows by now: somebody else has changed them")
+        raise CommitConflict(f"the published files now contain {rows} rows: another writer has changed them")
 
 
 def verify_edits(store: Store, edits: Sequence[tuple[FileInfo, Written]]) -> list[FileInfo]:
-    """The staged successors of files whose rows were changed, if rows and schemas are what they should be."""
+    """The staged replacements of edited files, if their rows and schemas are the expected ones."""
     infos = iter(_footers(store, [staged for _, written in edits for staged in written.staged]))
     verified = []
     for file, written in edits:
@@ -127,8 +126,9 @@ def verify_edits(store: Store, edits: Sequence[tuple[FileInfo, Written]]) -> lis
                 f"row counts differ: {written.num_rows} rows were left of {file.path!r}, {rows} were written. "
                 "Nothing was changed"
             )
+        expected = dataclasses.replace(file, metadata=kept_metadata(file))
         for info in staged:
-            _check_same(FileGroup((file,)), info)
+            _check_same(expected, info)
         verified += staged
     return verified
 

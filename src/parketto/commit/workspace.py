@@ -1,15 +1,15 @@
-"""The folder beside a dataset that holds its log and what is being staged.
+"""The workspace: the folder beside a dataset with its log and its staged files.
 
     .events.parketto/
         log/              one record per commit (see `log.py`)
-        lock              held while somebody commits, where the store has locks that it can rely on
+        lock              held during a commit, on stores with reliable locks
         tx-<id>/          one per running operation
             new/          staged files
-            old/          retired files, parked until the commit is through
-        tx-<id>.alive     locked, or touched now and then, as long as its process lives
+            old/          retired files, parked until the commit is settled
+        tx-<id>.alive     locked, or touched regularly, while its process is alive
 
-Staged and parked names do not end in `.parquet`, so that not even a glob over the parent folder meets them.
-Without a history the folder is removed when nothing is left in it.
+Staged and parked names do not end in `.parquet`, so that a glob over the parent folder does not match them.
+Without a history, the folder is removed when it is empty.
 """
 
 from __future__ import annotations
@@ -29,12 +29,12 @@ from parketto.storage.locks import Lock, NoLock, held, wait_for
 from parketto.storage.store import FileEntry, Store
 
 LOCK_TIMEOUT_SECONDS = 600.0
-_READING_ATTEMPTS = 10
+_READING_ATTEMPTS = 10  # other writers may fold records while the log is read
 TRANSACTION_PREFIX = "tx-"
 _SUFFIX = ".parketto"
-_MAX_NAME_BYTES = 255  # what common filesystems take; a longer name of a workspace is cut and hashed
+_MAX_NAME_BYTES = 255  # limit of common filesystems; longer workspace names are cut and hashed
 _ALIVE = ".alive"
-# A log inside of the dataset's own listing: that of a partition which somebody takes for a dataset.
+# A record below the dataset: a partition is used as a dataset, too, and has its own log.
 _INNER_RECORD = re.compile(r"(?P<workspace>.*/\.[^/]+\.parketto)/log/[0-9]{20}(?P<kind>\.done|\.undo)?\.json")
 
 
@@ -42,8 +42,8 @@ Result = TypeVar("Result")
 
 
 @dataclass(frozen=True, slots=True)
-class Sight:
-    """A workspace at one moment: its log, and what is staged in it, where one listing shows both."""
+class WorkspaceState:
+    """The state of a workspace: its log and the staged files, from one listing where possible."""
 
     log: View
     staging: dict[str, list[FileEntry]] = field(default_factory=dict)
@@ -56,8 +56,8 @@ class Workspace:
         store: Where the dataset lives.
         root: The dataset's path.
         location: A folder to keep the workspace in; by default the dataset's parent folder.
-        path: The workspace itself, where it was found.
-        history: Whether records are kept when they are no longer needed.
+        path: The path of an existing workspace.
+        history: Whether to keep records that are no longer needed.
     """
 
     def __init__(
@@ -70,7 +70,7 @@ class Workspace:
         history: bool = True,
     ) -> None:
         self.store, self.root = store, root
-        # The workspace of a partition that is taken for a dataset lies inside of the dataset: it shall not stay.
+        # The workspace of a partition is inside the dataset, so it must not be left there.
         self.keeps_history = history and "=" not in posixpath.basename(root)
         self.path = path or _workspace_path(store, root, location)
         self.log = Log(store, f"{self.path}/log")
@@ -78,12 +78,12 @@ class Workspace:
 
     @property
     def locks(self) -> bool:
-        """Whether commits take turns by a lock; else exclusive records alone keep them apart."""
+        """Whether a lock serializes commits; else only the exclusive creation of records does."""
         return self.store.has_locks or not self.store.creates_exclusively(self.path)
 
     @contextlib.contextmanager
     def locked(self, timeout: float = LOCK_TIMEOUT_SECONDS) -> Iterator[Lock]:
-        """Be the only one who commits or recovers; on the way out an empty workspace is removed."""
+        """Hold the lock for a commit or a recovery; at the end, an empty workspace is removed."""
         if not self.locks:
             yield NoLock()
             return
@@ -93,7 +93,7 @@ class Workspace:
             self._tidy()
 
     def lock(self, timeout: float = LOCK_TIMEOUT_SECONDS) -> Lock:
-        """The lock, to be released by the caller."""
+        """Acquire the lock; the caller releases it."""
         if not self.locks:
             return NoLock()
         self.make()
@@ -105,7 +105,7 @@ class Workspace:
             raise self._no_permission() from error
 
     def make(self) -> None:
-        """Make the folder, unless it is there; what somebody else has made must be trusted."""
+        """Create the folder if it does not exist; an existing one must be trusted."""
         try:
             self.store.make_private_dirs(self.path, like=self.root)
         except ParkettoError:
@@ -121,28 +121,28 @@ class Workspace:
         )
 
     def check_trusted(self) -> None:
-        """Refuse a folder that a stranger may have prepared: whoever finds a record carries it out."""
+        """Refuse a folder that another user may have prepared: every process that finds a record applies it."""
         problem = self.store.distrust([self.path, self.log.folder], like=self.root)
         if problem:
             raise UntrustedWorkspace(
-                f"{problem}, so its records could be anybody's; nothing was changed. If it is not yours, remove "
-                "it; else give it to the owner of the dataset and take the write permission from all others"
+                f"{problem}, so other users may have written its records; nothing was changed. If it is not "
+                "yours, remove it; else give it to the owner of the dataset and let only that user write to it"
             )
 
     def exists(self) -> bool:
-        """Whether anything may be left to recover, or somebody is at work."""
+        """Whether there may be something to recover, or a running operation."""
         return self.store.is_dir(self.path)
 
-    def look(self) -> Sight:
-        """The log as it is, and what is staged: one listing."""
+    def look(self) -> WorkspaceState:
+        """The current state of the log and the staged files, from one listing."""
         if self.store.keeps_birth:
             names = self.store.list_names(self.log.folder)
             mark = self.store.change_mark(self.log.folder) or self.store.change_mark(posixpath.dirname(self.path))
             if not names and not self.store.list_names(self.path):
-                return Sight(View(mark=mark))
+                return WorkspaceState(View(mark=mark))
             self.check_trusted()
             staging: dict[str, list[FileEntry]] = {name: [] for name in self.transactions()}
-            return Sight(view_of(dict.fromkeys(names, ""), mark), staging)
+            return WorkspaceState(view_of(dict.fromkeys(names, ""), mark), staging)
         logged: dict[str, str] = {}
         staging = {}
         for entry in self.store.list_files(self.path):
@@ -151,10 +151,10 @@ class Workspace:
                 logged[name] = entry.fingerprint
             elif folder.startswith(TRANSACTION_PREFIX):
                 staging.setdefault(folder.removesuffix(_ALIVE), []).append(entry)
-        return Sight(view_of(logged), staging)
+        return WorkspaceState(view_of(logged), staging)
 
     def read_log(self, read: Callable[[View], Result], view: View | None = None) -> Result:
-        """What is read from the log; once more if others have folded its records into a checkpoint meanwhile."""
+        """The result of reading the log; retries if other writers fold its records into a checkpoint meanwhile."""
         for _ in range(_READING_ATTEMPTS - 1):
             with contextlib.suppress(FileNotFoundError):
                 return read(self.look().log if view is None else view)
@@ -162,12 +162,12 @@ class Workspace:
         return read(self.look().log)
 
     def above(self) -> list[Workspace]:
-        """The workspaces of the folders that this dataset lies in, outermost first: each may be a dataset, too."""
+        """The workspaces of the parent folders, outermost first: each of them may be a dataset, too."""
         folders = []
         folder = posixpath.dirname(self.root)
         inner = posixpath.basename(self.root)
         while "/" in folder.strip("/") or (folder.startswith("/") and len(folder) > 1):
-            # Where each look is a request, only partitions are looked for.
+            # Where each check is a request, only the parents of partitions are checked.
             if self.store.keeps_birth or "=" in inner:
                 folders.append(folder)
             inner = posixpath.basename(folder)
@@ -176,7 +176,7 @@ class Workspace:
         return [workspace for workspace in found if workspace.exists()]
 
     def below(self, listed: Iterable[FileEntry]) -> list[Workspace]:
-        """The workspaces with an unsettled commit among the files below this dataset: of partitions."""
+        """The workspaces of partitions below this dataset that have an unsettled commit."""
         names: dict[str, dict[str, str]] = {}
         for entry in listed:
             if _SUFFIX in entry.path and (match := _INNER_RECORD.fullmatch(entry.path)):
@@ -191,28 +191,28 @@ class Workspace:
             except FileNotFoundError:
                 continue
             root = posixpath.normpath(posixpath.join(path, record.root))
-            if root.startswith(f"{self.root}/"):  # others may keep the logs of other datasets here
+            if root.startswith(f"{self.root}/"):  # the log may belong to an unrelated dataset
                 found.append(Workspace(self.store, root, path=path))
         return found
 
     @property
     def relative_root(self) -> str:
-        """The dataset as seen from the workspace."""
+        """The path of the dataset, relative to the workspace."""
         return posixpath.relpath(self.root, self.path)
 
     def aside(self, record: Record) -> str:
-        """Where that is kept which an interrupted commit needs, once its dataset is not here any more."""
+        """Where the files of an interrupted commit are kept once its dataset is no longer here."""
         return f"{self.path}.{record.id}"
 
     def set_aside(self, number: int, record: Record) -> str:
-        """Move what an interrupted commit needs out of the way: not even its owner goes on with it here."""
+        """Move the files of an interrupted commit away, so that not even its owner continues it here."""
         aside = self.aside(record)
         if self.store.atomic_move:
             self.store.move(self.path, aside)
             return aside
         staged = [entry.path for entry in self.store.list_files(f"{self.path}/{record.staging}")]
         for path in (*staged, self.log.path(number)):
-            with contextlib.suppress(FileNotFoundError):  # several may do this at once
+            with contextlib.suppress(FileNotFoundError):  # several processes may do this at once
                 copy = f"{aside}{path.removeprefix(self.path)}"
                 self.store.make_dirs(posixpath.dirname(copy))
                 self.store.copy(path, copy)
@@ -220,12 +220,12 @@ class Workspace:
         return aside
 
     def begin(self, identity: str) -> tuple[str, Lock]:
-        """A folder for one operation, and the lock that says it is alive."""
+        """A folder for one operation, and the lock that shows that it is alive."""
         self.make()
         directory = f"{self.path}/{TRANSACTION_PREFIX}{identity}"
         if not self.locks:
             return directory, NoLock()
-        # The lock comes first: whoever finds the folder finds it locked.
+        # The lock comes first: a process that finds the folder finds it locked.
         alive = wait_for(lambda: self.store.try_lock(f"{directory}{_ALIVE}"), LOCK_TIMEOUT_SECONDS, directory)
         try:
             self.store.make_dirs(f"{directory}/new")
@@ -247,9 +247,9 @@ class Workspace:
         return sorted({name.removesuffix(_ALIVE) for name in names if name.startswith(TRANSACTION_PREFIX)})
 
     def sweep(self) -> int:
-        """Remove what dead processes have staged. The caller holds the lock and has recovered."""
+        """Remove the staged files of dead processes. The caller holds the lock and has recovered."""
         swept = 0
-        # Records get their names when they are complete; whoever died before that has left a part of one.
+        # Records are renamed when complete; a process that died before that has left a partial one.
         parts = [name for name in self.store.list_names(self.log.folder) if name.endswith(".tmp")]
         self.store.remove_many([f"{self.log.folder}/{name}" for name in parts])
         for name in self.transactions():
@@ -263,7 +263,7 @@ class Workspace:
         return swept
 
     def tidy(self) -> None:
-        """Remove the folder if nothing is in it but locks, and nobody is at work."""
+        """Remove the folder if it contains only locks and no operation is running."""
         if not self.locks or self.store.list_names(self.log.folder) or self.transactions():
             return
         try:
@@ -275,7 +275,7 @@ class Workspace:
                 self._tidy()
 
     def _tidy(self) -> None:
-        """Remove what is empty. The caller holds the lock."""
+        """Remove the folder if it is empty. The caller holds the lock."""
         if self.store.list_dirs(self.path) not in ([], ["log"]) or self.store.list_names(self.log.folder):
             return
         self.store.remove_empty_dir(self.log.folder)
@@ -288,7 +288,7 @@ def _workspace_path(store: Store, root: str, location: str | None) -> str:
     if location is not None:
         folder = store.normalize(location)
         if folder == root or folder.startswith(f"{root}/"):
-            raise InvalidArgument(f"journal={location!r} lies inside the dataset; choose a folder outside of it")
+            raise InvalidArgument(f"journal={location!r} is inside the dataset; choose a folder outside it")
         if (
             store.keeps_birth
             and store.is_dir(root)
@@ -299,16 +299,16 @@ def _workspace_path(store: Store, root: str, location: str | None) -> str:
                 f"journal={location!r} is on another device than the dataset, so files cannot be moved from it; "
                 "choose a folder on the same filesystem"
             )
-        # Several datasets may share the folder: the hash keeps those of the same name apart.
+        # Several datasets may share the folder: the hash distinguishes those of the same name.
         return f"{folder}/{_folder_name(f'{name}-{hashlib.sha256(root.encode()).hexdigest()[:8]}')}"
-    beside = "/" in root and bool(name)  # a whole bucket or disk has nothing beside it
+    beside = "/" in root and bool(name)  # a whole bucket or disk has no parent folder
     if beside and store.keeps_birth and store.is_dir(root) and not store.same_device(root, parent or "/"):
-        beside = False  # the dataset is a mount point: nothing can be moved across
+        beside = False  # the dataset is a mount point: files cannot be moved across devices
     return f"{parent}/{_folder_name(name)}" if beside else f"{root.rstrip('/')}/.parketto"
 
 
 def _folder_name(name: str) -> str:
-    """The name of a workspace: that of the dataset, unless it leaves no room for the suffix."""
+    """The name of a workspace: that of the dataset, cut and hashed if it is too long."""
     whole = f".{name}{_SUFFIX}"
     if len(whole.encode(errors="surrogateescape")) <= _MAX_NAME_BYTES:
         return whole

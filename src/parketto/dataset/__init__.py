@@ -1,4 +1,4 @@
-"""The front door: every operation once, whatever engine carries it out."""
+"""`Dataset`, the main entry point: all operations, on any engine."""
 
 from parketto.dataset.dataset import Dataset
 

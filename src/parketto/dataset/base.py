@@ -1,4 +1,4 @@
-"""What all operations of a dataset stand on: where it is, and who carries them out."""
+"""The base of `Dataset`: its location and engine, and the operations that change no rows."""
 
 from __future__ import annotations
 
@@ -16,17 +16,17 @@ from parketto.commit.workspace import Workspace
 from parketto.engines.base import Engine, ProgressCallback
 from parketto.engines.registry import get_engine
 from parketto.errors import InvalidArgument, quoted
-from parketto.kernels.rows import RowSource
+from parketto.expressions.time_zones import zone_info
 from parketto.operations.check import check
-from parketto.operations.place import Backups, Isolation, Place, check_isolation, check_retries
-from parketto.operations.sources import given_rows
-from parketto.plan.zones import zone_info
-from parketto.stats import CheckReport
-from parketto.storage.footers import FileInfo
+from parketto.operations.context import Backups, DatasetContext, Isolation, check_isolation, check_retries
+from parketto.operations.sources import row_source_of
+from parketto.parquet.file_info import FileInfo
+from parketto.parquet.row_source import RowSource
+from parketto.results import CheckReport
 from parketto.storage.hive import PartitionFilter
-from parketto.storage.opening import open_store, shown_path
+from parketto.storage.listing import retry_on_vanished_files
+from parketto.storage.opening import display_path, open_store
 from parketto.storage.options import GivenOptions
-from parketto.storage.snapshot import while_files_vanish
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -36,15 +36,15 @@ HISTORY_MODES = ("on", "off")
 
 
 class BaseDataset:
-    """A place, an engine, and what can be seen of the files."""
+    """A location and an engine, with the operations that change no rows."""
 
     def __init__(
         self,
         path: str | os.PathLike[str],
         engine: str | Engine | None = None,
+        *,
         filesystem: AbstractFileSystem | None = None,
         storage_options: GivenOptions = None,
-        *,
         journal: str | os.PathLike[str] | None = None,
         publish: Literal["auto", "rename"] = "auto",
         spark: SparkSession | None = None,
@@ -56,12 +56,12 @@ class BaseDataset:
         history: Literal["on", "off"] = "on",
     ) -> None:
         if timezone is not None:
-            zone_info(timezone)  # or an error that names it
+            zone_info(timezone)  # raises if unknown
         check_isolation(isolation)
         check_retries(retries)
         self._store, root = open_store(path, filesystem, storage_options)
-        #: The dataset as people know it: a URL if it is not on the local disk.
-        self.path = shown_path(self._store, root, path)
+        #: The path to display: a URL unless the dataset is on the local disk.
+        self.path = display_path(self._store, root, path)
         if publish not in PUBLISH_MODES:
             raise InvalidArgument(f"unknown publish {publish!r}; valid choices: {quoted(PUBLISH_MODES)}")
         if history not in HISTORY_MODES:
@@ -71,7 +71,7 @@ class BaseDataset:
         self.engine = get_engine(engine, **{name: value for name, value in options.items() if value is not None})
         location = None if journal is None else os.fspath(journal)
         workspace = Workspace(self._store, root, location, history=history == "on")
-        self._place = Place(
+        self._context = DatasetContext(
             self._store, root, workspace, self.engine, publish == "auto", timezone, isolation, retries
         )
 
@@ -79,53 +79,53 @@ class BaseDataset:
         return f"Dataset({self.path!r}, engine={self.engine.name!r})"
 
     def files(self, partition_filter: PartitionFilter = None) -> list[FileInfo]:
-        """The data files, with what their footers say, in the order of their paths."""
-        return list(self._place.snapshot(partition_filter, stats_columns=None).files)
+        """The data files with their footer metadata, ordered by path."""
+        return list(self._context.snapshot(partition_filter, stats_columns=None).files)
 
-    def read(self, columns: Sequence[str] | None = None, partition_filter: PartitionFilter = None) -> pa.Table:
-        """The rows as one PyArrow table, files in the order of their paths.
+    def read(self, columns: Sequence[str] | None = None, *, partition_filter: PartitionFilter = None) -> pa.Table:
+        """The rows as one PyArrow table, files ordered by path.
 
         Args:
-            columns: Which columns to read; by default all that are in the files.
-            partition_filter: Which partitions to read.
+            columns: The columns to read; by default all that the files contain.
+            partition_filter: The partitions to read.
         """
-        from parketto.kernels.reader import read_table
+        from parketto.parquet.reader import read_table
 
-        return while_files_vanish(
-            self.path, lambda: read_table(self._store, self._place.snapshot(partition_filter).files, columns)
+        return retry_on_vanished_files(
+            self.path, lambda: read_table(self._store, self._context.snapshot(partition_filter).files, columns)
         )
 
     def check(
         self,
         deep: bool = False,
-        partition_filter: PartitionFilter = None,
         *,
+        partition_filter: PartitionFilter = None,
         progress: ProgressCallback | None = None,
     ) -> CheckReport:
-        """Find every damaged file and column. Nothing is written, and one bad file does not hide the next.
+        """Find every damaged file and column. Nothing is written, and damaged files do not stop the check.
 
-        A shallow check reads every footer. It finds files that are empty, truncated or no Parquet, damaged
-        footers, and footers that contradict their file: pages outside of it or on top of each other, numbers of
-        rows that do not add up, types and codecs that do not exist.
+        A shallow check reads every footer. It finds files that are empty, truncated or not Parquet, damaged
+        footers, and footers that contradict their file: pages that overlap or lie outside of it, inconsistent row
+        counts, unknown types and codecs.
 
-        A deep check also reads every page of every column. It verifies checksums (CRC-32) where pages have them,
-        decodes all values, and compares them with the footer: rows, values and nulls, and the bounds (min and max)
-        of columns that are not nested. Texts must be valid UTF-8.
+        A deep check also reads every page of every column. It verifies page checksums (CRC-32) where they exist,
+        decodes all values, and compares them with the footer: counts of rows, values and nulls, and the bounds
+        (min and max) of columns that are not nested. Strings must be valid UTF-8.
 
-        Damage that only a checksum can find: a flipped bit that turns one valid value into another one. Pages
-        without a checksum hide that. Compression helps little: gzip and Brotli mostly notice, Snappy and LZ4
-        often, Zstandard hardly ever; uncompressed numbers never, unless a value leaves its bounds. Spark writes
-        checksums by default, PyArrow with `write_page_checksum=True`.
+        A flipped bit that turns one valid value into another is only found by a checksum. Without one, the codec
+        decides: gzip and Brotli mostly detect it, Snappy and LZ4 often, Zstandard hardly ever; in uncompressed
+        numbers it is never detected, unless a value leaves its bounds. Spark writes checksums by default, PyArrow
+        with `write_page_checksum=True`.
 
         Args:
-            deep: Whether to decode all pages, which takes about as long as to read the dataset.
-            partition_filter: Which partitions to check.
-            progress: Called with a `Progress` whenever a piece of the work is done.
+            deep: Decode all pages, which takes about as long as reading the dataset.
+            partition_filter: The partitions to check.
+            progress: A callback that gets a `Progress` as work completes.
 
         Returns:
             A `CheckReport`: `healthy`, what was checked (`files_checked`, `rows`, `bytes`, `row_groups`,
             `columns_checked`, `pages_checked`), and `damaged`, a list of `path`, `row_group`, `column` and
-            `reason`. Row group and column are None where a whole file is concerned.
+            `reason`. Row group and column are None if a whole file is affected.
 
         Raises:
             FileNotFoundError: There is no dataset, or the filter excludes all of its files.
@@ -148,31 +148,31 @@ class BaseDataset:
             >>> [damage["path"] for damage in report["damaged"]]
             ['/check-example/trades_001.parquet']
             >>> report["damaged"][0]["reason"]
-            'it does not end as a Parquet file does: it is truncated, or no Parquet file'
+            'it does not end with PAR1: it is truncated, or not a Parquet file'
         """
-        return check(self._place, partition_filter, progress, deep=deep)
+        return check(self._context, partition_filter, progress, deep=deep)
 
     def recover(self) -> Recovery:
-        """Finish or undo an interrupted operation and remove what it staged; say what was done.
+        """Finish or undo an interrupted operation, remove its staged files, and report what was done.
 
-        Every operation does this first. Calling it again does nothing.
+        Every operation does this first. Idempotent.
 
         Example:
             >>> from parketto import Dataset
             >>> str(Dataset("memory://events-example", engine="pyarrow").recover())
             'nothing to recover'
         """
-        return recover(self._place.workspace)
+        return recover(self._context.workspace)
 
     def history(self, limit: int | None = None) -> list[Commit]:
-        """What has changed the dataset, newest first, as far back as the log goes.
+        """The commits in the log, newest first.
 
         Each commit is a mapping: `number`, `operation`, `at`, `duration_seconds`, `engine`, `user`, `program`,
-        `commit_id`, `arguments`, `statistics`, `files_published` and `files_retired`. Changes that other programs
-        made are not in it.
+        `commit_id`, `arguments`, `statistics`, `files_published` and `files_retired`. Changes by other programs
+        are not recorded.
 
         Args:
-            limit: How many at most.
+            limit: The maximum number of commits.
 
         Example:
             >>> import pyarrow as pa
@@ -183,25 +183,25 @@ class BaseDataset:
             >>> [(commit["number"], commit["operation"], commit["commit_id"]) for commit in prices.history()]
             [(2, 'delete', None), (1, 'append', 'import:1')]
         """
-        return commits(self._place.workspace, limit)
+        return commits(self._context.workspace, limit)
 
-    def _placed(self, isolation: Isolation | None, retries: int | None) -> Place:
-        """The place, with what one operation asks for."""
-        place = self._place
+    def _context_for(self, isolation: Isolation | None, retries: int | None) -> DatasetContext:
+        """The dataset context with the settings of one operation."""
+        context = self._context
         if isolation is not None:
-            place = replace(place, isolation=check_isolation(isolation))
+            context = replace(context, isolation=check_isolation(isolation))
         if retries is not None:
-            place = replace(place, retries=check_retries(retries))
-        return place
+            context = replace(context, retries=check_retries(retries))
+        return context
 
     def _rows(self, rows: Any) -> RowSource:
-        return given_rows(rows, self.engine, self._store.fs, self._storage_options)
+        return row_source_of(rows, self.engine, self._store.fs, self._storage_options)
 
     def _backups(self, directory: str | os.PathLike[str] | None) -> Backups | None:
-        """Where to keep what is retired: a folder on the dataset's filesystem, or a URL of any other."""
+        """The backup location: a directory on the dataset's filesystem, or a URL on any other."""
         if directory is None:
             return None
         store, location = open_store(directory, self._store.fs, self._storage_options)
         backups = Backups(store, location, as_url="://" in os.fspath(directory))
-        backups.check_outside(self._store, self._place.root)
+        backups.check_outside(self._store, self._context.root)
         return backups

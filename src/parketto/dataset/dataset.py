@@ -1,4 +1,4 @@
-"""Dataset: the front door. Every operation once, whatever engine carries it out."""
+"""`Dataset`, the main entry point: all operations, on any engine."""
 
 from __future__ import annotations
 
@@ -6,27 +6,22 @@ import os
 from collections.abc import Mapping, Sequence
 from typing import Any, Literal
 
+from parketto.arguments import CompactionScope, Thresholds, check_codec, check_max_rows, check_positive_integer
 from parketto.dataset.editing import EditableDataset
 from parketto.engines.base import ProgressCallback
 from parketto.errors import InvalidArgument, quoted
-from parketto.kernels.write import Output
-from parketto.kernels.writer import FileFormat
 from parketto.operations.maintain import MaintenanceReport, maintain
 from parketto.operations.repartition import repartition
 from parketto.operations.suggest import Advice, suggest
 from parketto.operations.write import write
-from parketto.plan.clustering import DEFAULT_CURVE, Curve, check_clustering, plan_clustering
-from parketto.plan.copying import Rewrite, check_rewrite
-from parketto.plan.limits import CompactionScope, Thresholds, check_codec, check_max_rows, check_positive_whole
-from parketto.plan.naming import Naming, NamingScheme
-from parketto.plan.rewrite import (
-    RewritePlan,
-    check_orderable_files,
-    check_partition_columns,
-    plan_compaction,
-)
-from parketto.stats import MaintenanceStats, WriteStats
-from parketto.storage.footers import FileInfo
+from parketto.parquet.file_format import FileFormat
+from parketto.parquet.file_info import FileInfo
+from parketto.parquet.output import Output
+from parketto.planning.clustering import DEFAULT_CURVE, Curve, check_clustering, plan_clustering
+from parketto.planning.copy_policy import Rewrite, check_rewrite
+from parketto.planning.naming import Naming, NamingScheme
+from parketto.planning.rewrite import RewritePlan, check_orderable_files, check_partition_columns, plan_compaction
+from parketto.results import MaintenanceStats, WriteStats
 from parketto.storage.hive import PartitionFilter
 
 WRITE_MODES = ("append", "overwrite")
@@ -35,42 +30,43 @@ WRITE_MODES = ("append", "overwrite")
 class Dataset(EditableDataset):
     """A directory of Parquet files.
 
-    Every operation is planned before it runs, atomic, and safe against a kill at any instant: the next
-    operation, or `recover()`, brings the dataset to exactly the state before or after.
+    Every operation is planned before it runs, and atomic. If a process is killed at any point, the next operation
+    or `recover()` brings the dataset to the state before or after the operation.
 
     Args:
         path: The directory, local or a URL such as `s3://bucket/events`.
-        engine: What carries the operations out: `"spark"` (the default, unless the environment variable
-            PARKETTO_ENGINE names another), `"duckdb"`, `"pyarrow"`, or an engine that you have made yourself.
-        filesystem: An fsspec filesystem, if the path alone does not say which. Its cache of listings is switched
-            off, because that would hide what other processes do.
+        engine: What executes operations: `"spark"` (the default, unless the environment variable
+            PARKETTO_ENGINE is set), `"duckdb"`, `"pyarrow"`, or an engine instance.
+        filesystem: An fsspec filesystem, if the path does not determine it. Its listing cache is disabled, because
+            it would hide the changes of other processes.
         storage_options: Where the files are (`AwsStorageOptions`, `StorageOptions`, …), or plain options for the
-            filesystem that the path names.
-        journal: A folder to keep the log and staged files in, on the same filesystem; by default beside
-            the dataset, in `.<name>.parketto`. All who work on a dataset must name the same folder: there they
-            find each other.
-        publish: `"auto"` swaps the lowest directory that holds all changes, where the filesystem can, so that
-            readers see the old files or the new ones; that takes about 30 µs per file in it. `"rename"` moves
-            single files in and out: choose it if somebody else holds on to the directory itself (a bind mount of
-            just this folder, an NFS client, a watcher), or writes into it under another name first: their rename
-            can fail, loudly, in the instant of a swap.
-        spark: The Spark session to work on; by default the active one, or one that is started when needed.
-        memory_mb: About how much memory may be used for data: on Spark by each task, else in all. DuckDB spills
-            what does not fit.
-        threads: With DuckDB and PyArrow, how many threads there are: files or groups of files worked on at once.
-        timezone: The time zone in which SQL conditions and new values read times that do not say theirs, and
-            `CURRENT_DATE`: an IANA name such as `"America/New_York"`, or an offset such as `"+05:30"`. By default
-            the Spark session's (`spark.sql.session.timeZone`) on Spark, so that conditions mean what they mean to
-            Spark; UTC on the other engines. What is given here goes before the session's.
-        isolation: When deletes, updates and merges conflict with what others do at the same time.
-            `"serializable"`: when a file that was read for the decision has changed, or a file has appeared that
-            the condition or the keys could concern, judged by its path, its bounds and its keys. `"snapshot"`:
-            only when a file that is to be replaced has changed.
-        retries: How often an operation is planned anew after a conflict, if its source can be read again. The last
-            attempt keeps others from committing while it works.
+            path's filesystem.
+        journal: The directory for the log and staged files, on the same filesystem; by default
+            `.<name>.parketto` beside the dataset. All writers of a dataset must use the same directory: they
+            coordinate through it.
+        publish: `"auto"` swaps the lowest directory that contains all changes, where the filesystem supports it,
+            so that readers see either the old files or the new ones; this takes about 30 µs per file in the
+            directory. `"rename"` moves single files in and out. Use it if another process holds the directory
+            itself open (a bind mount of this directory, an NFS client, a watcher), or writes into it under a
+            temporary name: its rename can fail, with an error, during a swap.
+        spark: The Spark session; by default the active one, or one that is started when needed.
+        memory_mb: The approximate memory for data: per task on Spark, in total on other engines. DuckDB spills the
+            excess to disk.
+        threads: The size of the thread pool of DuckDB and PyArrow: how many files or groups of files are processed
+            at once.
+        timezone: The time zone of timestamps without one in SQL conditions and new values, and of `CURRENT_DATE`:
+            an IANA name such as `"America/New_York"`, or an offset such as `"+05:30"`. The default on Spark is the
+            session's (`spark.sql.session.timeZone`), so that conditions have Spark's meaning; on other engines it
+            is UTC. A value given here overrides the session's.
+        isolation: When deletes, updates and merges conflict with concurrent changes. `"serializable"`: if a file
+            that was read for the decision has changed, or if the condition or the keys could match rows of an
+            added file, judged by its path, bounds and keys. `"snapshot"`: only if a file to be replaced has
+            changed.
+        retries: How often an operation is planned again after a conflict, if its source can be read again. The
+            last attempt blocks other commits while it runs.
         history: `"on"` keeps a record of each commit in `.<name>.parketto/log`, for `history()` and `commit_id`.
-            `"off"` keeps records only while they are needed, and of pieces of work that have a `commit_id`; so it
-            is where a partition (`day=1`) is worked on as a dataset of its own.
+            `"off"` keeps records only while they are needed, and those with a `commit_id`; this also applies where
+            a partition (`day=1`) is opened as a dataset.
 
     Example:
         >>> import pyarrow as pa
@@ -104,34 +100,34 @@ class Dataset(EditableDataset):
         retries: int | None = None,
         progress: ProgressCallback | None = None,
     ) -> WriteStats:
-        """Add rows as new files, or replace all rows by them.
+        """Append rows as new files, or replace all rows by them.
 
-        All files appear together or not at all. Overwriting replaces Parquet files only and leaves everything
-        else in the directory alone; files that others add meanwhile survive it.
+        All files appear together or not at all. Overwriting replaces Parquet files only and keeps all other files
+        in the directory; files that other writers add concurrently are kept too.
 
-        Rows that are added have the columns of the dataset, in any order, and get its types: texts, dictionaries
-        and timestamps may come in any width or unit. Values that do not fit into these types are refused.
+        Appended rows must have the columns of the dataset, in any order. They are cast to its types: strings,
+        dictionaries and timestamps may have any width or unit. Values that do not fit these types are an error.
 
         Args:
             rows: A PyArrow table, record batch or record batch reader; a reader is streamed.
             mode: `"append"` or `"overwrite"`.
-            max_rows_per_file: Start a new file after that many rows.
+            max_rows_per_file: The maximum number of rows per file.
             compression: snappy, gzip, lz4, zstd, brotli or none.
-            partition_by: Columns whose values make the folders (`day=1/…`); they also stay in the files. Rows that
-                are added to a dataset with partitions go to theirs, in the form that it has.
+            partition_by: The partition columns (`day=1/…`); they are also stored in the files. Rows appended to a
+                partitioned dataset follow its partition spec.
             naming: `"uuid"` (the default), `"timestamp"` or `"sequential"`.
-            basename_template: Such as `"data_{}.parquet"`; without a `naming` its files are numbered, from 000 or
-                after the highest number that there is.
-            commit_id: What you call this piece of work, such as `"orders:17"` (an application, a colon, a number).
-                If the log knows it, nothing is done and the first one's result is returned: a batch that is
-                replayed does no harm. Remembered for 30 days, the last one of each application for ever.
-            retries: How often a conflict is planned anew, for this operation; by default as the dataset says.
-            progress: Called with a `Progress` whenever a piece of the work is done.
+            basename_template: Such as `"data_{}.parquet"`; without `naming` files are numbered, from 000 or
+                after the highest existing number.
+            commit_id: An idempotency key such as `"orders:17"` (an application, a colon, a number). If the log
+                contains it, nothing is done and the first result is returned, so a batch can be replayed. Kept for
+                30 days; the last one of each application is kept for ever.
+            retries: How often this operation is planned again after a conflict; by default the dataset's setting.
+            progress: A callback that gets a `Progress` as work completes.
 
         Raises:
-            ValueError: An argument makes no sense, or rows that are added lack columns or have others.
-            TypeError: A column of rows that are added has another type than in the dataset, or values that do not
-                fit into that type. Nothing was changed.
+            ValueError: An argument is invalid, or appended rows have missing or additional columns.
+            TypeError: A column of appended rows has another type than in the dataset, or values that do not fit
+                that type. Nothing was changed.
 
         Example:
             >>> ticks = Dataset("memory://ticks-example", engine="pyarrow")
@@ -149,60 +145,63 @@ class Dataset(EditableDataset):
         source = self._rows(rows)
         partitions = check_partition_columns(partition_by, source.schema)
         output = Output(
-            self._place.root, FileFormat(source.schema, codec or "none"), source.schema, partitions, max_rows
+            self._context.root, FileFormat(source.schema, codec or "none"), source.schema, partitions, max_rows
         )
-        place = self._placed(None, retries)
-        return write(place, source, output, mode, names, progress, commit_id=commit_id)
+        context = self._context_for(None, retries)
+        return write(context, source, output, mode, names, progress, commit_id=commit_id)
 
     def compact(
         self,
         target_mb_per_file: float | None = None,
         target_rows_per_file: int | None = None,
+        *,
         partition_filter: PartitionFilter = None,
         compression: str | None = None,
         dry_run: bool = False,
-        *,
         min_file_count: int = 1,
         max_file_size_mb: float | None = None,
         rewrite: Rewrite = "auto",
         verify: bool = False,
+        backup: str | os.PathLike[str] | None = None,
         progress: ProgressCallback | None = None,
     ) -> MaintenanceStats:
-        """Put small files together, and split files that have too many rows.
+        """Merge small files, and split files with too many rows.
 
-        Doing it again with the same thresholds does nothing.
+        Idempotent: a second run with the same thresholds does nothing.
 
         Args:
-            target_mb_per_file: How large files should be; 128 if neither threshold is given. Files between
-                75 % and 180 % of it are left alone.
-            target_rows_per_file: How many rows a rewritten file may have at most.
-            partition_filter: Which partitions to work on; the others are not looked at.
-            compression: The codec of rewritten files; by default row groups that are copied keep theirs, and what
-                is encoded gets the one that most of its group has.
-            dry_run: Only plan: nothing is written or removed. `planned_rewrites` says what would be copied.
-            min_file_count: Leave partitions alone that have fewer files.
-            max_file_size_mb: Leave files alone that are as large or larger; they do not count above either.
-            rewrite: How rows come into the new files. `"auto"` copies row groups as bytes that are worth keeping,
-                and makes few good ones out of small ones that stand together. `"copy"` copies all that can be
-                copied: the fastest, and the new files have the row groups that the old ones had. `"encode"`
-                decodes and encodes everything, and so checks it.
-            verify: Whether row groups are decoded before they are copied as bytes, and their checksums verified,
-                as by `check(deep=True)`. Without it a copy carries damaged bytes along. It takes about as long as
-                to read what is copied.
-            progress: Called with a `Progress` whenever a group of files is done.
+            target_mb_per_file: The target file size; 128 if neither threshold is given. Files between 75 % and
+                180 % of it are skipped.
+            target_rows_per_file: The maximum number of rows of a rewritten file.
+            partition_filter: The partitions to compact; the others are not read.
+            compression: The codec of rewritten files; by default copied row groups keep theirs, and encoded ones
+                get the most common codec of their group.
+            dry_run: Only plan: nothing is written or removed. `planned_rewrites` lists what would be copied.
+            min_file_count: Skip partitions with fewer files.
+            max_file_size_mb: Skip files of this size or larger; they do not count for `min_file_count` either.
+            rewrite: How rows are written to the new files. `"auto"` copies large row groups as bytes and merges
+                adjacent small ones. `"copy"` copies every row group that can be copied: this is the fastest, and
+                keeps the row groups of the old files. `"encode"` decodes and encodes everything, which also
+                verifies it.
+            verify: Decode row groups and verify their checksums before they are copied as bytes, as
+                `check(deep=True)` does. Without it damaged bytes are copied unnoticed. It takes about as long as
+                reading the copied data.
+            backup: A directory for the replaced files, from which `restore` brings them back: a path on the same
+                filesystem, or a URL.
+            progress: A callback that gets a `Progress` after each group of files.
 
         Raises:
-            ValueError: An argument makes no sense; raised before anything is read.
+            ValueError: An argument is invalid; raised before anything is read.
             FileNotFoundError: There is no dataset, or the filter excludes all of its files.
             UnreadableFile: A file is damaged; with `verify`, the error also names the column. Nothing was changed.
-            CommitConflict: Somebody else changed the files meanwhile; nothing of this was published.
+            CommitConflict: Another writer changed the files; nothing was published.
         """
         thresholds = Thresholds.of(target_mb_per_file, target_rows_per_file)
         scope = CompactionScope.of(min_file_count, max_file_size_mb)
         codec = check_codec(compression)
-        way = check_rewrite(rewrite)
+        rewrite = check_rewrite(rewrite)
         return self._compact(
-            thresholds, scope, codec, way, partition_filter, dry_run, None, progress, verify=verify
+            thresholds, scope, codec, rewrite, partition_filter, dry_run, backup, progress, verify=verify
         ).stats
 
     def _compact(
@@ -217,15 +216,16 @@ class Dataset(EditableDataset):
         progress: ProgressCallback | None,
         *,
         verify: bool = False,
+        recompress: bool = True,
     ) -> MaintenanceReport:
         return maintain(
-            self._place,
-            lambda files: plan_compaction(files, thresholds, compression, scope, rewrite),
+            self._context,
+            lambda files: plan_compaction(files, thresholds, compression, scope, rewrite, recompress=recompress),
             "compact",
             partition_filter,
             dry_run=dry_run,
             progress=progress,
-            # Sizes come out differently than planned; what can still be put together then, is.
+            # Written sizes differ from planned ones, so a first pass may leave files that can still be merged.
             until_settled=True,
             backups=self._backups(backup),
             arguments={
@@ -239,38 +239,38 @@ class Dataset(EditableDataset):
 
     def optimize(
         self,
-        zorder_columns: Sequence[str],
+        columns: Sequence[str],
+        *,
         target_mb_per_file: float | None = None,
         target_rows_per_file: int | None = None,
         partition_filter: PartitionFilter = None,
         compression: str | None = None,
         dry_run: bool = False,
-        *,
         curve: Curve = DEFAULT_CURVE,
         progress: ProgressCallback | None = None,
     ) -> MaintenanceStats:
-        """Lay out the rows of each partition so that queries on any of the columns can skip most of them.
+        """Cluster the rows of each partition so that queries on any of the columns can skip most row groups.
 
-        A curve through all columns at once decides which rows share a row group and a file; inside of a row group
-        rows are sorted by the columns, NULLs last. What is laid out so already is left alone; new files are
-        laid out together with those that they overlap, if queries gain by it.
+        A space-filling curve over all columns assigns rows to row groups and files; within a row group, rows are
+        sorted by the columns, NULLs last. Clustered files are skipped; new files are clustered together with those
+        that they overlap, if queries benefit.
 
         Args:
-            zorder_columns: The columns that queries filter by. For `"linear"` the most important first.
-            target_mb_per_file: How large files should be; 128 if neither threshold is given.
-            target_rows_per_file: How many rows a rewritten file may have at most.
-            partition_filter: Which partitions to work on.
-            compression: The codec of rewritten files; by default each group keeps the one it has.
-            dry_run: Only plan: nothing is written or removed. `expected_reads` says what it is worth.
-            curve: `"hilbert"` (the default) serves all columns about alike, and best; `"zorder"` is coarser;
-                `"linear"` is a plain sort, which serves the first column and hardly any other. One column is
+            columns: The columns that queries filter by. For `"linear"` the most important first.
+            target_mb_per_file: The target file size; 128 if neither threshold is given.
+            target_rows_per_file: The maximum number of rows of a rewritten file.
+            partition_filter: The partitions to cluster.
+            compression: The codec of rewritten files; by default each group keeps its codec.
+            dry_run: Only plan: nothing is written or removed. `expected_reads` estimates the benefit.
+            curve: `"hilbert"` (the default) clusters best, and all columns about equally; `"zorder"` is coarser;
+                `"linear"` is a plain sort, which helps the first column and hardly any other. A single column is
                 always sorted.
-            progress: Called with a `Progress` whenever a group of files is done.
+            progress: A callback that gets a `Progress` after each group of files.
 
         Raises:
-            ValueError: An argument makes no sense or names an unknown column; nothing was touched.
+            ValueError: An argument is invalid or a column is unknown; nothing was changed.
             FileNotFoundError: There is no dataset, or the filter excludes all of its files.
-            CommitConflict: Somebody else changed the files meanwhile; nothing of this was published.
+            CommitConflict: Another writer changed the files; nothing was published.
 
         Example:
             >>> import pyarrow as pa
@@ -283,7 +283,7 @@ class Dataset(EditableDataset):
             >>> visits.optimize(["user", "day"], target_rows_per_file=625)["unchanged_because"]
             'already laid out by these columns'
         """
-        clustering = check_clustering(zorder_columns, curve)
+        clustering = check_clustering(columns, curve)
         thresholds = Thresholds.of(target_mb_per_file, target_rows_per_file)
         codec = check_codec(compression)
 
@@ -292,7 +292,7 @@ class Dataset(EditableDataset):
             return plan_clustering(files, clustering, thresholds, codec)
 
         return maintain(
-            self._place,
+            self._context,
             planner,
             "optimize",
             partition_filter,
@@ -311,29 +311,28 @@ class Dataset(EditableDataset):
     def suggest(
         self,
         queries: Sequence[Any] | Mapping[Any, float],
+        *,
         target_mb_per_file: float | None = None,
         partition_filter: PartitionFilter = None,
-        *,
         max_columns: int = 4,
         progress: ProgressCallback | None = None,
     ) -> Advice:
-        """Propose columns to lay the dataset out by, from what queries look for. Nothing is written.
+        """Suggest clustering columns for a set of queries. Nothing is written.
 
-        Layouts are tried on a sample of the rows, so that skew, correlations and columns of few distinct values
-        count for what they are.
+        Layouts are evaluated on a sample of the rows, so skew, correlation and low cardinality are accounted for.
 
         Args:
             queries: Conditions as for `delete` (`"user = 7"`, expressions), and names of columns that are queried
-                by ranges of 1 % of the rows. A mapping gives them weights, such as how often they run.
-            target_mb_per_file: How large files would be, as for `optimize`.
-            partition_filter: Which partitions to look at.
-            max_columns: How many columns to propose at most.
-            progress: Called with a `Progress` whenever a piece of the sampling is done.
+                by ranges of 1 % of the rows. A mapping assigns weights, such as how often each query runs.
+            target_mb_per_file: The target file size, as for `optimize`.
+            partition_filter: The partitions to sample.
+            max_columns: The maximum number of columns to suggest.
+            progress: A callback that gets a `Progress` as sampling proceeds.
 
         Returns:
-            `suggestions`, the best first, each with `columns` and `curve` for `optimize`, the share of the row
-            groups that queries would read on average (`reads`) and each for itself (`reads_by_query`);
-            `reads_now`, what they read of the dataset as it is; and `distinct_values` of each column.
+            `suggestions`, the best first, each with `columns` and `curve` for `optimize`, and the share of row
+            groups that queries would read on average (`reads`) and per query (`reads_by_query`); `reads_now`, the
+            share that they read of the current layout; and `distinct_values` of each column.
 
         Example:
             >>> import pyarrow as pa
@@ -344,28 +343,28 @@ class Dataset(EditableDataset):
             >>> sorted(advice["suggestions"][0]["columns"]), advice["reads_now"]
             (['at', 'user'], 1.0)
         """
-        check_positive_whole("max_columns", max_columns)
+        check_positive_integer("max_columns", max_columns)
         thresholds = Thresholds.of(target_mb_per_file, None)
-        return suggest(self._place, queries, thresholds, max_columns, partition_filter, progress)
+        return suggest(self._context, queries, thresholds, max_columns, partition_filter, progress)
 
     def repartition(
         self,
         partition_by: str | Sequence[str] | None,
+        *,
         target_mb_per_file: float | None = None,
         compression: str | None = None,
-        *,
         progress: ProgressCallback | None = None,
     ) -> WriteStats:
-        """Lay the dataset out by other partition columns, in place and in one step.
+        """Change the partition columns of the dataset, in place and atomically.
 
-        Rows, types and metadata stay. Partition columns stand in the files as well, so that each can be queried
-        alone; columns that stood only in the old paths are kept in the files from now on.
+        Rows, types and metadata are kept. Partition columns are also stored in the files, so that each file can be
+        queried on its own; columns that existed only in the old paths are added to the files.
 
         Args:
-            partition_by: The columns that make the folders; None takes all folders away.
-            target_mb_per_file: About how large files should become at most; 128 by default.
-            compression: The codec of the new files; by default the one that most of the data has.
-            progress: Called with a `Progress` whenever a piece of the work is done.
+            partition_by: The new partition columns; None removes all partition directories.
+            target_mb_per_file: The approximate maximum file size; 128 by default.
+            compression: The codec of the new files; by default that of most of the data.
+            progress: A callback that gets a `Progress` as work completes.
 
         Example:
             >>> import pyarrow as pa
@@ -377,4 +376,4 @@ class Dataset(EditableDataset):
             [(('side', 'ask'),), (('side', 'bid'),)]
         """
         thresholds = Thresholds.of(target_mb_per_file, None)
-        return repartition(self._place, partition_by, thresholds, check_codec(compression), progress)
+        return repartition(self._context, partition_by, thresholds, check_codec(compression), progress)

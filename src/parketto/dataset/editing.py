@@ -1,4 +1,4 @@
-"""Changing the rows of a dataset: merging, deleting, updating, and taking that back."""
+"""The operations of `Dataset` that change rows: merge, delete, update and restore."""
 
 from __future__ import annotations
 
@@ -8,17 +8,17 @@ from typing import TYPE_CHECKING, Any
 
 import pyarrow.compute as pc
 
+from parketto.arguments import check_codec
 from parketto.dataset.base import BaseDataset
 from parketto.engines.base import ProgressCallback
-from parketto.kernels.rows import RowSource
+from parketto.merge.rules import MergeRules, MergeStats, Strategy
+from parketto.operations.context import DatasetContext, Isolation
 from parketto.operations.edit import EditRequest, edit
 from parketto.operations.merge import MergeReport, merge
-from parketto.operations.place import Isolation, Place
 from parketto.operations.restore import restore
-from parketto.plan.limits import check_codec
-from parketto.plan.merge import MergeRules, MergeStats, Strategy
-from parketto.plan.rewrite import check_partition_columns
-from parketto.stats import EditStats, RestoreStats
+from parketto.parquet.row_source import RowSource
+from parketto.planning.rewrite import check_partition_columns
+from parketto.results import EditStats, RestoreStats
 from parketto.storage.hive import PartitionFilter
 from parketto.storage.opening import open_store
 
@@ -34,8 +34,8 @@ class EditableDataset(BaseDataset):
         self,
         source: Any,
         key_columns: str | Sequence[str],
-        strategy: Strategy = "upsert",
         *,
+        strategy: Strategy = "upsert",
         dedup_order_by: str | Sequence[str] | None = None,
         compression: str = "snappy",
         partition_by: str | Sequence[str] | None = None,
@@ -48,38 +48,38 @@ class EditableDataset(BaseDataset):
         retries: int | None = None,
         progress: ProgressCallback | None = None,
     ) -> MergeStats:
-        """Bring the rows of a source into the dataset by their keys. Only files with a matching key are rewritten.
+        """Merge the rows of a source into the dataset by key. Only files with a matching key are rewritten.
 
-        Afterwards every source key that was in the dataset stands exactly once, with the source's values (NULLs
-        included); further rows with that key are removed and counted as deleted. A key whose partition changed
-        moves there. `total == previous + inserted - deleted`.
+        Afterwards every source key that was in the dataset occurs exactly once, with the source's values (NULLs
+        included); duplicate rows of that key are removed and counted as deleted. A row whose partition changes
+        moves to its new partition. `total == previous + inserted - deleted`.
 
         Args:
-            source: A PyArrow table or reader, a pandas or Polars frame, a path, or a Spark DataFrame.
+            source: A PyArrow table or reader, a pandas or Polars DataFrame, a path, or a Spark DataFrame.
             key_columns: The columns that identify a row.
-            strategy: `"upsert"` updates and inserts; `"insert"` only adds new keys; `"update"` only changes known
-                ones; `"full_merge"` makes the dataset equal to the source (other rows are deleted);
-                `"deduplicate"` is an upsert whose source may have a key several times: the last row counts.
-            dedup_order_by: For `"deduplicate"`: the row with the highest values of these columns counts instead.
-            compression: The codec of rows that are written. Row groups in which nothing changes keep theirs.
-            partition_by: For a dataset that does not exist yet: the columns that make its folders.
-            update_columns: The columns that change where a key is there already; by default all.
-            partial: Whether the source may lack columns: where a key is there they stay, in new rows they are
-                NULL.
+            strategy: `"upsert"` updates and inserts; `"insert"` only inserts new keys; `"update"` only updates
+                existing keys; `"full_merge"` makes the dataset equal to the source (other rows are deleted);
+                `"deduplicate"` is an upsert whose source may contain duplicate keys: the last row wins.
+            dedup_order_by: For `"deduplicate"`: the row with the highest values of these columns wins instead.
+            compression: The codec of written rows. Unchanged row groups keep theirs.
+            partition_by: The partition columns, if the dataset does not exist yet.
+            update_columns: The columns that are updated for existing keys; by default all.
+            partial: Whether the source may lack columns: existing keys keep their values, new rows get NULL.
             dry_run: Only count: nothing is written or removed.
-            backup: A folder to keep the retired files in, from which `restore` brings them back; a path on the
-                same filesystem, or a URL.
-            commit_id: What you call this piece of work, such as `"orders:17"` (an application, a colon, a number).
-                If the log knows it, nothing is done and the first one's result is returned: a batch that is
-                replayed does no harm. Remembered for 30 days, the last one of each application for ever.
+            backup: A directory for the replaced files, from which `restore` brings them back: a path on the same
+                filesystem, or a URL.
+            commit_id: An idempotency key such as `"orders:17"` (an application, a colon, a number). If the log
+                contains it, nothing is done and the first result is returned, so a batch can be replayed. Kept for
+                30 days; the last one of each application is kept for ever.
             isolation: `"serializable"` or `"snapshot"`, for this operation; by default the dataset's.
-            retries: How often a conflict is planned anew, for this operation; by default as the dataset says.
-            progress: Called with a `Progress` whenever a piece of the work is done.
+            retries: How often this operation is planned again after a conflict; by default the dataset's setting.
+            progress: A callback that gets a `Progress` as work completes.
 
         Raises:
-            ValueError: An argument, a missing or additional column, NULL or duplicate keys; nothing was changed.
+            ValueError: An invalid argument, missing or additional columns, NULL or duplicate keys; nothing was
+                changed.
             TypeError: A column has another type than in the dataset; nothing was changed.
-            CommitConflict: Somebody else changed the files meanwhile; nothing of this was published.
+            CommitConflict: Another writer changed the files; nothing was published.
 
         Example:
             >>> import pyarrow as pa
@@ -92,10 +92,11 @@ class EditableDataset(BaseDataset):
             {'inserted': 0, 'updated': 1, 'deleted': 2, 'total': 1}
         """
         rules = MergeRules.of(strategy, key_columns, dedup_order_by, update_columns, partial=partial)
-        place = self._placed(isolation, retries)
-        return self._merge(
-            self._rows(source), rules, compression, partition_by, progress, dry_run, backup, commit_id, place
-        ).stats
+        context = self._context_for(isolation, retries)
+        report = self._merge(
+            self._rows(source), rules, compression, partition_by, progress, dry_run, backup, commit_id, context
+        )
+        return report.stats if backup is None else {**report.stats, "backup_path": report.backup_path}
 
     def _merge(
         self,
@@ -107,13 +108,13 @@ class EditableDataset(BaseDataset):
         dry_run: bool,
         backup: str | os.PathLike[str] | None,
         commit_id: str | None = None,
-        place: Place | None = None,
+        context: DatasetContext | None = None,
     ) -> MergeReport:
-        """The same, with all that is known afterwards."""
+        """Like `merge`, but returns the full report."""
         codec = check_codec(compression) or "none"
         partitions = check_partition_columns(partition_by, rows.schema)
         return merge(
-            place or self._place,
+            context or self._context,
             rows,
             rules,
             codec,
@@ -127,38 +128,38 @@ class EditableDataset(BaseDataset):
     def delete(
         self,
         where: str | pc.Expression | pl.Expr | Column,
+        *,
         partition_filter: PartitionFilter = None,
         compression: str | None = None,
         dry_run: bool = False,
-        *,
         backup: str | os.PathLike[str] | None = None,
         commit_id: str | None = None,
         isolation: Isolation | None = None,
         retries: int | None = None,
         progress: ProgressCallback | None = None,
     ) -> EditStats:
-        """Remove the rows for which a condition is true. Files without such a row are not touched.
+        """Delete the rows that match a condition. Files without matching rows are not rewritten.
 
         Args:
             where: A condition: SQL (`"price > 100 AND side = 'ask'"`), a PyArrow expression, a Polars expression
-                (`pl.col("price") > 100`) or a Spark Column (`F.col("price") > 100`). A row for which it is NULL
-                stays. Times in SQL are read in the Spark session's time zone, or the dataset's `timezone`.
-            partition_filter: Which partitions to work on; the others are not looked at.
-            compression: The codec of rewritten files; by default each keeps its own.
+                (`pl.col("price") > 100`) or a Spark Column (`F.col("price") > 100`). Rows for which it is NULL are
+                kept. Timestamps in SQL use the Spark session's time zone, or the dataset's `timezone`.
+            partition_filter: The partitions to edit; the others are not read.
+            compression: The codec of rewritten files; by default each file keeps its codec.
             dry_run: Only count: nothing is written or removed.
-            backup: A folder to keep the retired files in, from which `restore` brings them back; a path on the
-                same filesystem, or a URL.
-            commit_id: What you call this piece of work, such as `"orders:17"` (an application, a colon, a number).
-                If the log knows it, nothing is done and the first one's result is returned: a batch that is
-                replayed does no harm. Remembered for 30 days, the last one of each application for ever.
+            backup: A directory for the replaced files, from which `restore` brings them back: a path on the same
+                filesystem, or a URL.
+            commit_id: An idempotency key such as `"orders:17"` (an application, a colon, a number). If the log
+                contains it, nothing is done and the first result is returned, so a batch can be replayed. Kept for
+                30 days; the last one of each application is kept for ever.
             isolation: `"serializable"` or `"snapshot"`, for this operation; by default the dataset's.
-            retries: How often a conflict is planned anew, for this operation; by default as the dataset says.
-            progress: Called with a `Progress` whenever a file is done.
+            retries: How often this operation is planned again after a conflict; by default the dataset's setting.
+            progress: A callback that gets a `Progress` after each file.
 
         Raises:
-            ValueError: The condition makes no sense, or names an unknown column; nothing was touched.
+            ValueError: The condition is invalid, or a column is unknown; nothing was changed.
             FileNotFoundError: There is no dataset, or the filter excludes all of its files.
-            CommitConflict: Somebody else changed the files meanwhile; nothing of this was published.
+            CommitConflict: Another writer changed the files; nothing was published.
 
         Example:
             >>> import pyarrow as pa
@@ -174,47 +175,49 @@ class EditableDataset(BaseDataset):
             1
         """
         request = EditRequest("delete", where, None, check_codec(compression), commit_id)
-        return self._edit(request, partition_filter, progress, dry_run, backup, self._placed(isolation, retries))
+        return self._edit(
+            request, partition_filter, progress, dry_run, backup, self._context_for(isolation, retries)
+        )
 
     def update(
         self,
         where: str | pc.Expression | pl.Expr | Column,
         values: Mapping[str, Any],
+        *,
         partition_filter: PartitionFilter = None,
         compression: str | None = None,
         dry_run: bool = False,
-        *,
         backup: str | os.PathLike[str] | None = None,
         commit_id: str | None = None,
         isolation: Isolation | None = None,
         retries: int | None = None,
         progress: ProgressCallback | None = None,
     ) -> EditStats:
-        """Change the rows for which a condition is true. Files without such a row are not touched.
+        """Update the rows that match a condition. Files without matching rows are not rewritten.
 
         Args:
-            where: A condition: SQL, a PyArrow expression, a Polars expression or a Spark Column. A row for which
-                it is NULL is not changed. Times in SQL are read in the Spark session's time zone, or the dataset's
-                `timezone`; so are new values that do not say their zone.
+            where: A condition: SQL, a PyArrow expression, a Polars expression or a Spark Column. Rows for which it
+                is NULL are not changed. Timestamps in SQL use the Spark session's time zone, or the dataset's
+                `timezone`; so do new values without a time zone.
             values: New values by column: plain values, `parketto.sql("price * 2")`, or expressions of PyArrow,
-                Polars or Spark, mixed as you like. All of them see the row as it was. A row whose partition column
+                Polars or Spark, in any combination. All of them see the old row. A row whose partition column
                 changes moves to its new partition.
-            partition_filter: Which partitions to work on; the others are not looked at.
-            compression: The codec of rewritten files; by default each keeps its own.
+            partition_filter: The partitions to edit; the others are not read.
+            compression: The codec of rewritten files; by default each file keeps its codec.
             dry_run: Only count: nothing is written or removed.
-            backup: A folder to keep the retired files in, from which `restore` brings them back; a path on the
-                same filesystem, or a URL.
-            commit_id: What you call this piece of work, such as `"orders:17"` (an application, a colon, a number).
-                If the log knows it, nothing is done and the first one's result is returned: a batch that is
-                replayed does no harm. Remembered for 30 days, the last one of each application for ever.
+            backup: A directory for the replaced files, from which `restore` brings them back: a path on the same
+                filesystem, or a URL.
+            commit_id: An idempotency key such as `"orders:17"` (an application, a colon, a number). If the log
+                contains it, nothing is done and the first result is returned, so a batch can be replayed. Kept for
+                30 days; the last one of each application is kept for ever.
             isolation: `"serializable"` or `"snapshot"`, for this operation; by default the dataset's.
-            retries: How often a conflict is planned anew, for this operation; by default as the dataset says.
-            progress: Called with a `Progress` whenever a file is done.
+            retries: How often this operation is planned again after a conflict; by default the dataset's setting.
+            progress: A callback that gets a `Progress` after each file.
 
         Raises:
-            ValueError: Something makes no sense, names an unknown column or does not fit its type.
+            ValueError: An argument is invalid, a column is unknown, or a value does not fit the column's type.
             FileNotFoundError: There is no dataset, or the filter excludes all of its files.
-            CommitConflict: Somebody else changed the files meanwhile; nothing of this was published.
+            CommitConflict: Another writer changed the files; nothing was published.
 
         Example:
             >>> import pyarrow as pa
@@ -227,7 +230,9 @@ class EditableDataset(BaseDataset):
             [{'bid': 1.0, 'ask': 2.0}, {'bid': 2.5, 'ask': 3.0}]
         """
         request = EditRequest("update", where, values, check_codec(compression), commit_id)
-        return self._edit(request, partition_filter, progress, dry_run, backup, self._placed(isolation, retries))
+        return self._edit(
+            request, partition_filter, progress, dry_run, backup, self._context_for(isolation, retries)
+        )
 
     def _edit(
         self,
@@ -236,10 +241,10 @@ class EditableDataset(BaseDataset):
         progress: ProgressCallback | None,
         dry_run: bool,
         backup: str | os.PathLike[str] | None,
-        place: Place | None = None,
+        context: DatasetContext | None = None,
     ) -> EditStats:
         return edit(
-            place or self._place,
+            context or self._context,
             request,
             partition_filter,
             dry_run=dry_run,
@@ -248,14 +253,14 @@ class EditableDataset(BaseDataset):
         )
 
     def restore(self, backup: str | os.PathLike[str]) -> RestoreStats:
-        """Bring back what an operation has retired, and take out what it had put in its place, in one step.
+        """Undo an operation atomically: restore the files it replaced, and remove those it added.
 
         Args:
-            backup: The backup, as `backup_path` in the statistics of the operation names it.
+            backup: The `backup_path` from the statistics of the operation.
 
         Raises:
             ValueError: There is no backup at that path.
-            CommitConflict: Files of the operation have changed since, or the backup is restored already; nothing
+            CommitConflict: Files of the operation have changed since, or the backup was already restored; nothing
                 was changed.
 
         Example:
@@ -269,4 +274,4 @@ class EditableDataset(BaseDataset):
             >>> prices.read().column("price").to_pylist()
             [1.0, 250.0]
         """
-        return restore(self._place, *open_store(backup, self._store.fs, self._storage_options))
+        return restore(self._context, *open_store(backup, self._store.fs, self._storage_options))

@@ -1,1 +1,1 @@
-"""Engines: each carries out a plan by writing new files into staging. None of them touches a live file."""
+"""Engines: each executes plans by writing new files to staging. No engine touches a live file."""

@@ -1,4 +1,4 @@
-"""What an engine is given and what it gives back. Every engine folder implements this one protocol."""
+"""The engine protocol: what an engine receives and returns. Every engine folder implements it."""
 
 from __future__ import annotations
 
@@ -8,22 +8,25 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple, Protocol, TypeVar
 
-from parketto.engines.merging import merge_small
+from parketto.engines.merging import broadcast_merge
 from parketto.errors import InvalidArgument
-from parketto.kernels.counting import count_tasks
-from parketto.kernels.merge_target import MergeOutcome, MergeTarget
-from parketto.kernels.rewrite import RewriteGroup
-from parketto.kernels.rows import FileRows, FrameRows, RowSource
-from parketto.kernels.work import Piece, StagedFile, Staging, Task, Worker
-from parketto.kernels.write import Output, Written, write_rows
-from parketto.plan.rewrite import FileGroup, RewritePlan
+from parketto.merge.target import MergeOutcome, MergeTarget
+from parketto.parquet.file_info import FileInfo
+from parketto.parquet.output import Output, Written
+from parketto.parquet.row_source import FileRows, FrameRows, RowSource
+from parketto.planning.rewrite import FileGroup, RewritePlan
+from parketto.runtime.staging import StagedFile, Staging
+from parketto.runtime.task import Task, Worker, WorkUnit
 from parketto.storage.store import Store
+from parketto.tasks.count import count_tasks
+from parketto.tasks.rewrite import RewriteGroup
+from parketto.tasks.write import write_rows
 
 Result = TypeVar("Result")
 
 
 class Progress(NamedTuple):
-    """How far an operation is. `done` of `total` pieces of work; bytes are those of the input, where known."""
+    """Progress of an operation: `done` of `total` pieces of work; bytes count the input, where known."""
 
     operation: str
     done: int
@@ -37,7 +40,7 @@ ProgressCallback = Callable[[Progress], None]
 
 @dataclass
 class Context:
-    """What an engine works with: the store, its staging, and somebody who wants to know how far it is."""
+    """What an engine works with: the store, the staging area, and the progress callback."""
 
     store: Store
     staging: Staging
@@ -45,24 +48,24 @@ class Context:
     progress: ProgressCallback | None = None
     cancelled: threading.Event = field(default_factory=threading.Event)
 
-    #: What ends work that looks at no event, when the operation is cancelled.
+    #: Callbacks that stop work which does not check `cancelled`.
     on_cancel: list[Callable[[], None]] = field(default_factory=list)
-    #: What an engine keeps for as long as the operation takes, such as the session that it runs on.
+    #: State that an engine keeps for the duration of the operation, such as its session.
     kept: dict[str, Any] = field(default_factory=dict)
 
     def cancel(self) -> None:
-        """Make all work of the operation end soon."""
+        """Stop all work of the operation soon."""
         self.cancelled.set()
-        for end in self.on_cancel:
-            end()
+        for callback in self.on_cancel:
+            callback()
 
-    def reporter(self, pieces: Sequence[Piece]) -> Callable[[Piece], None]:
-        """A function to call, from any thread, when a piece of work (a task, a file) is done."""
+    def reporter(self, pieces: Sequence[WorkUnit]) -> Callable[[WorkUnit], None]:
+        """A thread-safe function to call when a piece of work (a task, a file) is done."""
         total_bytes = sum(piece.size_bytes for piece in pieces)
         lock = threading.Lock()
         done = done_bytes = 0
 
-        def report(piece: Piece) -> None:
+        def report(piece: WorkUnit) -> None:
             nonlocal done, done_bytes
             if self.progress is None:
                 return
@@ -74,7 +77,7 @@ class Context:
         return report
 
     def counter(self) -> Callable[[int, int], None] | None:
-        """A function to call with how many pieces of work are done, of how many; None if nobody asks."""
+        """A function to call with the finished and total pieces of work; None without a progress callback."""
         if self.progress is None:
             return None
         callback, last = self.progress, 0
@@ -90,33 +93,33 @@ class Context:
 
 @dataclass(frozen=True)
 class GroupResult:
-    """The files that a group became."""
+    """The new files of a group."""
 
     group: FileGroup
     staged: tuple[StagedFile, ...]
 
 
 class Engine(Protocol):
-    """Carries out plans. It writes into staging and nowhere else."""
+    """Executes plans. It writes to staging and nowhere else."""
 
     name: str
-    #: From how many files on footers are read in tasks; None if never.
+    #: With at least this many files, tasks read the footers; None: never.
     footers_in_tasks: int | None
 
     def check_store(self, store: Store) -> None:
         """Refuse a store that the engine cannot reach."""
 
     def timezone(self) -> str | None:
-        """The time zone in which the engine reads times that do not say theirs; None if it has none of its own."""
+        """The time zone that the engine assumes for times without one; None if it has none."""
 
     def adopt(self, rows: Any) -> RowSource | None:
-        """The engine's own kind of frame as a source of rows; None for anything else."""
+        """The engine's own DataFrame type as a row source; None for any other object."""
 
     def run(self, tasks: Sequence[Task[Result]], context: Context) -> list[Result]:
-        """Run tasks that do not depend on each other; results come in the order of the tasks."""
+        """Run independent tasks; results are in task order."""
 
     def run_here(self, task: Task[Result], context: Context) -> Result:
-        """Run a task in this process: one whose rows are here already."""
+        """Run a task in this process, for rows that are already in its memory."""
 
     def rewrite(self, plan: RewritePlan, context: Context) -> Sequence[GroupResult]:
         """Write the new files of every group of the plan."""
@@ -128,31 +131,31 @@ class Engine(Protocol):
         """Write rows as new files; at least one, even without rows."""
 
     def count_partitions(self, source: RowSource, columns: tuple[str, ...], context: Context) -> Counter[str]:
-        """How many rows belong into the folder of each partition; nothing is written."""
+        """Row counts by partition folder; nothing is written."""
 
     def transformed(self, rows: FileRows, root: str, function: Callable[[Any], Any]) -> RowSource:
-        """What a function over the engine's own kind of frame makes of the rows of files below a folder."""
+        """The result of a function that receives files under `root` as the engine's own DataFrame type."""
 
 
 class TaskEngine:
-    """The part that engines share whose work is tasks with Arrow inside: they differ in where tasks run."""
+    """Base of the engines that run Arrow tasks; subclasses choose where the tasks run."""
 
     name = ""
     footers_in_tasks: int | None = None
 
     def check_store(self, store: Store) -> None:
-        """Threads of this process reach whatever the process reaches."""
+        """Accept every store: the tasks run in this process."""
 
     def timezone(self) -> str | None:
-        """No time zone of its own."""
+        """None: the engine has no time zone of its own."""
         return None
 
     def adopt(self, rows: Any) -> RowSource | None:  # noqa: ARG002
-        """No frames of its own."""
+        """None: the engine has no DataFrame type of its own."""
         return None
 
     def run(self, tasks: Sequence[Task[Result]], context: Context) -> list[Result]:
-        """Run tasks that do not depend on each other; results come in the order of the tasks."""
+        """Run independent tasks; results are in task order."""
         raise NotImplementedError
 
     def run_here(self, task: Task[Result], context: Context) -> Result:
@@ -161,7 +164,7 @@ class TaskEngine:
             return task.run(worker)
 
     def worker(self, context: Context) -> Worker:
-        """What a single task in this process works with."""
+        """The resources for a single task in this process."""
         raise NotImplementedError
 
     def write(self, source: RowSource, output: Output, context: Context) -> Written:
@@ -175,7 +178,7 @@ class TaskEngine:
             return write_rows(source.read(worker), output, worker, ahead=ours)
 
     def count_partitions(self, source: RowSource, columns: tuple[str, ...], context: Context) -> Counter[str]:
-        """How many rows belong into the folder of each partition, from footers where these tell."""
+        """Row counts by partition folder, from footers where they suffice."""
         if not isinstance(source, FileRows):
             raise InvalidArgument(f"the {self.name} engine counts rows of files, not of a {type(source).__name__}")
         counts, tasks = count_tasks(source, columns)
@@ -184,24 +187,30 @@ class TaskEngine:
         return counts
 
     def transformed(self, rows: FileRows, root: str, function: Callable[[Any], Any]) -> RowSource:  # noqa: ARG002
-        """No frames of its own."""
+        """Raise: the engine has no DataFrame type of its own."""
         raise InvalidArgument(
-            f"a function over Spark DataFrames needs the Spark engine; the {self.name} engine gives Polars frames"
+            f"a function over Spark DataFrames needs the Spark engine; the {self.name} engine uses Polars frames"
         )
 
     def merge(self, source: RowSource, target: MergeTarget, context: Context) -> MergeOutcome:
         """Write the new files of a merge; the source is held in memory."""
         if isinstance(source, FrameRows):
             raise InvalidArgument(f"the {self.name} engine cannot read a {type(source.frame).__name__}")
-        return merge_small(self, source, target, context)
+        return broadcast_merge(self, source, target, context)
 
     def rewrite(self, plan: RewritePlan, context: Context) -> Sequence[GroupResult]:
-        """Write the new files of every group of the plan, one task for each group."""
+        """Write the new files of every group of the plan, one task per group."""
         tasks = [RewriteGroup(group, plan.operation, plan.clustering) for group in plan.groups]
         results = self.run(tasks, context)
         return [GroupResult(group, staged) for group, staged in zip(plan.groups, results, strict=True)]
 
 
 def largest_first(tasks: Sequence[Task[Result]]) -> Iterator[tuple[int, Task[Result]]]:
-    """Tasks with their positions, in an order in which all cores end at about the same time."""
+    """Tasks with their positions, largest first, so that all cores finish at about the same time."""
     return iter(sorted(enumerate(tasks), key=lambda item: item[1].size_bytes, reverse=True))
+
+
+def widest_row(task: object) -> float:
+    """Estimated bytes of the widest rows in a task's files, from file sizes and row counts; at least 1."""
+    files: Sequence[FileInfo] = getattr(task, "files", ())
+    return max((file.size_bytes / file.num_rows for file in files if file.num_rows), default=1.0)

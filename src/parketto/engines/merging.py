@@ -1,4 +1,4 @@
-"""A merge whose source every task has at hand: the way for sources that fit into memory, on any engine."""
+"""Broadcast merge: every task reads the whole source. For sources that fit into memory, on any engine."""
 
 from __future__ import annotations
 
@@ -10,21 +10,21 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from parketto.kernels.keys import may_share_key
-from parketto.kernels.merge import AddRows, MatchFile, RewriteMatches
-from parketto.kernels.merge_source import FOLDER, Prepared, PrepareSource, SpooledSource
-from parketto.kernels.merge_target import MergeOutcome, MergeTarget
-from parketto.kernels.replacing import Rewritten
-from parketto.kernels.rows import ArrowRows, FileRows
-from parketto.kernels.work import AnyTask
-from parketto.kernels.write import Written
-from parketto.plan.merge import FileMatches, MergeDecision, decide
+from parketto.merge.broadcast import AddRows, MatchFile, RewriteMatches
+from parketto.merge.keys import may_share_key
+from parketto.merge.row_edits import Rewritten
+from parketto.merge.rules import FileMatches, MergeDecision, decide
+from parketto.merge.source import FOLDER, Prepared, PrepareSource, SpooledSource
+from parketto.merge.target import MergeOutcome, MergeTarget
+from parketto.parquet.output import Written
+from parketto.parquet.row_source import ArrowRows, FileRows
+from parketto.runtime.task import AnyTask
 
 if TYPE_CHECKING:
     from parketto.engines.base import Context, Engine
 
 
-def merge_small(
+def broadcast_merge(
     engine: Engine, source: FileRows | ArrowRows, target: MergeTarget, context: Context
 ) -> MergeOutcome:
     """Match the keys of every file, decide, and write what changes."""
@@ -40,7 +40,7 @@ def merge_small(
 def _prepare(engine: Engine, source: FileRows | ArrowRows, target: MergeTarget, context: Context) -> Prepared:
     path = context.staging.spool_path("source.arrow")
     context.store.make_dirs(path.rpartition("/")[0])
-    task = PrepareSource(source, target.schema, target.form, target.rules, path)
+    task = PrepareSource(source, target.schema, target.spec, target.rules, path)
     if isinstance(source, ArrowRows):
         return engine.run_here(task, context)
     return engine.run([task], replace(context, progress=None))[0]
@@ -49,10 +49,10 @@ def _prepare(engine: Engine, source: FileRows | ArrowRows, target: MergeTarget, 
 def _decide(
     engine: Engine, prepared: Prepared, target: MergeTarget, context: Context
 ) -> tuple[MergeDecision, dict[str, frozenset[int]], int]:
-    """What to do, which row groups of files have matches, and how many files were looked at."""
+    """The decision, the row groups with matches by file path, and the number of scanned files."""
     keys = target.rules.keys
     files = [file for file in target.files if may_share_key(file, keys, prepared.ranges)]
-    tasks = [MatchFile(file, prepared, keys, target.form, target.home_of(file)) for file in files]
+    tasks = [MatchFile(file, prepared, keys, target.spec, target.home_of(file)) for file in files]
     results = engine.run(tasks, replace(context, operation="match"))
     matches = [
         FileMatches(file, found.sources, found.at_home, found.num_rows)
@@ -98,7 +98,7 @@ def _write(
 def _planned(
     prepared: Prepared, decision: MergeDecision, target: MergeTarget, scanned: int, context: Context
 ) -> MergeOutcome:
-    """What would be done."""
+    """The outcome of a dry run."""
     return MergeOutcome(
         rewritten=tuple((each.file, Written()) for each in decision.rewrites),
         removed=decision.removals,
@@ -116,7 +116,7 @@ def _folders(
     prepared: Prepared, decision: MergeDecision, target: MergeTarget, context: Context
 ) -> tuple[str, ...]:
     added = np.concatenate([decision.additions, *(each.leaving for each in decision.rewrites)])
-    if not len(added) or not target.form.partition_by:
+    if not len(added) or not target.spec.partition_by:
         return ("",) * min(1, len(added))
     rows = SpooledSource(context.store, prepared, target.rules.keys).rows
     return tuple(pc.unique(rows.column(FOLDER).take(pa.array(added))).to_pylist())

@@ -1,4 +1,4 @@
-"""Engines by name. An engine's library is imported when the engine is asked for, not before."""
+"""Engines by name. An engine's library is imported when the engine is first requested."""
 
 from __future__ import annotations
 
@@ -39,17 +39,19 @@ _OPTIONS = {
 
 
 def get_engine(engine: str | Engine | None = None, **options: Any) -> Engine:
-    """The engine of that name, or the engine itself; without any, the one that PARKETTO_ENGINE names, or Spark."""
+    """The engine by name, or the given instance; by default the one in PARKETTO_ENGINE, or Spark."""
     if engine is None:
         engine = os.environ.get("PARKETTO_ENGINE") or DEFAULT_ENGINE
     if not isinstance(engine, str):
         if options:
-            raise InvalidArgument(f"{quoted(options)} must be given to the engine itself, where it is made")
+            raise InvalidArgument(
+                f"{quoted(options)} cannot be combined with an engine instance; pass options to its constructor"
+            )
         return engine
     if engine not in _ENGINES:
         raise InvalidArgument(f"unknown engine {engine!r}; available engines: {quoted(sorted(_ENGINES))}")
-    if foreign := [name for name in options if name not in _OPTIONS[engine]]:
+    if unsupported := [name for name in options if name not in _OPTIONS[engine]]:
         raise InvalidArgument(
-            f"the {engine} engine has no {quoted(foreign)}; what it has: {quoted(_OPTIONS[engine])}"
+            f"the {engine} engine has no {quoted(unsupported)}; its options: {quoted(_OPTIONS[engine])}"
         )
     return _ENGINES[engine](**options)

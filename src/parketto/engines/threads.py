@@ -1,4 +1,4 @@
-"""The part that engines share whose tasks run in threads of this process, all within one bound of memory."""
+"""Base of the engines that run tasks in threads of this process, within one memory limit."""
 
 from __future__ import annotations
 
@@ -6,16 +6,17 @@ from collections.abc import Sequence
 from concurrent.futures import FIRST_EXCEPTION, wait
 from typing import Any, TypeVar
 
-from parketto.engines.base import Context, TaskEngine, largest_first
-from parketto.kernels.crew import Crew
-from parketto.kernels.rows import ArrowRows, RowSource
-from parketto.kernels.work import Task, Worker, cores, widest_row
-from parketto.kernels.write import Output, WriteSlice, Written, row_slices
-from parketto.plan.limits import MEGABYTE, check_positive_whole
+from parketto.arguments import MEGABYTE, check_positive_integer
+from parketto.engines.base import Context, TaskEngine, largest_first, widest_row
+from parketto.parquet.output import Output, Written
+from parketto.parquet.row_source import ArrowRows, RowSource
+from parketto.runtime.task import Task, Worker, cores
+from parketto.runtime.threads import ThreadPool
+from parketto.tasks.write import WriteSlice, row_slices
 
-_MIN_WORKER_MB = 32
-# So often a thread holds a row at once: read, decoded, filtered, waiting, in pages, encoded. If rows are so wide
-# that this exceeds its share of memory, fewer threads work.
+_MIN_WORKER_MB = 32  # with less memory per worker, fewer threads run
+# Copies of a row that a thread holds at once: read, decoded, filtered, queued, in pages, encoded. If rows are so
+# wide that this exceeds a thread's share of memory, fewer threads run.
 _ROWS_IN_FLIGHT = 8
 
 Result = TypeVar("Result")
@@ -25,20 +26,20 @@ class ThreadEngine(TaskEngine):
     """Runs tasks in threads.
 
     Args:
-        memory_mb: About how much memory all workers together may use for data.
-        threads: How many tasks are run at once; by default one per core, as far as memory allows.
+        memory_mb: Approximate memory limit for the data of all workers together.
+        threads: Number of tasks that run at once; by default one per core, as far as memory allows.
     """
 
     def __init__(self, memory_mb: int, threads: int | None = None) -> None:
-        check_positive_whole("memory_mb", memory_mb)
-        check_positive_whole("threads", threads)
+        check_positive_integer("memory_mb", memory_mb)
+        check_positive_integer("threads", threads)
         self._memory = memory_mb * MEGABYTE
         self._workers = threads or min(cores(), max(1, memory_mb // _MIN_WORKER_MB))
-        # Libraries with threads of their own have one for each core: who asks for fewer does without them.
+        # Libraries with their own thread pools use every core, so a smaller `threads` rules them out.
         self._any_thread = threads is None or threads >= cores()
 
     def run(self, tasks: Sequence[Task[Result]], context: Context) -> list[Result]:
-        """Run tasks in threads; the largest first, so that the cores end together."""
+        """Run tasks in threads, largest first, so that all cores finish at about the same time."""
         widest = max(map(widest_row, tasks), default=1.0)
         threads = min(self._workers, max(1, int(self._memory / (_ROWS_IN_FLIGHT * widest))))
         workers = min(threads, len(tasks)) or 1
@@ -52,21 +53,21 @@ class ThreadEngine(TaskEngine):
             report(task)
             return result
 
-        with Crew(workers, "parketto-task") as crew:
+        with ThreadPool(workers, "parketto-task") as pool:
             try:
-                futures = {position: crew.submit(work, task) for position, task in largest_first(tasks)}
+                futures = {position: pool.submit(work, task) for position, task in largest_first(tasks)}
                 finished, _ = wait(futures.values(), return_when=FIRST_EXCEPTION)
                 for future in finished:
                     future.result()
             except BaseException:
                 # The other workers stop at their next batch; leaving the block waits for them.
                 context.cancel()
-                crew.dismiss()
+                pool.stop()
                 raise
         return [futures[position].result() for position in range(len(tasks))]
 
     def write(self, source: RowSource, output: Output, context: Context) -> Written:
-        """Write rows as new files; a table that becomes several files is written by several threads."""
+        """Write rows as new files; several threads write a table that becomes several files."""
         if (
             isinstance(source, ArrowRows)
             and isinstance(source.batches, list)
@@ -81,11 +82,11 @@ class ThreadEngine(TaskEngine):
         return super().write(source, output, context)
 
     def worker(self, context: Context) -> Worker:
-        """What a single task works with: all of the memory."""
+        """The resources for a single task: all of the memory."""
         return self._worker(context, 1, self._workers)
 
     def _worker(self, context: Context, workers: int, threads: int) -> Worker:
-        # Threads inside of tasks are for the cores that other tasks leave free.
+        # Threads within a task use the cores that other tasks leave free.
         return Worker(
             context.store,
             context.staging,

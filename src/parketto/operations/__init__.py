@@ -1,1 +1,1 @@
-"""The operations, each once: discover → plan → execute → verify → commit → report."""
+"""One module per operation: discover → plan → execute → verify → commit → report."""

@@ -1,4 +1,4 @@
-"""Checking a dataset: its footers, or every page, against themselves and against what is expected."""
+"""Check a dataset: validate its footers, or decode every page, and compare its files with the log."""
 
 from __future__ import annotations
 
@@ -9,28 +9,28 @@ from dataclasses import dataclass, replace
 from parketto.commit.identity import identity_of
 from parketto.engines.base import Context, ProgressCallback
 from parketto.errors import DatasetNotFound, FooterError
-from parketto.kernels.check import CheckedFooter, CheckedPages, footer_check_tasks, page_check_tasks
-from parketto.kernels.work import Staging
-from parketto.operations.place import Place
-from parketto.rowgroups.damage import Problem
-from parketto.rowgroups.schema import column_difference
-from parketto.stats import ChangedFile, CheckReport, Damage, OtherSchema
+from parketto.operations.context import DatasetContext
+from parketto.parquet.schema import column_difference
+from parketto.parquet.structure import Problem
+from parketto.results import ChangedFile, CheckReport, Damage, OtherSchema
+from parketto.runtime.staging import Staging
 from parketto.storage.hive import PartitionFilter, directory_matcher
-from parketto.storage.snapshot import relative
+from parketto.storage.listing import relative
 from parketto.storage.store import FileEntry
+from parketto.tasks.check import CheckedFooter, CheckedPages, footer_check_tasks, page_check_tasks
 
-_ROUNDS = 5  # other writers may replace files during a check; new ones are checked in another round
+_MAX_ROUNDS = 5  # files that other writers replace during a check are listed and checked in another round
 
 
 @dataclass(frozen=True, slots=True)
 class Expected:
-    """What a record says about a file; None where it does not say."""
+    """The size and the fingerprint that the log records for a file; None where it has none."""
 
     size_bytes: int | None = None
     fingerprint: str | None = None
 
     def difference(self, entry: FileEntry) -> str | None:
-        """Why a file is not the recorded one, if it is not."""
+        """How a file differs from the recorded one; None if it does not."""
         if self.size_bytes is not None and entry.size_bytes != self.size_bytes:
             return f"{entry.size_bytes} bytes instead of {self.size_bytes}"
         if self.fingerprint is not None and entry.fingerprint != self.fingerprint:
@@ -39,7 +39,7 @@ class Expected:
 
 
 def check(
-    place: Place,
+    dataset: DatasetContext,
     partition_filter: PartitionFilter = None,
     progress: ProgressCallback | None = None,
     *,
@@ -48,14 +48,14 @@ def check(
     """Discover → check → report. Nothing is written.
 
     Args:
-        place: The dataset.
+        dataset: The dataset.
         partition_filter: Which partitions to check.
-        progress: Called with a `Progress` whenever a piece of the work is done.
-        deep: Whether all pages are decoded.
+        progress: Called with a `Progress` as work completes.
+        deep: Decode every page, not only the footers.
     """
-    place.engine.check_store(place.store)
-    work = _Checking(place, progress, deep=deep)
-    files = work.run(partition_filter, may_be_empty=bool(_expected(place)))
+    dataset.engine.check_store(dataset.store)
+    work = _Checker(dataset, progress, deep=deep)
+    files = work.run(partition_filter, may_be_empty=bool(_expected(dataset)))
     found = {entry: work.footers[entry] for entry in files}
     pages = [result for entry in files for result in work.pages.get(entry, ())]
     damaged = [
@@ -63,7 +63,7 @@ def check(
         for entry in files
         for problem in work.problems(entry)
     ]
-    against = _Record.of(place, files, partition_filter, _expected(place)).confirmed(place)
+    against = _LogDifferences.of(dataset, files, partition_filter, _expected(dataset)).confirmed(dataset)
     return CheckReport(
         healthy=not (damaged or against.missing or against.changed),
         deep=deep,
@@ -82,60 +82,60 @@ def check(
     )
 
 
-def _expected(place: Place) -> dict[str, Expected]:
-    """The files that the log says are there, by path."""
-    store, root, log = place.store, place.root, place.workspace.log
+def _expected(dataset: DatasetContext) -> dict[str, Expected]:
+    """The files that must exist according to the log, by path."""
+    store, root, log = dataset.store, dataset.root, dataset.workspace.log
     identity = identity_of(store, root)
-    found = place.workspace.read_log(lambda view: log.expected(view, identity))
+    found = dataset.workspace.read_log(lambda view: log.expected(view, identity))
     return {
-        # Where files are published by copies, these have fingerprints of their own.
+        # A published copy has another fingerprint than the staged file.
         f"{root}/{path}": Expected(file.size_bytes, file.fingerprint if store.atomic_move else None)
         for path, file in found.items()
     }
 
 
-class _Checking:
-    """Checks listed files, and those that replace them meanwhile."""
+class _Checker:
+    """Checks the listed files, and those that replace them during the check."""
 
-    def __init__(self, place: Place, progress: ProgressCallback | None, *, deep: bool) -> None:
-        self._place, self._deep = place, deep
-        self._context = Context(place.store, Staging(""), "check", progress)
+    def __init__(self, dataset: DatasetContext, progress: ProgressCallback | None, *, deep: bool) -> None:
+        self._dataset, self._deep = dataset, deep
+        self._context = Context(dataset.store, Staging(""), "check", progress)
         self.footers: dict[FileEntry, CheckedFooter] = {}
         self.pages: dict[FileEntry, list[CheckedPages]] = {}
         self.notes: list[str] = []
 
     def run(self, partition_filter: PartitionFilter, *, may_be_empty: bool) -> list[FileEntry]:
-        """The files that were checked."""
-        for _ in range(_ROUNDS):
+        """Check the files; returns those that were checked."""
+        for _ in range(_MAX_ROUNDS):
             try:
-                listed = self._place.listed(partition_filter)
+                listed = self._dataset.listed(partition_filter)
             except DatasetNotFound:
                 if not may_be_empty:
                     raise
                 listed = []
             new = [entry for entry in listed if entry not in self.footers]
             self._check(new)
-            # Files that were replaced meanwhile are listed anew.
+            # Files that were replaced meanwhile are listed again.
             if all(entry in self.footers for entry in new):
                 return listed
         checked = [entry for entry in listed if entry in self.footers]
         self.notes.append(
-            f"{len(listed) - len(checked)} files were replaced or removed by other writers during the check, and "
-            "are not part of it. Run it again"
+            f"{len(listed) - len(checked)} files were replaced or removed by other writers during the check and "
+            "were not checked; run the check again"
         )
         return checked
 
     def problems(self, entry: FileEntry) -> list[Problem]:
-        """All that is wrong with a file."""
+        """All problems of a file."""
         found = list(self.footers[entry].problems)
         for part in self.pages.get(entry, ()):
-            # Parts of a file report what concerns the whole file each for itself.
+            # Each part of a file repeats the problems of the whole file.
             found += [problem for problem in part.problems if problem not in found]
         return found
 
     def _check(self, entries: Sequence[FileEntry]) -> None:
         context = replace(self._context, progress=None) if self._deep else self._context
-        results = self._place.engine.run(footer_check_tasks(entries), context)
+        results = self._dataset.engine.run(footer_check_tasks(entries), context)
         found = zip(entries, (footer for result in results for footer in result), strict=True)
         footers = {entry: footer for entry, footer in found if footer is not None}
         self.footers |= footers
@@ -144,7 +144,7 @@ class _Checking:
 
     def _decode(self, footers: Mapping[FileEntry, CheckedFooter]) -> None:
         tasks = page_check_tasks(footers.items())
-        for task, results in zip(tasks, self._place.engine.run(tasks, self._context), strict=True):
+        for task, results in zip(tasks, self._dataset.engine.run(tasks, self._context), strict=True):
             for part, result in zip(task.parts, results, strict=True):
                 if result is None:
                     self.footers.pop(part.entry, None)
@@ -153,8 +153,8 @@ class _Checking:
 
 
 @dataclass(frozen=True)
-class _Record:
-    """How the files differ from those that a record expects."""
+class _LogDifferences:
+    """How the files differ from those that the log expects."""
 
     missing: list[str]
     changed: list[ChangedFile]
@@ -163,37 +163,41 @@ class _Record:
     @classmethod
     def of(
         cls,
-        place: Place,
+        dataset: DatasetContext,
         files: Sequence[FileEntry],
         partition_filter: PartitionFilter,
         expected: Mapping[str, Expected],
-    ) -> _Record:
+    ) -> _LogDifferences:
         matches = directory_matcher(partition_filter)
         wanted = {
-            path: file for path, file in expected.items() if matches(relative(path, place.root).rpartition("/")[0])
+            path: file
+            for path, file in expected.items()
+            if matches(relative(path, dataset.root).rpartition("/")[0])
         }
-        there = {entry.path: entry for entry in files}
+        present = {entry.path: entry for entry in files}
         changed = [
             ChangedFile(path=path, reason=reason)
-            for path in sorted(wanted.keys() & there.keys())
-            if (reason := wanted[path].difference(there[path])) is not None
+            for path in sorted(wanted.keys() & present.keys())
+            if (reason := wanted[path].difference(present[path])) is not None
         ]
-        unknown = sorted(there.keys() - wanted.keys()) if expected else []
-        return cls(sorted(wanted.keys() - there.keys()), changed, unknown)
+        unknown = sorted(present.keys() - wanted.keys()) if expected else []
+        return cls(sorted(wanted.keys() - present.keys()), changed, unknown)
 
-    def confirmed(self, place: Place) -> _Record:
-        """The same without what is not true any more: others may have committed during the check."""
+    def confirmed(self, dataset: DatasetContext) -> _LogDifferences:
+        """The differences that still hold: other writers may have committed during the check."""
         if not self.missing and not self.changed:
             return self
-        expected = _expected(place)
-        there = place.store.stat_many([*self.missing, *(file["path"] for file in self.changed)])
+        expected = _expected(dataset)
+        present = dataset.store.stat_many([*self.missing, *(file["path"] for file in self.changed)])
         return replace(
             self,
-            missing=[path for path in self.missing if path in expected and path not in there],
+            missing=[path for path in self.missing if path in expected and path not in present],
             changed=[
                 file
                 for file in self.changed
-                if (path := file["path"]) in expected and path in there and expected[path].difference(there[path])
+                if (path := file["path"]) in expected
+                and path in present
+                and expected[path].difference(present[path])
             ],
         )
 
@@ -210,7 +214,7 @@ def _other_schemas(found: Mapping[FileEntry, CheckedFooter]) -> list[OtherSchema
     for schema, paths in by_schema.items():
         try:
             difference = column_difference(common, schema)
-        except FooterError:  # a damaged one is reported as such
+        except FooterError:  # already reported as damaged
             continue
         if difference is not None:
             others[difference] += paths

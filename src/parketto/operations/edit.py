@@ -1,4 +1,4 @@
-"""Deleting and updating rows: only files with a matching row are rewritten."""
+"""Delete and update rows; only files with a matching row are rewritten."""
 
 from __future__ import annotations
 
@@ -13,41 +13,41 @@ from parketto.commit.transaction import Transaction
 from parketto.commit.verify import verify_edits, verify_written
 from parketto.engines.base import Context, ProgressCallback
 from parketto.errors import CommitConflict, InvalidArgument
-from parketto.kernels.edit import Edited, EditFile
-from parketto.kernels.partitions import folder_names
-from parketto.kernels.rewrite import group_output
-from parketto.kernels.rows import common_schema
-from parketto.kernels.work import StagedFile, Staging
-from parketto.kernels.write import Output, Written
-from parketto.languages import assignments, predicate
-from parketto.operations.edits import leave_schema
-from parketto.operations.place import Backups, Place, entries
-from parketto.plan.expressions import Assignment, Predicate
-from parketto.plan.form import Form, form_of
-from parketto.plan.pruning import may_match
-from parketto.plan.rewrite import FileGroup
-from parketto.plan.zones import Clock
-from parketto.rowgroups.area import without_area
-from parketto.stats import EditStats
-from parketto.storage.footers import FileInfo, MentionedColumns, StatsColumns
+from parketto.expressions.conditions import Assignment, Predicate
+from parketto.expressions.dispatch import assignments, predicate
+from parketto.expressions.pruning import may_match
+from parketto.expressions.time_zones import Clock
+from parketto.operations.context import Backups, DatasetContext, entries
+from parketto.operations.edits import write_empty_file
+from parketto.parquet.file_info import FileInfo, MentionedColumns, StatsColumns
+from parketto.parquet.output import Output, Written, output_like
+from parketto.parquet.partition_spec import PartitionSpec, partition_spec_of
+from parketto.parquet.partitions import folder_names
+from parketto.parquet.row_source import common_schema
+from parketto.parquet.snapshot import read_snapshot
+from parketto.results import EditStats
+from parketto.runtime.staging import StagedFile, Staging
 from parketto.storage.hive import PartitionFilter, directory_matcher
-from parketto.storage.snapshot import read_snapshot, relative
+from parketto.storage.listing import relative
 from parketto.storage.store import FileEntry
+from parketto.tasks.edit import Edited, EditFile
 
 
 @dataclass(frozen=True)
 class EditRequest:
-    """What is to be done to which rows. Without changes they are deleted."""
+    """Which rows to edit, and how. Without changes, they are deleted."""
 
     operation: str
     where: Any
     changes: Mapping[str, Any] | None = None
     compression: str | None = None
     commit_id: str | None = None
+    #: Whether row groups of another codec than `compression` are re-encoded; else copied ones keep theirs.
+    recompress: bool = True
 
 
 def edit(
-    place: Place,
+    dataset: DatasetContext,
     request: EditRequest,
     partition_filter: PartitionFilter,
     *,
@@ -56,35 +56,35 @@ def edit(
     backups: Backups | None = None,
 ) -> EditStats:
     """Discover → plan → execute → verify → commit → report."""
-    clock = place.clock()
-    place.check_exists(partition_filter)
-    place.engine.check_store(place.store)
-    # An update may move rows to other partitions, and then asks for the bounds of these as well.
-    known = MentionedColumns(str(request.where)) if request.changes is None else None
+    clock = dataset.clock()
+    dataset.check_exists(partition_filter)
+    dataset.engine.check_store(dataset.store)
+    # An update may move rows to other partitions, and then needs the bounds of those as well.
+    stats_columns = MentionedColumns(str(request.where)) if request.changes is None else None
     if dry_run:
-        files = place.snapshot(partition_filter, known).files
-        plan = _plan(place.root, files, request, clock, dry_run=True)
-        results = place.engine.run(plan, Context(place.store, Staging(""), request.operation, progress))
-        return _stats(request, files, plan, _touching(plan, results), dry_run=True)
+        files = dataset.snapshot(partition_filter, stats_columns).files
+        plan = _plan(dataset.root, files, request, clock, dry_run=True)
+        results = dataset.engine.run(plan, Context(dataset.store, Staging(""), request.operation, progress))
+        return _stats(request, files, plan, _with_matches(plan, results), dry_run=True)
 
     def attempt(transaction: Transaction) -> EditStats:
-        files = place.snapshot_in(transaction, partition_filter, known).files
-        plan = _plan(place.root, files, request, clock, dry_run=False)
+        files = dataset.snapshot_in(transaction, partition_filter, stats_columns).files
+        plan = _plan(dataset.root, files, request, clock, dry_run=False)
         with transaction.conflicts_over(entries([task.file for task in plan])):
-            results = place.engine.run(plan, place.context(transaction, progress))
-        edits = _touching(plan, results)
+            results = dataset.engine.run(plan, dataset.context(transaction, progress))
+        edits = _with_matches(plan, results)
 
         def stats(backup_path: str | None) -> EditStats:
             return _stats(request, files, plan, edits, dry_run=False, backup_path=backup_path)
 
         if edits or request.commit_id is not None:
-            # Rows that others add meanwhile may be rows that this is about.
-            concerns = _Concerns(place, request, clock, partition_filter, known)
+            # Concurrently added rows may match the condition.
+            conflicts = _ConflictCheck(dataset, request, clock, partition_filter, stats_columns)
             transaction.commit(
-                _staged(place, transaction, files, edits),
+                _staged(dataset, transaction, files, edits),
                 entries([task.file for task, _ in edits]),
-                read=entries([task.file for task in plan]) if place.isolation == "serializable" else (),
-                check_added=concerns.refuse if place.isolation == "serializable" else None,
+                read=entries([task.file for task in plan]) if dataset.isolation == "serializable" else (),
+                check_added=conflicts.refuse if dataset.isolation == "serializable" else None,
                 statistics=stats,
             )
         return stats(transaction.backup_path)
@@ -95,8 +95,8 @@ def edit(
         "partition_filter": partition_filter,
         "compression": request.compression,
     }
-    return place.run(
-        place.request(request.operation, arguments, request.commit_id),
+    return dataset.run(
+        dataset.request(request.operation, arguments, request.commit_id),
         attempt,
         known=lambda statistics: cast("EditStats", statistics),
         backups=backups,
@@ -104,50 +104,50 @@ def edit(
 
 
 @dataclass(frozen=True)
-class _Concerns:
-    """Which files that were added meanwhile matter to an edit: by their paths, then by their bounds."""
+class _ConflictCheck:
+    """Refuses concurrently added files that an edit may match: by their paths, then by their bounds."""
 
-    place: Place
+    dataset: DatasetContext
     request: EditRequest
     clock: Clock
     partition_filter: PartitionFilter
-    known: StatsColumns
+    stats_columns: StatsColumns
 
     def refuse(self, added: Sequence[FileEntry], who: Callable[[str], str]) -> None:
         matches = directory_matcher(self.partition_filter)
-        root = self.place.root
-        concerned = [entry for entry in added if matches(posixpath.dirname(relative(entry.path, root)))]
-        files = read_snapshot(self.place.store, root, concerned, self.known).files if concerned else ()
+        root = self.dataset.root
+        candidates = [entry for entry in added if matches(posixpath.dirname(relative(entry.path, root)))]
+        files = read_snapshot(self.dataset.store, root, candidates, self.stats_columns).files if candidates else ()
         for task in _plan(root, files, self.request, self.clock, dry_run=True):
             raise CommitConflict.because_of(
                 task.file.path,
                 operation=self.request.operation,
-                matters="may have rows that it is about",
+                matters="may contain rows that match its condition",
                 who=who(task.file.path),
             )
 
 
-def _touching(plan: Sequence[EditFile], results: Sequence[Edited]) -> list[tuple[EditFile, Edited]]:
+def _with_matches(plan: Sequence[EditFile], results: Sequence[Edited]) -> list[tuple[EditFile, Edited]]:
     return [(task, result) for task, result in zip(plan, results, strict=True) if result.matched]
 
 
 def _plan(
     root: str, files: Sequence[FileInfo], request: EditRequest, clock: Clock, *, dry_run: bool
 ) -> list[EditFile]:
-    """A task for each file that can have matching rows, as far as its footer and its path tell."""
-    form = form_of(files)
+    """A task for each file whose path and footer do not exclude matching rows."""
+    spec = partition_spec_of(files)
     by_schema: dict[int, list[FileInfo]] = {}
     for file in files:
         by_schema.setdefault(id(file.schema), []).append(file)
     tasks = []
     for same in by_schema.values():
         assert same[0].schema is not None, "files to edit come from a snapshot"
-        schema = form.row_schema(same[0].schema)
+        schema = spec.row_schema(same[0].schema)
         condition = predicate(request.where, schema, clock)
         changes = None if request.changes is None else _changes(request.changes, schema, clock)
-        for file, possible in zip(same, may_match(condition, same, form.path_only), strict=True):
+        for file, possible in zip(same, may_match(condition, same, spec.path_only), strict=True):
             if possible and file.num_rows:
-                tasks.append(_task(root, files, file, form, request, condition, changes, dry_run=dry_run))
+                tasks.append(_task(root, files, file, spec, request, condition, changes, dry_run=dry_run))
     return tasks
 
 
@@ -161,57 +161,65 @@ def _task(
     root: str,
     files: Sequence[FileInfo],
     file: FileInfo,
-    form: Form,
+    spec: PartitionSpec,
     request: EditRequest,
     condition: Predicate,
     changes: tuple[Assignment, ...] | None,
     *,
     dry_run: bool,
 ) -> EditFile:
-    moves = any(change.column in form.partition_by for change in changes or ())
-    elsewhere = _elsewhere(root, files, file, form, request) if moves else None
+    moves = any(change.column in spec.partition_by for change in changes or ())
+    moved_output = _moved_output(root, files, file, spec, request) if moves else None
     return EditFile(
-        file, request.operation, condition, changes, form, request.compression, elsewhere, dry_run=dry_run
+        file,
+        request.operation,
+        condition,
+        changes,
+        spec,
+        request.compression,
+        moved_output,
+        dry_run=dry_run,
+        recompress=request.recompress,
     )
 
 
-def _elsewhere(root: str, files: Sequence[FileInfo], file: FileInfo, form: Form, request: EditRequest) -> Output:
-    """Files for rows that move to another partition: like the one that they come from."""
+def _moved_output(
+    root: str, files: Sequence[FileInfo], file: FileInfo, spec: PartitionSpec, request: EditRequest
+) -> Output:
+    """The output for rows that move to another partition, in the format of their source file."""
     assert file.schema is not None, "files to edit come from a snapshot"
-    noted = replace(file, metadata=without_area(file.metadata, request.changes or ()))
-    same = group_output(FileGroup((noted,), compression=request.compression), request.operation, ())
     return replace(
-        same,
+        output_like(file, request.operation, request.compression, request.changes or ()),
         directory=root,
-        row_schema=form.row_schema(file.schema),
-        partition_by=form.partition_by,
-        folders=folder_names(files, form, root),
+        row_schema=spec.row_schema(file.schema),
+        partition_by=spec.partition_by,
+        folders=folder_names(files, spec, root),
     )
 
 
 def _staged(
-    place: Place,
+    dataset: DatasetContext,
     transaction: Transaction,
     files: Sequence[FileInfo],
     edits: Sequence[tuple[EditFile, Edited]],
 ) -> list[StagedFile]:
-    """The verified files that take the place of those that were edited."""
+    """The verified files that replace the edited ones."""
     kept = [(task.file, result.kept) for task, result in edits]
-    verify_edits(place.store, kept)
+    verify_edits(dataset.store, kept)
     moved = sum((result.moved for _, result in edits), Written())
     if moved.staged:
         assert files[0].schema is not None, "files to edit come from a snapshot"
-        verify_written(place.store, moved.staged, moved.num_rows, common_schema(files).names)
+        verify_written(dataset.store, moved.staged, moved.num_rows, common_schema(files).names)
     for task, result in edits:
         expected = 0 if task.changes is None else result.matched
         written = result.kept.num_rows + result.moved.num_rows
-        assert written == task.file.num_rows - result.matched + expected, "every row goes somewhere"
+        assert written == task.file.num_rows - result.matched + expected, "every row is kept, moved or deleted"
     staged = [file for _, result in edits for file in (*result.kept.staged, *result.moved.staged)]
     retired = [task.file for task, _ in edits]
     if edits and not staged and len(retired) == len(files) and transaction.lists_only(entries(files)):
         first = edits[0][0]
-        output = group_output(FileGroup((first.file,), compression=first.compression), "delete", ())
-        staged = leave_schema(place.engine, output, first.file.directory, place.context(transaction))
+        output = output_like(first.file, "delete", first.compression)
+        staged = write_empty_file(dataset.engine, output, first.file.directory, dataset.context(transaction))
     return staged
 
 
@@ -247,8 +255,8 @@ def _stats(
 def _files_written(task: EditFile, result: Edited, *, dry_run: bool) -> int:
     if not dry_run:
         return len(result.kept.staged) + len(result.moved.staged)
-    leaves = task.changes is None or task.elsewhere is not None
-    return int(not leaves or result.matched < task.file.num_rows) + len(result.directories)
+    rows_leave = task.changes is None or task.elsewhere is not None
+    return int(not rows_leave or result.matched < task.file.num_rows) + len(result.directories)
 
 
 def _directories(task: EditFile, result: Edited) -> set[str]:

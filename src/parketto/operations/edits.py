@@ -1,4 +1,4 @@
-"""What operations share that change rows in place."""
+"""Helpers shared by the operations that change rows in place."""
 
 from __future__ import annotations
 
@@ -7,13 +7,13 @@ from dataclasses import replace
 import pyarrow as pa
 
 from parketto.engines.base import Context, Engine
-from parketto.kernels.rows import ArrowRows
-from parketto.kernels.work import StagedFile
-from parketto.kernels.write import Output
+from parketto.parquet.output import Output
+from parketto.parquet.row_source import ArrowRows
+from parketto.runtime.staging import StagedFile
 
 
-def leave_schema(engine: Engine, output: Output, directory: str, context: Context) -> list[StagedFile]:
-    """A dataset of which no row is left keeps its schema, in an empty file."""
+def write_empty_file(engine: Engine, output: Output, directory: str, context: Context) -> list[StagedFile]:
+    """Write an empty file, which keeps the schema of a dataset without rows."""
     schema: pa.Schema = output.format.schema
     empty = replace(output, directory=directory, partition_by=(), row_schema=schema)
     return list(engine.write(ArrowRows(schema, ()), empty, context).staged)

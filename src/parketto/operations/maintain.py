@@ -1,4 +1,4 @@
-"""Compaction and clustering: groups of files become other files with the same rows."""
+"""Compaction and clustering: rewrite groups of files into other files with the same rows."""
 
 from __future__ import annotations
 
@@ -9,28 +9,28 @@ from typing import Any
 from parketto.commit.transaction import Transaction
 from parketto.commit.verify import verify_groups, verify_total
 from parketto.engines.base import GroupResult, ProgressCallback
-from parketto.kernels.work import StagedFile
-from parketto.operations.place import Backups, Place, entries
-from parketto.plan.rewrite import RewritePlan
-from parketto.stats import MaintenanceStats, maintenance_stats
-from parketto.storage.footers import FileInfo
+from parketto.operations.context import Backups, DatasetContext, entries
+from parketto.parquet.file_info import FileInfo
+from parketto.parquet.snapshot import Snapshot
+from parketto.planning.rewrite import RewritePlan
+from parketto.planning.statistics import maintenance_stats
+from parketto.results import MaintenanceStats
+from parketto.runtime.staging import StagedFile
 from parketto.storage.hive import PartitionFilter
-from parketto.storage.snapshot import Snapshot
 
 Planner = Callable[[Sequence[FileInfo]], RewritePlan]
 
 
 @dataclass(frozen=True)
 class MaintenanceReport:
-    """What was planned, what came of it, and where the files that were retired are kept, if anywhere."""
+    """The plan and its statistics."""
 
     stats: MaintenanceStats
     plan: RewritePlan
-    backup_path: str | None = None
 
 
 def maintain(
-    place: Place,
+    dataset: DatasetContext,
     planner: Planner,
     operation: str,
     partition_filter: PartitionFilter,
@@ -45,29 +45,30 @@ def maintain(
 ) -> MaintenanceReport:
     """Discover → plan → execute → verify → commit → report."""
     if dry_run:
-        plan = planner(place.snapshot(partition_filter, stats_columns).files)
+        plan = planner(dataset.snapshot(partition_filter, stats_columns).files)
         return MaintenanceReport(maintenance_stats(plan, dry_run=True), plan)
-    place.check_exists(partition_filter)
+    dataset.check_exists(partition_filter)
 
     def attempt(transaction: Transaction) -> MaintenanceReport:
-        snapshot = place.snapshot_in(transaction, partition_filter, stats_columns)
+        snapshot = dataset.snapshot_in(transaction, partition_filter, stats_columns)
         plan = planner(snapshot.files)
-        work = _Rewriting(place, transaction, snapshot, stats_columns, progress, verify=verify)
+        work = _Rewrite(dataset, transaction, snapshot, stats_columns, progress, verify=verify)
         after = work.run(plan, planner if until_settled else None)
         stats = maintenance_stats(plan, after, dry_run=False)
         work.commit(after, stats)
-        return MaintenanceReport(stats, plan, transaction.backup_path)
+        stats["backup_path"] = transaction.backup_path
+        return MaintenanceReport(stats, plan)
 
-    asked = {**(arguments or {}), "partition_filter": partition_filter}
-    return place.run(place.request(operation, asked), attempt, backups=backups)
+    request_arguments = {**(arguments or {}), "partition_filter": partition_filter}
+    return dataset.run(dataset.request(operation, request_arguments), attempt, backups=backups)
 
 
-class _Rewriting:
-    """Carries a plan out inside a transaction, again and again while the results leave something to plan."""
+class _Rewrite:
+    """Executes a plan inside a transaction, and replans the results until nothing is left to do."""
 
     def __init__(
         self,
-        place: Place,
+        dataset: DatasetContext,
         transaction: Transaction,
         snapshot: Snapshot,
         stats_columns: Sequence[str],
@@ -76,13 +77,13 @@ class _Rewriting:
         verify: bool,
     ) -> None:
         self._verify = verify
-        self._engine, self._store = place.engine, place.store
+        self._engine, self._store = dataset.engine, dataset.store
         self._transaction, self._snapshot, self._stats_columns = transaction, snapshot, stats_columns
-        self._context = place.context(transaction, progress)
+        self._context = dataset.context(transaction, progress)
         self._staged: dict[str, StagedFile] = {}
 
     def run(self, plan: RewritePlan, planner: Planner | None) -> list[FileInfo]:
-        """Execute and verify; returns the files that there are afterwards."""
+        """Execute and verify; returns the resulting files."""
         files: list[FileInfo] = list(self._snapshot.files)
         while plan.groups:
             results = self._execute(plan)
@@ -99,13 +100,13 @@ class _Rewriting:
         return files
 
     def commit(self, after: Sequence[FileInfo], stats: MaintenanceStats) -> None:
-        """Publish what was staged, if anything was."""
+        """Publish the staged files, if there are any."""
         if self._staged:
             remaining = {file.path for file in after}
             retired = entries([file for file in self._snapshot.files if file.path not in remaining])
-            # Which files became which is in the record itself.
-            told = {name: value for name, value in stats.items() if not name.startswith("planned_")}
-            self._transaction.commit(list(self._staged.values()), retired, statistics=told)
+            # The record itself lists the files.
+            logged = {name: value for name, value in stats.items() if not name.startswith("planned_")}
+            self._transaction.commit(list(self._staged.values()), retired, statistics=logged)
 
     def _execute(self, plan: RewritePlan) -> Sequence[GroupResult]:
         inputs = [file for group in plan.groups for file in group if file.path not in self._staged]

@@ -1,4 +1,4 @@
-"""Merging a source into a dataset: match by keys, rewrite the files with matches, add files for what is new."""
+"""Merge a source into a dataset: match by keys, rewrite the files with matches, write new rows to new files."""
 
 from __future__ import annotations
 
@@ -11,15 +11,16 @@ from parketto.commit.transaction import Transaction
 from parketto.commit.verify import verify_edits, verify_written
 from parketto.engines.base import Context, ProgressCallback
 from parketto.errors import CommitConflict, CommitFailed, DatasetNotFound
-from parketto.kernels.keys import may_share_key
-from parketto.kernels.merge_target import MergeOutcome, MergeTarget
-from parketto.kernels.rows import RowSource
-from parketto.operations.edits import leave_schema
-from parketto.operations.place import Backups, Place, entries
-from parketto.plan.form import Form, form_of
-from parketto.plan.merge import MergeRules, MergeStats, check_schemas, check_source
-from parketto.storage.footers import FileInfo
-from parketto.storage.snapshot import read_snapshot, refuse_foreign
+from parketto.merge.keys import may_share_key
+from parketto.merge.rules import MergeRules, MergeStats, check_schemas, check_source
+from parketto.merge.target import MergeOutcome, MergeTarget
+from parketto.operations.context import Backups, DatasetContext, entries
+from parketto.operations.edits import write_empty_file
+from parketto.parquet.file_info import FileInfo
+from parketto.parquet.partition_spec import PartitionSpec, partition_spec_of
+from parketto.parquet.row_source import RowSource
+from parketto.parquet.snapshot import read_snapshot
+from parketto.storage.listing import refuse_foreign
 from parketto.storage.store import FileEntry
 
 
@@ -39,7 +40,7 @@ class MergeReport:
 
 
 def merge(
-    place: Place,
+    dataset: DatasetContext,
     source: RowSource,
     rules: MergeRules,
     compression: str,
@@ -52,29 +53,36 @@ def merge(
 ) -> MergeReport:
     """Discover → match → decide → rewrite → verify → commit → report."""
     check_source(rules, source.schema)
-    refuse_foreign(place.store, place.root)
+    refuse_foreign(dataset.store, dataset.root)
 
     def attempt(transaction: Transaction) -> MergeReport:
         try:
-            # Bounds of partition columns tell what a folder is called today, whatever its name is.
-            files = place.snapshot_in(transaction, stats_columns=None).files
+            # The bounds of partition columns give the values of a folder, whatever its name is.
+            files = dataset.snapshot_in(transaction, stats_columns=None).files
         except DatasetNotFound:
             if not rules.inserts:
                 return MergeReport(MergeStats(inserted=0, updated=0, deleted=0, total=0))
             target = MergeTarget(
-                place.root, (), Form(partition_by), source.schema, rules, compression, source.schema, dry_run
+                dataset.root,
+                (),
+                PartitionSpec(partition_by),
+                source.schema,
+                rules,
+                compression,
+                source.schema,
+                dry_run,
             )
         else:
             target = MergeTarget.of(
-                place.root, files, rules, compression, source.schema, partition_by, dry_run=dry_run
+                dataset.root, files, rules, compression, source.schema, partition_by, dry_run=dry_run
             )
-            check_schemas(rules, source.schema, target.schema, target.form)
+            check_schemas(rules, source.schema, target.schema, target.spec)
             target.refuse_null_keys()
-        context = place.context(transaction, progress)
+        context = dataset.context(transaction, progress)
         with transaction.conflicts_over(entries(target.files)):
-            outcome = place.engine.merge(source, target, context)
+            outcome = dataset.engine.merge(source, target, context)
         if not dry_run:
-            _publish(place, transaction, source, target, outcome, context, always=commit_id is not None)
+            _publish(dataset, transaction, source, target, outcome, context, always=commit_id is not None)
         return _report(target, outcome, transaction.backup_path)
 
     arguments = {
@@ -83,17 +91,17 @@ def merge(
         "update_columns": rules.update_columns,
         "partition_by": list(partition_by) or None,
     }
-    return place.run(
-        place.request("merge", arguments, None if dry_run else commit_id),
+    return dataset.run(
+        dataset.request("merge", arguments, None if dry_run else commit_id),
         attempt,
-        known=_known,
+        known=_logged_report,
         backups=backups,
         repeatable=source.repeatable,
     )
 
 
-def _known(statistics: Mapping[str, Any]) -> MergeReport:
-    """The report of a merge that the log knows."""
+def _logged_report(statistics: Mapping[str, Any]) -> MergeReport:
+    """The report of an earlier merge, from its statistics in the log."""
     return MergeReport(**{**statistics, "stats": cast("MergeStats", statistics["stats"])})
 
 
@@ -127,48 +135,48 @@ def _report(target: MergeTarget, outcome: MergeOutcome, backup_path: str | None)
 
 
 @dataclass(frozen=True)
-class _Concerns:
-    """Which files that others have added meanwhile matter to a merge: by bounds, then by their keys."""
+class _ConflictCheck:
+    """Refuses concurrently added files that may share keys with a merge: by bounds, then by their keys."""
 
-    place: Place
+    dataset: DatasetContext
     source: RowSource
     target: MergeTarget
     outcome: MergeOutcome
     context: Context
 
     def refuse(self, added: Sequence[FileEntry], who: Callable[[str], str]) -> None:
-        rules, place = self.target.rules, self.place
-        files = read_snapshot(place.store, place.root, added, stats_columns=None).files
-        near = [file for file in files if may_share_key(file, rules.keys, self.outcome.ranges)]
+        rules, dataset = self.target.rules, self.dataset
+        files = read_snapshot(dataset.store, dataset.root, added, stats_columns=None).files
+        candidates = [file for file in files if may_share_key(file, rules.keys, self.outcome.ranges)]
         if rules.removes_missing:
-            near = [file for file in files if file.num_rows]
-        elif near and self.source.repeatable and not self._shares_keys(near):
-            near = []
-        if near:
-            path = near[0].path
+            candidates = [file for file in files if file.num_rows]
+        elif candidates and self.source.repeatable and not self._shares_keys(candidates):
+            candidates = []
+        if candidates:
+            path = candidates[0].path
             raise CommitConflict.because_of(
                 path, operation="merge", matters="may have the same keys", who=who(path)
             )
 
     def _shares_keys(self, files: Sequence[FileInfo]) -> bool:
-        """Whether a merge into these files alone would find a key."""
-        if self.target.form.partition_by != form_of(files).partition_by:
-            return True  # they are not laid out as the dataset was: all must be looked at anew
+        """Whether a merge into these files alone would match a key."""
+        if self.target.spec.partition_by != partition_spec_of(files).partition_by:
+            return True  # the partition layout has changed: the merge must be planned again
         rules = self.target.rules
-        beside = MergeTarget.of(
+        added_target = MergeTarget.of(
             self.target.root,
             files,
             rules if rules.deduplicates else replace(rules, strategy="update"),
             self.target.compression,
             self.source.schema,
-            self.target.form.partition_by,
+            self.target.spec.partition_by,
             dry_run=True,
         )
-        return self.place.engine.merge(self.source, beside, self.context).updated > 0
+        return self.dataset.engine.merge(self.source, added_target, self.context).updated > 0
 
 
 def _publish(
-    place: Place,
+    dataset: DatasetContext,
     transaction: Transaction,
     source: RowSource,
     target: MergeTarget,
@@ -183,21 +191,21 @@ def _publish(
     after = target.num_rows - sum(file.num_rows for file in retired) + outcome.added.num_rows
     after += sum(written.num_rows for _, written in outcome.rewritten)
     if after != total:
-        raise CommitFailed(f"{after} rows would be left where {total} were expected. Nothing was changed")
-    verify_edits(place.store, outcome.rewritten)
+        raise CommitFailed(f"the merge would leave {after} rows, expected {total}. Nothing was changed")
+    verify_edits(dataset.store, outcome.rewritten)
     names = target.additions.format.schema.names
-    verify_written(place.store, outcome.added.staged, outcome.added.num_rows, names)
+    verify_written(dataset.store, outcome.added.staged, outcome.added.num_rows, names)
     staged = [*(file for _, written in outcome.rewritten for file in written.staged), *outcome.added.staged]
     if not staged and len(retired) == len(target.files):
         first = retired[0].directory if retired else target.root
-        staged = leave_schema(place.engine, target.additions, first, context)
+        staged = write_empty_file(dataset.engine, target.additions, first, context)
     if staged or retired or always:
-        serializable = place.isolation == "serializable"
+        serializable = dataset.isolation == "serializable"
         transaction.commit(
             staged,
             entries(retired),
             read=entries(target.files) if serializable else (),
-            check_added=_Concerns(place, source, target, outcome, context).refuse if serializable else None,
-            follows=target.form.partition_by,
+            check_added=_ConflictCheck(dataset, source, target, outcome, context).refuse if serializable else None,
+            follows=target.spec.partition_by,
             statistics=lambda backup_path: _report(target, outcome, backup_path),
         )

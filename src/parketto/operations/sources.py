@@ -1,4 +1,4 @@
-"""Rows as callers hand them in: frames and tables of all kinds, or the path of Parquet files."""
+"""Row sources for what callers pass: data frames and tables of all kinds, or a path of Parquet files."""
 
 from __future__ import annotations
 
@@ -11,20 +11,20 @@ from fsspec import AbstractFileSystem
 from parketto.commit.recovery import list_settled
 from parketto.commit.workspace import Workspace
 from parketto.engines.base import Engine
-from parketto.kernels.rows import FileRows, RowSource, arrow_rows, is_path
+from parketto.parquet.row_source import FileRows, RowSource, arrow_rows, is_path
+from parketto.parquet.snapshot import discover, read_snapshot
 from parketto.storage.hive import PartitionFilter
 from parketto.storage.opening import open_store
 from parketto.storage.options import GivenOptions
-from parketto.storage.snapshot import discover, read_snapshot
 
 
-def given_rows(
+def row_source_of(
     rows: Any,
     engine: Engine,
     filesystem: AbstractFileSystem | None = None,
     storage_options: GivenOptions = None,
 ) -> RowSource:
-    """Whatever rows a caller has."""
+    """The row source for a data frame, a table or a path."""
     if (own := engine.adopt(rows)) is not None:
         return own
     if is_path(rows):
@@ -39,7 +39,7 @@ def path_rows(
     storage_options: GivenOptions = None,
     partition_filter: PartitionFilter = None,
 ) -> tuple[FileRows, str]:
-    """The rows of a Parquet file or of a dataset, and the folder that its partitions are below."""
+    """The rows of a Parquet file or a dataset, and the root folder of its partitions."""
     store, location = open_store(path, filesystem, storage_options)
     engine.check_store(store)
     if (entry := store.stat(location)) is not None:

@@ -1,4 +1,4 @@
-"""Which columns to lay a dataset out by: layouts are tried on a sample, and asked what the queries would read."""
+"""Suggest clustering columns: try layouts on a sample, and estimate what the queries would read."""
 
 from __future__ import annotations
 
@@ -11,51 +11,50 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from parketto.arguments import Thresholds
 from parketto.engines.base import Context, ProgressCallback
 from parketto.errors import ColumnNotFound, InvalidArgument
-from parketto.kernels.clustering import SampleFiles, joined
-from parketto.kernels.work import Staging
-from parketto.languages import predicate
-from parketto.layout.buckets import cut_buckets
-from parketto.layout.order import is_orderable, order_indices, order_keys
-from parketto.operations.place import Place
-from parketto.plan.clustering import DEFAULT_CURVE, row_group_rows
-from parketto.plan.expressions import Predicate
-from parketto.plan.form import Form, form_of
-from parketto.plan.limits import Thresholds
-from parketto.plan.pruning import row_groups_may_match
-from parketto.plan.skipping import column_reads
-from parketto.plan.zones import Clock
-from parketto.storage.clustering import LINEAR
-from parketto.storage.footers import FileInfo, describe
+from parketto.expressions.conditions import Predicate
+from parketto.expressions.dispatch import predicate
+from parketto.expressions.pruning import row_groups_may_match
+from parketto.expressions.time_zones import Clock
+from parketto.operations.context import DatasetContext
+from parketto.parquet.clustering_metadata import LINEAR
+from parketto.parquet.file_info import FileInfo, describe
+from parketto.parquet.partition_spec import PartitionSpec, partition_spec_of
+from parketto.planning.clustering import DEFAULT_CURVE, row_group_rows
+from parketto.planning.skipping import column_reads
+from parketto.runtime.staging import Staging
+from parketto.sorting.buckets import cut_buckets
+from parketto.sorting.order import is_orderable, order_indices, order_keys
 from parketto.storage.hive import PartitionFilter
+from parketto.tasks.cluster import SampleFiles, combined
 
-_SAMPLES = 256 * 1024
-_SAMPLES_PER_ROW_GROUP = 64
-_MOST_ROW_GROUPS = 1024
-_FILES_PER_TASK = 16
-# Another column is proposed only if queries then read this much less.
-_WORTH = 0.05
+_SAMPLE_ROWS = 256 * 1024  # target size of the sample
+_SAMPLE_ROWS_PER_ROW_GROUP = 64  # minimum in a trial layout
+_MAX_ROW_GROUPS = 1024  # maximum in a trial layout
+_FILES_PER_TASK = 16  # sampled files per task
+_MIN_IMPROVEMENT = 0.05  # a further column is suggested only if it reduces the reads by this share
 
 
 class Suggestion(TypedDict):
-    """Columns to lay the dataset out by, and what share of the row groups queries would then read."""
+    """Clustering columns, and the share of row groups that the queries would then read."""
 
     columns: list[str]
     curve: str
-    #: On average over the queries, by their weights.
+    #: The weighted average over the queries.
     reads: float
     reads_by_query: dict[str, float]
 
 
 class Advice(TypedDict):
-    """What to lay a dataset out by: the best first; none if nothing would help."""
+    """Suggested clustering columns, best first; none if nothing would help."""
 
     suggestions: list[Suggestion]
-    #: What share of the row groups the queries read as the dataset is.
+    #: The share of row groups that the queries read with the current layout.
     reads_now: float
     reads_now_by_query: dict[str, float]
-    #: About how many distinct values each column has.
+    #: The estimated distinct count of each column.
     distinct_values: dict[str, int]
 
 
@@ -68,19 +67,19 @@ class Query:
     condition: Predicate | None
     columns: tuple[str, ...]
 
-    def reads(self, files: Sequence[FileInfo], form: Form) -> float:
-        """What share of the row groups of files it reads."""
+    def reads(self, files: Sequence[FileInfo], spec: PartitionSpec) -> float:
+        """The share of the row groups of files that it reads."""
         groups = [group for file in files for group in file.row_groups if group.num_rows]
         if not groups:
             return 0.0
         if self.condition is None:
             return column_reads(groups, self.columns[0])["range"]
-        read = sum(sum(row_groups_may_match(self.condition, file, form.path_only)) for file in files)
+        read = sum(sum(row_groups_may_match(self.condition, file, spec.path_only)) for file in files)
         return read / len(groups)
 
 
 def suggest(
-    place: Place,
+    dataset: DatasetContext,
     queries: Sequence[Any] | Mapping[Any, float],
     thresholds: Thresholds,
     max_columns: int,
@@ -88,56 +87,58 @@ def suggest(
     progress: ProgressCallback | None,
 ) -> Advice:
     """Discover → sample → try layouts → report. Nothing is written."""
-    clock = place.clock()
-    files = place.snapshot(partition_filter, stats_columns=None).files
-    form = form_of(files)
-    asked = _queries(queries, files, form, clock)
-    candidates = _candidates(asked, files)
+    clock = dataset.clock()
+    files = dataset.snapshot(partition_filter, stats_columns=None).files
+    spec = partition_spec_of(files)
+    parsed = _queries(queries, files, spec, clock)
+    candidates = _candidates(parsed, files)
     if not candidates:
         raise InvalidArgument(
-            "none of the queries has a column that rows can be laid out by: it must be in the files, not only in "
-            "their paths, and of a type that can be ordered"
+            "none of the queries has a column to cluster by: it must be in the files, not only in their paths, "
+            "and have a type that can be ordered"
         )
     if not any(file.num_rows for file in files):
-        nothing = {query.text: 0.0 for query in asked}
+        nothing = {query.text: 0.0 for query in parsed}
         distinct = dict.fromkeys(candidates, 0)
         return Advice(suggestions=[], reads_now=0.0, reads_now_by_query=nothing, distinct_values=distinct)
-    sample = _sample(place, files, candidates, progress)
+    sample = _sample(dataset, files, candidates, progress)
     rows, size = sum(file.num_rows for file in files), sum(file.size_bytes for file in files)
     count = math.ceil(rows / max(1, row_group_rows(rows, size, rows, thresholds.target_bytes)))
-    trial = _Trial(sample, asked, form, min(count, _MOST_ROW_GROUPS, sample.num_rows // _SAMPLES_PER_ROW_GROUP))
-    now = {query.text: query.reads(files, form) for query in asked}
+    trial = _Trial(
+        sample, parsed, spec, min(count, _MAX_ROW_GROUPS, sample.num_rows // _SAMPLE_ROWS_PER_ROW_GROUP)
+    )
+    now = {query.text: query.reads(files, spec) for query in parsed}
     return Advice(
         suggestions=_greedy(trial, candidates, max_columns),
-        reads_now=_average(asked, now),
+        reads_now=_average(parsed, now),
         reads_now_by_query=now,
         distinct_values={name: _distinct(sample.column(name), rows) for name in candidates},
     )
 
 
-def _queries(queries: Any, files: Sequence[FileInfo], form: Form, clock: Clock) -> list[Query]:
+def _queries(queries: Any, files: Sequence[FileInfo], spec: PartitionSpec, clock: Clock) -> list[Query]:
     if isinstance(queries, str) or not isinstance(queries, Sequence | Mapping) or not queries:
         raise InvalidArgument(
             "queries must be a list of conditions or column names, or a mapping of them to weights"
         )
-    schema = form.row_schema(files[0].schema)
+    schema = spec.row_schema(files[0].schema)
     weights = dict(queries) if isinstance(queries, Mapping) else dict.fromkeys(queries, 1.0)
-    return [_query(said, weight, schema, clock) for said, weight in weights.items()]
+    return [_query(given, weight, schema, clock) for given, weight in weights.items()]
 
 
-def _query(said: Any, weight: Any, schema: pa.Schema, clock: Clock) -> Query:
+def _query(given: Any, weight: Any, schema: pa.Schema, clock: Clock) -> Query:
     if not (isinstance(weight, int | float) and math.isfinite(weight) and weight > 0):
-        raise InvalidArgument(f"the weight of {said!r} must be a number greater than 0, got {weight!r}")
-    if isinstance(said, str) and said in schema.names:
-        return Query(said, weight, None, (said,))
-    if isinstance(said, str) and said.isidentifier():
-        raise ColumnNotFound([said], schema.names, "columns")
-    condition = predicate(said, schema, clock)
+        raise InvalidArgument(f"the weight of {given!r} must be a number greater than 0, got {weight!r}")
+    if isinstance(given, str) and given in schema.names:
+        return Query(given, weight, None, (given,))
+    if isinstance(given, str) and given.isidentifier():
+        raise ColumnNotFound([given], schema.names, "columns")
+    condition = predicate(given, schema, clock)
     return Query(condition.formula.text, weight, condition, condition.columns)
 
 
 def _candidates(queries: Sequence[Query], files: Sequence[FileInfo]) -> list[str]:
-    """Columns of queries that are in all files, in a type that can be ordered; the most used first."""
+    """The queried columns that all files have in a type that can be ordered; the most used first."""
     weights: dict[str, float] = {}
     for query in queries:
         for column in query.columns:
@@ -152,25 +153,25 @@ def _candidates(queries: Sequence[Query], files: Sequence[FileInfo]) -> list[str
 
 
 def _sample(
-    place: Place, files: Sequence[FileInfo], columns: Sequence[str], progress: ProgressCallback | None
+    dataset: DatasetContext, files: Sequence[FileInfo], columns: Sequence[str], progress: ProgressCallback | None
 ) -> pa.Table:
-    place.engine.check_store(place.store)
-    share = min(1.0, _SAMPLES / max(1, sum(file.num_rows for file in files)))
+    dataset.engine.check_store(dataset.store)
+    share = min(1.0, _SAMPLE_ROWS / max(1, sum(file.num_rows for file in files)))
     filled = [file for file in files if file.num_rows]
     tasks = [
         SampleFiles(tuple(filled[start : start + _FILES_PER_TASK]), tuple(columns), share, seed=start)
         for start in range(0, len(filled), _FILES_PER_TASK)
     ]
-    return joined(place.engine.run(tasks, Context(place.store, Staging(""), "suggest", progress))).rows
+    return combined(dataset.engine.run(tasks, Context(dataset.store, Staging(""), "suggest", progress))).rows
 
 
 @dataclass(frozen=True)
 class _Trial:
-    """Lays the sample out by columns, as the dataset would be, and asks the queries what they read of it."""
+    """Clusters the sample by columns, as the dataset would be, and measures what the queries read of it."""
 
     sample: pa.Table
     queries: Sequence[Query]
-    form: Form
+    spec: PartitionSpec
     row_groups: int
 
     def of(self, columns: Sequence[str]) -> Suggestion:
@@ -186,7 +187,7 @@ class _Trial:
         else:
             borders = np.unique(np.linspace(0, ordered.num_rows, count + 1).astype(int)[1:-1])
         laid_out = _as_file(ordered, [int(border) for border in borders])
-        found = {query.text: query.reads([laid_out], self.form) for query in self.queries}
+        found = {query.text: query.reads([laid_out], self.spec) for query in self.queries}
         return Suggestion(
             columns=list(columns),
             curve=DEFAULT_CURVE if len(columns) > 1 else LINEAR,
@@ -196,7 +197,7 @@ class _Trial:
 
 
 def _as_file(rows: pa.Table, borders: Sequence[int]) -> FileInfo:
-    """What the footer of a file says that has these rows, in row groups that begin at the borders."""
+    """The footer metadata of a file with these rows, in row groups that begin at the borders."""
     sink = pa.BufferOutputStream()
     with pq.ParquetWriter(sink, rows.schema, compression="none", use_dictionary=False) as writer:
         for start, end in zip([0, *borders], [*borders, rows.num_rows], strict=True):
@@ -206,13 +207,13 @@ def _as_file(rows: pa.Table, borders: Sequence[int]) -> FileInfo:
 
 
 def _greedy(trial: _Trial, candidates: Sequence[str], max_columns: int) -> list[Suggestion]:
-    """The best single column, and then one more at a time as long as it helps."""
+    """The best single column, then one more at a time as long as it helps."""
     found: list[Suggestion] = []
     while len(found) < min(max_columns, len(candidates)):
         chosen = found[-1]["columns"] if found else []
         tries = [trial.of([*chosen, name]) for name in candidates if name not in chosen]
         best = min(tries, key=lambda suggestion: suggestion["reads"])
-        if found and best["reads"] > found[-1]["reads"] * (1 - _WORTH):
+        if found and best["reads"] > found[-1]["reads"] * (1 - _MIN_IMPROVEMENT):
             break
         found.append(best)
     return sorted(found, key=lambda suggestion: suggestion["reads"])
@@ -223,11 +224,11 @@ def _average(queries: Sequence[Query], reads: Mapping[str, float]) -> float:
 
 
 def _distinct(column: pa.ChunkedArray, rows: int) -> int:
-    """About how many distinct values there are, from a sample: the rarer its values, the more there must be."""
+    """The distinct count, estimated from a sample: the more values occur only once, the more are unseen."""
     counts = np.asarray(column.combine_chunks().dictionary_encode().drop_null().indices)
     if not len(counts):
         return 0
-    times = np.bincount(counts)
-    once, twice = int((times == 1).sum()), int((times == 2).sum())
+    frequencies = np.bincount(counts)
+    once, twice = int((frequencies == 1).sum()), int((frequencies == 2).sum())
     unseen = once * once / (2 * twice) if twice else once * (once - 1) / 2
-    return int(min(rows, len(times) + (unseen if len(column) < rows else 0)))
+    return int(min(rows, len(frequencies) + (unseen if len(column) < rows else 0)))

@@ -1,4 +1,4 @@
-"""Writing rows into a dataset: as new files beside the others, or in their place."""
+"""Write rows to a dataset: append new files, or overwrite the existing ones."""
 
 from __future__ import annotations
 
@@ -12,22 +12,23 @@ from parketto.commit.transaction import Transaction
 from parketto.commit.verify import verify_written
 from parketto.engines.base import ProgressCallback
 from parketto.errors import ColumnNotFound, InvalidArgument, quoted
-from parketto.kernels.rows import RowSource
-from parketto.kernels.write import Output
-from parketto.operations.place import Place
-from parketto.plan.appending import appended_schema
-from parketto.plan.form import Form, form_of
-from parketto.plan.naming import Naming
-from parketto.plan.rewrite import check_partition_columns
-from parketto.stats import WriteStats
-from parketto.storage.footers import FileInfo
+from parketto.merge.append_schema import appended_schema
+from parketto.operations.context import DatasetContext
+from parketto.parquet.file_info import FileInfo
+from parketto.parquet.output import Output
+from parketto.parquet.partition_spec import PartitionSpec, partition_spec_of
+from parketto.parquet.row_source import RowSource
+from parketto.parquet.snapshot import read_snapshot
+from parketto.planning.naming import Naming
+from parketto.planning.rewrite import check_partition_columns
+from parketto.results import WriteStats
 from parketto.storage.hive import partition_values
-from parketto.storage.snapshot import read_snapshot, refuse_foreign, relative, while_files_vanish
+from parketto.storage.listing import refuse_foreign, relative, retry_on_vanished_files
 from parketto.storage.store import FileEntry
 
 
 def write(
-    place: Place,
+    dataset: DatasetContext,
     source: RowSource,
     output: Output,
     mode: str,
@@ -36,64 +37,64 @@ def write(
     *,
     commit_id: str | None = None,
 ) -> WriteStats:
-    """Write all rows, then publish their files together."""
-    refuse_foreign(place.store, place.root)
+    """Write all rows, then publish their files in one commit."""
+    refuse_foreign(dataset.store, dataset.root)
 
     def attempt(transaction: Transaction) -> WriteStats:
         if mode == "overwrite":
-            return publish(place, transaction, source, output, place.existing(transaction), naming, progress)
-        # Others may replace the file whose form the new ones follow.
-        like = while_files_vanish(
-            place.root, lambda: following(place, place.existing(transaction, loosely=True), output)
+            return publish(dataset, transaction, source, output, dataset.existing(transaction), naming, progress)
+        # Other writers may replace the file that the new ones are modelled on.
+        like = retry_on_vanished_files(
+            dataset.root, lambda: append_output(dataset, dataset.existing(transaction, loosely=True), output)
         )
-        return publish(place, transaction, source, like, [], naming, progress)
+        return publish(dataset, transaction, source, like, [], naming, progress)
 
     arguments = {"partition_by": list(output.partition_by) or None}
-    return place.run(
-        place.request(mode, arguments, commit_id),
+    return dataset.run(
+        dataset.request(mode, arguments, commit_id),
         attempt,
         known=lambda statistics: cast("WriteStats", statistics),
         repeatable=source.repeatable,
     )
 
 
-def following(place: Place, existing: Sequence[FileEntry], output: Output) -> Output:
-    """What is added to a dataset has its form: its folders, and partition columns where the others have them."""
-    folders = [relative(entry.path, place.root).rpartition("/")[0] for entry in existing]
+def append_output(dataset: DatasetContext, existing: Sequence[FileEntry], output: Output) -> Output:
+    """The output for appended rows: the partitioning and the schema of the existing files."""
+    folders = [relative(entry.path, dataset.root).rpartition("/")[0] for entry in existing]
     found = next(
         (entry for entry, folder in zip(existing, folders, strict=True) if partition_values(folder)), None
     )
     if found is None:
         if not existing:
             return output
-        if output.partition_by and any(file.num_rows for file in _footers(place, existing)):
+        if output.partition_by and any(file.num_rows for file in _footers(dataset, existing)):
             raise InvalidArgument(
-                f"the dataset has no partitions, so rows cannot be added by {quoted(output.partition_by)}; leave "
-                "partition_by out, or repartition the dataset first"
+                "the dataset has no partitions, so appended rows cannot be partitioned by "
+                f"{quoted(output.partition_by)}; leave partition_by out, or repartition the dataset first"
             )
-        return _fitting(output, _footers(place, existing[:1])[0], Form())
-    (like,) = _footers(place, [found])
-    form = form_of([like])
-    if output.partition_by and output.partition_by != form.partition_by:
+        return _like_existing(output, _footers(dataset, existing[:1])[0], PartitionSpec())
+    (like,) = _footers(dataset, [found])
+    spec = partition_spec_of([like])
+    if output.partition_by and output.partition_by != spec.partition_by:
         raise InvalidArgument(
-            f"the dataset is partitioned by {quoted(form.partition_by)}, not by {quoted(output.partition_by)}; "
+            f"the dataset is partitioned by {quoted(spec.partition_by)}, not by {quoted(output.partition_by)}; "
             "leave partition_by out, or repartition the dataset first"
         )
     schema = output.row_schema
-    if missing := [name for name in form.partition_by if name not in schema.names]:
-        raise ColumnNotFound(missing, schema.names, "partition columns of the dataset in the rows that are added")
-    check_partition_columns(form.partition_by, schema)
-    return _fitting(replace(output, partition_by=form.partition_by), like, form)
+    if missing := [name for name in spec.partition_by if name not in schema.names]:
+        raise ColumnNotFound(missing, schema.names, "partition columns of the dataset", "in the appended rows")
+    check_partition_columns(spec.partition_by, schema)
+    return _like_existing(replace(output, partition_by=spec.partition_by), like, spec)
 
 
-def _fitting(output: Output, like: FileInfo, form: Form) -> Output:
-    """New files have the schema of one that is there, and its physical types."""
+def _like_existing(output: Output, like: FileInfo, spec: PartitionSpec) -> Output:
+    """The output with the schema and the physical types of an existing file."""
     assert like.schema is not None, "a footer always has a schema"
-    schema = appended_schema(output.row_schema, like.schema, form.path_only)
-    # Folders are named after values of the dataset's own types.
+    schema = appended_schema(output.row_schema, like.schema, spec.path_only)
+    # Folder names are formatted from values of the dataset's types.
     fields = [
         item.with_type(schema.field(item.name).type)
-        if item.name in output.partition_by and item.name not in form.path_only
+        if item.name in output.partition_by and item.name not in spec.path_only
         else item
         for item in output.row_schema
     ]
@@ -104,12 +105,12 @@ def _fitting(output: Output, like: FileInfo, form: Form) -> Output:
     )
 
 
-def _footers(place: Place, entries: Sequence[FileEntry]) -> Sequence[FileInfo]:
-    return read_snapshot(place.store, place.root, entries).files
+def _footers(dataset: DatasetContext, entries: Sequence[FileEntry]) -> Sequence[FileInfo]:
+    return read_snapshot(dataset.store, dataset.root, entries).files
 
 
 def publish(
-    place: Place,
+    dataset: DatasetContext,
     transaction: Transaction,
     source: RowSource,
     output: Output,
@@ -117,10 +118,10 @@ def publish(
     naming: Naming,
     progress: ProgressCallback | None = None,
 ) -> WriteStats:
-    """Write rows inside a transaction and commit them in the place of other files."""
+    """Write rows inside a transaction and commit them, replacing other files."""
     with transaction.conflicts_over(replaced):
-        written = place.engine.write(source, output, place.context(transaction, progress))
-    files = verify_written(place.store, written.staged, written.num_rows, output.format.schema.names)
+        written = dataset.engine.write(source, output, dataset.context(transaction, progress))
+    files = verify_written(dataset.store, written.staged, written.num_rows, output.format.schema.names)
     stats = WriteStats(
         rows_written=written.num_rows,
         files_written=len(files),

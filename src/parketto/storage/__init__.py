@@ -1,1 +1,1 @@
-"""Files as they are: stores, locks, hive paths, footers and the snapshot of a dataset."""
+"""Storage backends, locks, hive partition paths and data file listings."""

@@ -1,4 +1,4 @@
-"""When a folder was made: with its inode number, what tells it from a later one of the same name."""
+"""Folder identity: inode number plus creation time, which distinguish a folder from a later one of its name."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ from collections.abc import Callable
 _AT_FDCWD = -100
 _STATX_BTIME = 0x800
 _STATX_BYTES = 256
-# Where struct statx has the mask of what is known, and the time of birth (seconds, nanoseconds).
-_MASK_AT, _BIRTH_AT = 0, 80
+# Offsets into struct statx: the mask of filled fields, and the creation time (seconds, nanoseconds).
+_MASK_OFFSET, _BTIME_OFFSET = 0, 80
 
 
 @functools.cache
@@ -25,9 +25,9 @@ def _statx() -> Callable[..., int] | None:
 
 
 def birth(path: str) -> str:
-    """The inode number and the time of birth of a folder; without the time where the system does not tell it.
+    """The inode number and creation time of a folder; the time is empty where the system does not report it.
 
-    A filesystem gives the number of a removed folder to the next one, so the number alone would not do.
+    Filesystems reuse the inode numbers of removed folders, so the number alone is not unique.
     """
     status = os.stat(path)
     seconds = getattr(status, "st_birthtime", None) or _birth_time(path)
@@ -41,8 +41,8 @@ def _birth_time(path: str) -> str | None:
     buffer = ctypes.create_string_buffer(_STATX_BYTES)
     if call(_AT_FDCWD, os.fsencode(path), 0, _STATX_BTIME, buffer) != 0:
         return None
-    (known,) = struct.unpack_from("=I", buffer, _MASK_AT)
+    (known,) = struct.unpack_from("=I", buffer, _MASK_OFFSET)
     if not known & _STATX_BTIME:
         return None
-    seconds, nanoseconds = struct.unpack_from("=qI", buffer, _BIRTH_AT)
+    seconds, nanoseconds = struct.unpack_from("=qI", buffer, _BTIME_OFFSET)
     return f"{seconds}.{nanoseconds:09d}"

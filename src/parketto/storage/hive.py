@@ -1,8 +1,8 @@
-"""Hive partition paths, encoded and decoded in this one place.
+"""Hive partition paths: the only place that encodes and decodes them.
 
-A partition directory is `column=value`. Values are escaped the way Hive and Spark do, so that no value
-can leave its segment: `/` and `=` are percent-encoded, NULL has a name of its own. Hive has no name for
-the empty string; like Spark it is filed under the default partition, and a found `column=` reads as "".
+A partition directory is `column=value`. Values are escaped as in Hive and Spark, so that no value leaves
+its path segment: `/` and `=` are percent-encoded, NULL has a reserved name. Hive has no name for the empty
+string; as in Spark, it is written to the default partition, while an existing `column=` reads as "".
 """
 
 from __future__ import annotations
@@ -47,16 +47,16 @@ def decode_segment(segment: str) -> tuple[str, str | None] | None:
 
 
 def partition_values(relative_directory: str) -> PartitionValues:
-    """The partition columns and values that a directory below the dataset stands for."""
+    """The partition columns and values of a directory below the dataset."""
     decoded = (decode_segment(segment) for segment in relative_directory.split("/"))
     return tuple(pair for pair in decoded if pair is not None)
 
 
 def is_data_path(relative_path: str) -> bool:
-    """Whether a path below the dataset is a data file: `.parquet`, with nothing hidden on the way.
+    """Whether a path below the dataset is a data file: `.parquet`, with no hidden path segment.
 
-    Folders such as `_temporary` or `_delta_log` are no data. A partition folder whose column starts with
-    an underscore (`_year=2024`) is, as it is for Spark.
+    Folders such as `_temporary` or `_delta_log` are not data. A partition folder whose column starts
+    with an underscore (`_year=2024`) is, as in Spark.
     """
     *folders, name = relative_path.split("/")
     return (
@@ -67,11 +67,11 @@ def is_data_path(relative_path: str) -> bool:
 
 
 def directory_matcher(partition_filter: PartitionFilter) -> Callable[[str], bool]:
-    """A test on directories (relative to the dataset) for what a `partition_filter` asks.
+    """A predicate on directories (relative to the dataset) for a `partition_filter`.
 
-    A text names one or more whole segments (`"year=2025/day=1"`), found in that order at any depth; a list
-    of texts matches if any does; a mapping matches if all of its columns have the given value (or one of
-    a list of values).
+    A string names one or more whole segments (`"year=2025/day=1"`), matched in that order at any depth. A list
+    of strings matches if any of them does. A mapping matches if all of its columns have the given value (or
+    one of a list of values).
     """
     if partition_filter is None:
         return lambda _directory: True
@@ -89,12 +89,14 @@ def directory_matcher(partition_filter: PartitionFilter) -> Callable[[str], bool
 
 def _filter_segments(entry: object) -> list[object]:
     if not isinstance(entry, str) or not entry.strip("/"):
-        raise InvalidArgument(f"partition_filter entry {entry!r} is no partition: expected e.g. 'date=2025-11-04'")
+        raise InvalidArgument(
+            f"partition_filter entry {entry!r} is not a partition: expected e.g. 'date=2025-11-04'"
+        )
     return [_comparable(segment) for segment in entry.strip("/").split("/")]
 
 
 def _in_order(wanted: list[object], directory: str) -> bool:
-    # One iterator over both: each wanted segment must be found after the one before it.
+    # One shared iterator: each wanted segment must come after the previous one.
     found = iter([_comparable(segment) for segment in directory.split("/")])
     return all(segment in found for segment in wanted)
 
@@ -120,7 +122,7 @@ def _value_matches(wanted: object, actual: str | None) -> bool:
     if wanted is None or actual is None:
         return wanted is None and actual is None
     if isinstance(wanted, int) and not isinstance(wanted, bool):
-        # `{"month": 1}` means the month, however many zeros its folder is written with.
+        # `{"month": 1}` also matches `month=01`.
         return re.fullmatch(r"-?[0-9]+", actual) is not None and int(actual) == wanted
     return _text(wanted) == actual
 
@@ -139,7 +141,7 @@ def _text(value: object) -> str:
             try:
                 return value.decode("utf-8")
             except UnicodeDecodeError:
-                raise InvalidArgument(f"{value!r} cannot be a partition value: it is not text in UTF-8") from None
+                raise InvalidArgument(f"{value!r} cannot be a partition value: it is not valid UTF-8") from None
         case str() | int() | float() | Decimal():
             return str(value)
         case _:

@@ -1,4 +1,4 @@
-"""The local disk as a store: atomic renames, fsync, swapped directories, and locks that the kernel frees."""
+"""The local disk as a store: atomic renames, fsync, directory swaps, and locks that the kernel releases."""
 
 from __future__ import annotations
 
@@ -26,27 +26,27 @@ from parketto.storage.mounts import existing_folder, mount_point, same_mount
 from parketto.storage.store import FileEntry, Store, refuse_empty
 from parketto.storage.tree import Tree, fingerprint, scan_tree
 from parketto.storage.trust import distrust
-from parketto.storage.writing_out import EagerFile
+from parketto.storage.writeback import WritebackFile
 
 if TYPE_CHECKING:
     from fsspec import AbstractFileSystem
 
-# What the system says of a path that is not there: among others that nothing can have so long a name.
+# Errors for a path that does not exist, or cannot because its name is too long.
 _ABSENT = frozenset({errno.ENOENT, errno.ENOTDIR, errno.ENAMETOOLONG})
-# What it says of a folder that is being removed while others add and remove files there.
+# Errors when others add or remove files in a folder that is being removed.
 _CHANGING = frozenset({errno.ENOENT, errno.ENOTEMPTY, errno.EEXIST})
 _REMOVE_ATTEMPTS = 10
 _NO_FOLLOW = getattr(os, "O_NOFOLLOW", 0)
-# What filesystems without hard links say; there a reader may find a new file before all of it is written.
+# Errors of filesystems without hard links; there, a reader may see a new file before it is complete.
 _NO_LINKS = frozenset({errno.EPERM, errno.EOPNOTSUPP, errno.ENOSYS, errno.EMLINK, errno.EXDEV})
-_WAITING_THREADS = 8
+_DISK_THREADS = 8  # concurrent fsync or rmdir calls
 
 
 class LocalStore(Store):
-    """The local disk: atomic renames, fsync, and locks that the kernel frees."""
+    """The local disk: atomic renames, fsync, and locks that the kernel releases."""
 
     atomic_move = True
-    # A footer in the page cache is read faster than threads are switched; a cold or remote disk likes company.
+    # Reading a cached footer is cheaper than a thread switch; cold or remote disks benefit from parallel reads.
     parallel_reads = 4
     often_cached = True
     keeps_birth = True
@@ -54,7 +54,7 @@ class LocalStore(Store):
     whole_file_bytes = 0
 
     def __init__(self, fs: AbstractFileSystem | None = None) -> None:
-        # Spark's workers need no fsspec for the local disk.
+        # Opened lazily: Spark's workers need no fsspec for the local disk.
         self._fs = fs
 
     def __reduce__(self) -> tuple[Any, ...]:
@@ -80,7 +80,7 @@ class LocalStore(Store):
                 elif not entry.is_symlink():
                     pending.append(entry.path)
                 else:
-                    # A link to a folder of the dataset itself would show its files twice, or never end.
+                    # A link into the dataset itself would list files twice, or loop forever.
                     target = os.path.realpath(entry.path)
                     inside = os.path.commonpath([target, real_root]) == real_root
                     if not inside and target not in linked:
@@ -113,9 +113,9 @@ class LocalStore(Store):
 
     def stat_moved(self, path: str, origin: str) -> FileEntry | None:
         try:
-            # A relative link leads elsewhere from its new folder: follow it from the old one.
+            # A relative link resolves differently in its new folder: follow it from the old one.
             target = os.path.join(os.path.dirname(origin), os.readlink(path))
-        except OSError:  # no link
+        except OSError:  # not a link
             target = path
         found = self.stat(target)
         return None if found is None else dataclasses.replace(found, path=path)
@@ -128,7 +128,7 @@ class LocalStore(Store):
         return os.path.isdir(path)
 
     def read(self, path: str) -> bytes:
-        # What is read whole is a record or a lease, which is never a link.
+        # Only records and leases are read whole, and those are never links.
         with open(os.open(path, os.O_RDONLY | _NO_FOLLOW | os.O_CLOEXEC), "rb") as file:
             return file.read()
 
@@ -147,7 +147,7 @@ class LocalStore(Store):
         return pa.OSFile(path, "rb")
 
     def open_output(self, path: str) -> IO[bytes]:
-        return EagerFile(path)
+        return WritebackFile(path)
 
     def open_written(self, path: str) -> IO[bytes]:
         return open(path, "r+b")
@@ -163,7 +163,7 @@ class LocalStore(Store):
 
     def create(self, path: str, content: bytes) -> None:
         refuse_empty(path, content)
-        # A link gives a file that is complete and on the disk its name, unless the name is taken.
+        # A hard link publishes a complete, synced file, and fails if the name is taken.
         temporary = f"{path}.{uuid.uuid4().hex}.tmp"
         try:
             _write_new(temporary, content)
@@ -231,7 +231,7 @@ class LocalStore(Store):
             os.unlink(path)
 
     def remove_tree(self, path: str) -> None:
-        # A task that was cancelled may still write a file; once the folder is gone, it cannot.
+        # A cancelled task may still be writing files; it cannot once the folder is gone.
         for attempt in range(_REMOVE_ATTEMPTS):
             if not os.path.lexists(path):
                 return
@@ -262,7 +262,7 @@ class LocalStore(Store):
             return
         self.make_dirs(path)
         if os.path.isdir(like):
-            with contextlib.suppress(FileNotFoundError):  # another process may have tidied it away again
+            with contextlib.suppress(FileNotFoundError):  # another process may have removed it again
                 os.chmod(path, os.stat(path).st_mode & os.stat(like).st_mode & 0o777 | 0o700)
 
     def sync(self, paths: Iterable[str]) -> None:
@@ -294,7 +294,7 @@ class LocalStore(Store):
         if not same_mount(existing, workspace):
             return (
                 f"{directory!r} is on another mount, {mount_point(existing)!r}, than {workspace!r}, so files "
-                "cannot be moved between them. Unmount it, or work on what is mounted as a dataset of its own"
+                "cannot be moved between them. Unmount it, or maintain it as a separate dataset"
             )
         if not os.path.isdir(directory):
             return _naming_problem(directory)
@@ -327,7 +327,7 @@ class LocalStore(Store):
 
 
 def _write_new(path: str, content: bytes) -> None:
-    """Write a file that must not be there yet, and have it on the disk."""
+    """Write a file that must not exist yet, and fsync it."""
     flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | _NO_FOLLOW | os.O_CLOEXEC
     with open(os.open(path, flags, 0o666), "wb") as file:
         file.write(content)
@@ -336,12 +336,12 @@ def _write_new(path: str, content: bytes) -> None:
 
 
 def _for_each(action: Callable[[str], None], paths: Sequence[str]) -> None:
-    """Do something that waits for the disk, which takes no longer for several files or folders at once."""
-    if len(paths) < _WAITING_THREADS:
+    """Run an I/O-bound action on every path, in parallel if there are many."""
+    if len(paths) < _DISK_THREADS:
         for path in paths:
             action(path)
         return
-    with ThreadPoolExecutor(_WAITING_THREADS, thread_name_prefix="parketto-disk") as pool:
+    with ThreadPoolExecutor(_DISK_THREADS, thread_name_prefix="parketto-disk") as pool:
         for _ in pool.map(action, paths):
             pass
 
@@ -360,7 +360,7 @@ def _sync(path: str) -> None:
 
 
 def _scan(folder: str) -> list[os.DirEntry[str]]:
-    """What is in a folder; read again if the folder was swapped for another while it was read."""
+    """The entries of a folder, read again if the folder was swapped for another one meanwhile."""
     while True:
         try:
             before = os.stat(folder)
@@ -376,12 +376,12 @@ def _scan(folder: str) -> list[os.DirEntry[str]]:
 def _listed(entry: os.DirEntry[str]) -> Iterator[FileEntry]:
     try:
         if not entry.is_file() and not entry.is_symlink() and entry.name.endswith(".parquet"):
-            raise UnreadableFile(entry.path, "it is no regular file")
+            raise UnreadableFile(entry.path, "it is not a regular file")
         yield _local_entry(entry.path, entry.stat())
     except FileNotFoundError:
         if entry.is_symlink() and entry.name.endswith(".parquet"):
             raise UnreadableFile(entry.path, "it is a link to a file that does not exist") from None
-        # Else it vanished between the listing and the look at it: then it is not there.
+        # Otherwise it was removed after the listing.
 
 
 def _local_entry(path: str, status: os.stat_result) -> FileEntry:
@@ -389,7 +389,7 @@ def _local_entry(path: str, status: os.stat_result) -> FileEntry:
 
 
 def _naming_problem(directory: str) -> str | None:
-    """Why a directory that is not there cannot be made: a partition value may be longer than a name can be."""
+    """Why a missing directory cannot be created: a partition value may exceed the limit on name length."""
     missing: list[str] = []
     while not os.path.isdir(directory) and directory != os.path.dirname(directory):
         directory, name = os.path.split(directory)
@@ -397,5 +397,7 @@ def _naming_problem(directory: str) -> str | None:
     longest = os.pathconf(directory, "PC_NAME_MAX") if hasattr(os, "pathconf") else 255
     for name in missing:
         if (length := len(os.fsencode(name))) > longest:
-            return f"a folder cannot be named {name[:40]!r}…: that has {length} bytes, and {longest} is the most"
+            return (
+                f"the folder name {name[:40]!r}… is too long: it has {length} bytes, at most {longest} are allowed"
+            )
     return None

@@ -1,4 +1,4 @@
-"""Locks that a dead process cannot hold: the kernel's, the interpreter's, or a lease that runs out."""
+"""Locks that a dead process cannot hold: flock, in-process locks, and leases that expire."""
 
 from __future__ import annotations
 
@@ -20,40 +20,40 @@ if TYPE_CHECKING:
 
 try:
     import fcntl
-except ImportError:  # Windows has no flock; leases serve there
+except ImportError:  # Windows has no flock and uses leases
     fcntl = None  # type: ignore[assignment]
 
 logger = logging.getLogger(__name__)
 
 HAS_FLOCK = fcntl is not None
-LEASE_SECONDS = 60.0
+LEASE_SECONDS = 60.0  # after this, a lease that was not renewed expires
 _POLL_SECONDS = 0.02
-_READ_ATTEMPTS = 25
+_READ_ATTEMPTS = 25  # after this, a lease that cannot be parsed counts as expired
 
 
 class Lock(Protocol):
-    """A lock that is held until it is released, or its holder is gone."""
+    """A lock that is held until it is released, or its holder dies."""
 
     def release(self) -> None:
-        """Let the next one in. Safe to call twice."""
+        """Release the lock. Safe to call twice."""
 
     def is_held(self) -> bool:
-        """Whether it is certain that nobody else has it."""
+        """Whether it is certain that no other holder has it."""
 
 
 class NoLock:
-    """Where nobody needs to be kept out."""
+    """A lock that excludes no one."""
 
     def release(self) -> None:
-        """Nothing to do."""
+        """Do nothing."""
 
     def is_held(self) -> bool:
-        """There is nothing to lose."""
+        """Always true: it cannot be lost."""
         return True
 
 
 def wait_for(try_lock: Callable[[], Lock | None], timeout: float, path: str) -> Lock:
-    """Try until the lock is had, or say who may be in the way."""
+    """The lock, as soon as it is free; raises LockTimeout after `timeout` seconds."""
     deadline = time.monotonic() + timeout
     while (lock := try_lock()) is None:
         if time.monotonic() >= deadline:
@@ -66,19 +66,19 @@ def wait_for(try_lock: Callable[[], Lock | None], timeout: float, path: str) -> 
 
 
 def make_dirs(path: str) -> None:
-    """Make a local folder that others may be tidying away at the same time."""
+    """Create a local folder, even if others remove it at the same time."""
     while True:
         try:
             os.makedirs(path, exist_ok=True)
         except FileExistsError:
-            if os.path.exists(path):  # a file is in the way, not a folder that has just gone
+            if os.path.exists(path):  # a file has this name; it is not a folder that was just removed
                 raise
         else:
             return
 
 
 class FileLock:
-    """flock on a local file. The kernel frees it when the process ends, however it ends."""
+    """flock on a local file. The kernel releases it when the process ends, however it ends."""
 
     def __init__(self, descriptor: int) -> None:
         self._descriptor: int | None = descriptor
@@ -86,52 +86,52 @@ class FileLock:
 
     @classmethod
     def attempt(cls, path: str) -> FileLock | None:
-        """Take the lock now, or return None if somebody holds it."""
+        """Take the lock now, or return None if it is held."""
         while True:
             make_dirs(os.path.dirname(path))
             try:
                 descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o666)
             except FileNotFoundError:
-                continue  # the folder was tidied away between the two calls
+                continue  # the folder was removed between the two calls
             except OSError as error:
                 if error.errno != errno.ELOOP:
                     raise
                 raise UntrustedWorkspace(f"{path!r} is a symbolic link; nothing was changed. Remove it") from error
-            lock = cls(descriptor)  # from here on its end closes the descriptor, whatever happens
+            lock = cls(descriptor)  # from here on, its finalizer closes the descriptor
             try:
                 fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
             except BlockingIOError:
                 lock.release()
                 return None
-            # The holder before us may have removed the file: a lock on an unlinked file excludes nobody.
+            # The previous holder may have removed the file: a lock on an unlinked file excludes no one.
             with contextlib.suppress(FileNotFoundError):
                 if os.fstat(descriptor).st_ino == os.stat(path).st_ino:
                     return lock
             lock.release()
 
     def is_held(self) -> bool:
-        """The kernel takes it from nobody."""
+        """Whether it has not been released; the kernel never revokes it."""
         return self._descriptor is not None
 
     def release(self) -> None:
-        """Free the lock."""
+        """Release the lock."""
         descriptor, self._descriptor = self._descriptor, None
         if descriptor is not None:
             try:
-                # Closing alone would leave it to a forked child that has inherited the descriptor; and the child
-                # itself must not free what is its parent's.
+                # Closing alone would leave the lock to a forked child that inherited the descriptor. The child
+                # itself must not release its parent's lock.
                 if os.getpid() == self._process:
                     fcntl.flock(descriptor, fcntl.LOCK_UN)
             finally:
                 os.close(descriptor)
 
     def __del__(self) -> None:
-        # An interrupt may come between taking the lock and entering the block that releases it.
+        # An interrupt may arrive between taking the lock and entering the block that releases it.
         self.release()
 
 
 class ProcessLock:
-    """A lock inside this process, for filesystems that live in its memory."""
+    """A lock inside this process, for in-memory filesystems."""
 
     _held: dict[str, ProcessLock] = {}  # noqa: RUF012 - shared by all stores on purpose
     _guard = threading.Lock()
@@ -141,7 +141,7 @@ class ProcessLock:
 
     @classmethod
     def attempt(cls, path: str) -> ProcessLock | None:
-        """Take the lock now, or return None if somebody holds it."""
+        """Take the lock now, or return None if it is held."""
         with cls._guard:
             if path in cls._held:
                 return None
@@ -153,17 +153,17 @@ class ProcessLock:
         return self._held.get(self._path) is self
 
     def release(self) -> None:
-        """Forget the lock."""
+        """Release the lock."""
         with self._guard:
             if self._held.get(self._path) is self:
                 del self._held[self._path]
 
 
 class LeaseLock:
-    """A lock object in the store that its holder keeps renewing; a dead holder's lease runs out.
+    """A lock object in the store that its holder keeps renewing; a dead holder's lease expires.
 
-    For filesystems that offer nothing better. Whether it was really taken is checked by reading it back: few
-    filesystems make an object only if there is none.
+    For filesystems without better locks. Reading it back checks that it was really taken: few filesystems support
+    exclusive creation.
     """
 
     def __init__(self, store: Store, path: str, owner: str, seconds: float, inside: ProcessLock) -> None:
@@ -175,8 +175,8 @@ class LeaseLock:
 
     @classmethod
     def attempt(cls, store: Store, path: str, seconds: float = LEASE_SECONDS) -> LeaseLock | None:
-        """Take the lease if it is free or has run out."""
-        # Threads of one process need not ask the store who is first.
+        """Take the lease if it is free or expired, or return None."""
+        # Threads of one process compete in memory, without requests.
         inside = ProcessLock.attempt(f"{getattr(store.fs, '_fs_token', '')}:{path}")
         if inside is None:
             return None
@@ -193,16 +193,16 @@ class LeaseLock:
         try:
             store.create(path, _lease(owner, seconds))
         except FileNotFoundError:
-            # There is no such folder, or it has just been tidied away: the next attempt finds it.
+            # The folder does not exist, or was just removed: the next attempt finds it.
             store.make_dirs(path.rpartition("/")[0])
             return False
         except FileExistsError:
             current = _read_lease(store, path)
-            # A request whose answer was lost is repeated, and then finds what it has made itself.
+            # A retry after a lost response finds the lease that the first request created.
             if current is None or (current["owner"] != owner and current["expires"] > time.time()):
                 return False
             store.write(path, _lease(owner, seconds))
-        time.sleep(_POLL_SECONDS)  # whoever else takes it at this moment writes too; the last one has it
+        time.sleep(_POLL_SECONDS)  # others that take it now write too; the last write wins
         current = _read_lease(store, path)
         return current is not None and current["owner"] == owner
 
@@ -210,14 +210,14 @@ class LeaseLock:
         while not self._stop.wait(self._seconds / 4):
             try:
                 if not self._is_ours():
-                    return  # it ran out and somebody else has taken it: writing now would take it from them
+                    return  # it expired and may have a new holder: writing now would steal it
                 self._store.write(self._path, _lease(self._owner, self._seconds))
             except OSError as error:
-                # The lease is good for three more attempts.
+                # The lease stays valid for three more attempts.
                 logger.warning("could not renew the lease %s: %s", self._path, error)
 
     def is_held(self) -> bool:
-        """Whether the lease is still ours, as the store tells."""
+        """Whether the lease in the store is still ours."""
         return not self._stop.is_set() and self._is_ours()
 
     def _is_ours(self) -> bool:
@@ -242,14 +242,14 @@ def _lease(owner: str, seconds: float) -> bytes:
 
 
 def _read_lease(store: Store, path: str) -> dict[str, Any] | None:
-    """The lease, or None if there is none. One that stays unreadable was left by a crash: it has run out."""
+    """The lease, or None if there is none. One that stays unreadable was left by a crash and counts as expired."""
     for _ in range(_READ_ATTEMPTS):
         try:
             lease: dict[str, Any] = json.loads(store.read(path))
         except FileNotFoundError:
             return None
         except json.JSONDecodeError:
-            time.sleep(_POLL_SECONDS)  # its holder may be writing it just now
+            time.sleep(_POLL_SECONDS)  # its holder may be writing it right now
         else:
             return lease
     return {"owner": "", "expires": 0.0}

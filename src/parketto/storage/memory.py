@@ -1,4 +1,4 @@
-"""`memory://` as a store: files that live and end with this process."""
+"""`memory://` as a store: files that live as long as this process."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ class MemoryStore(Store):
         tail: bytes = b"",  # noqa: ARG002
         block_bytes: int = 0,  # noqa: ARG002
     ) -> Any:
-        # The filesystem hands the same file object, with the same position, to all who open a path.
+        # The filesystem returns one file object per path, so all callers would share its position.
         return pa.BufferReader(self.read(path))
 
     def read_range(self, path: str, start: int, end: int, fingerprint: str = "") -> bytes:  # noqa: ARG002

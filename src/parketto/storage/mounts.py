@@ -1,4 +1,4 @@
-"""Mounts: files can be renamed inside of one only, even where two of them show the same disk."""
+"""Mounts: files can be renamed only within one, even if two mounts show the same disk."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ def same_mount(first: str, second: str) -> bool:
 
 
 def mount_point(path: str) -> str:
-    """The outermost folder on the way to a path that is on the same mount.
+    """The topmost parent folder of a path that is on the same mount.
 
     >>> mount_point("/")
     '/'
@@ -30,7 +30,7 @@ def existing_folder(path: str) -> str:
 
 
 def _mount(folder: str) -> tuple[int, str | None]:
-    """A folder's device, and where the kernel tells it the mount: a bind mount has the device of its origin."""
+    """A folder's device and, where the kernel reports it, its mount: a bind mount has its origin's device."""
     device = os.stat(folder).st_dev
     if not hasattr(os, "O_PATH"):
         return device, None

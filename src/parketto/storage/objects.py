@@ -1,4 +1,4 @@
-"""Object stores: no folders, no renames, but objects that are made only if there is none of their name."""
+"""Object stores: no folders and no renames, but exclusive creation of objects."""
 
 from __future__ import annotations
 
@@ -14,18 +14,17 @@ from parketto.storage.store import HTTP_PRECONDITION_FAILED, FileEntry, Store, h
 
 _CONFLICT = 409
 _CREATE_ATTEMPTS = 6
-_FIRST_PAUSE_SECONDS = 0.05  # doubled after each attempt: all of them together take about two seconds
+_FIRST_PAUSE_SECONDS = 0.05  # doubled after each attempt: about two seconds in total
 _PARALLEL_REQUESTS = 16
 
-# Whether a bucket makes objects exclusively, by filesystem and bucket: services differ, and do not say.
+# Whether a bucket supports exclusive creation, by filesystem and bucket: services do not advertise it.
 _exclusive: dict[tuple[str, str], bool] = {}
 
 
 class ObjectStore(Store):
-    """Objects in buckets (gcsfs, adlfs; `S3Store` knows S3 better).
+    """Objects in buckets (gcsfs, adlfs; `S3Store` is optimised for S3).
 
-    Folders are nothing but the beginnings of names: to make or remove one takes no request, and never makes or
-    removes a bucket.
+    Folders are key prefixes: creating or removing one makes no request, and never creates or removes a bucket.
     """
 
     has_folders = False
@@ -41,7 +40,7 @@ class ObjectStore(Store):
                 status = http_status(error)
                 if isinstance(error, FileExistsError) or status == HTTP_PRECONDITION_FAILED:
                     raise FileExistsError(path) from error
-                # Two requests met: neither may have succeeded, so this does not say that there is a file.
+                # Two requests conflicted: possibly neither succeeded, so the file may not exist.
                 if status != _CONFLICT or attempt == _CREATE_ATTEMPTS:
                     raise
             else:
@@ -50,22 +49,22 @@ class ObjectStore(Store):
             pause *= 2
 
     def _put_new(self, path: str, content: bytes) -> None:
-        """One conditional request."""
+        """Create an object with one conditional request."""
         self.fs.pipe_file(path, content, mode="create")
 
     def creates_exclusively(self, folder: str) -> bool:
         bucket = (str(getattr(self.fs, "_fs_token", id(self.fs))), folder.lstrip("/").partition("/")[0])
         if bucket not in _exclusive:
             try:
-                # Named like what an operation stages: if this process dies now, it is swept like that.
+                # Named like a staging folder: if this process dies now, cleanup removes it.
                 _exclusive[bucket] = self._probe(f"{folder}/tx-{uuid.uuid4().hex}/probe")
             except PermissionError:
-                return True  # whoever may only read makes nothing
+                return True  # a caller with read access only creates nothing
         return _exclusive[bucket]
 
     def _probe(self, path: str) -> bool:
         try:
-            self.create(path, b"first")  # raises too if its answer was lost, so that it was repeated
+            self.create(path, b"first")  # also raises if a lost response caused a retry
             self.create(path, b"second")
         except FileExistsError:
             return True

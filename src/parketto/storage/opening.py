@@ -1,4 +1,4 @@
-"""From a path or URL to the store that it lives in."""
+"""Open the store of a path or URL."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def open_store(
     filesystem: AbstractFileSystem | None = None,
     storage_options: GivenOptions = None,
 ) -> tuple[Store, str]:
-    """The store that a path lives in, and the path inside of it."""
+    """The store of a path, and the path inside it."""
     location = os.fspath(path)
     if not location:
         raise InvalidArgument("the dataset path is empty")
@@ -35,7 +35,7 @@ def open_store(
         )
     plain: Mapping[str, Any] = {}
     protocol, separator, _ = location.partition("://")
-    # A URL of another kind than what was given speaks for itself.
+    # A URL with another protocol overrides the given filesystem.
     if filesystem is not None and separator and protocol not in _protocols(filesystem):
         filesystem = None
     if not isinstance(storage_options, AnyStorageOptions):
@@ -43,7 +43,7 @@ def open_store(
     elif filesystem is None and (not separator or storage_options.serves(protocol)):
         filesystem = storage_options.filesystem()
     if filesystem is None:
-        # Only URLs are taken apart: a local folder may have any name, `a::b` too.
+        # Only URLs are parsed: a local folder may have any name, even `a::b`.
         filesystem, stripped = (
             url_to_fs(location, **plain)
             if "://" in location
@@ -51,31 +51,31 @@ def open_store(
         )
     else:
         stripped = filesystem._strip_protocol(location)
-    store = store_over(filesystem)
-    # Two names of one folder must find the same log, hence one form of the path.
+    store = store_for(filesystem)
+    # Two spellings of one path must find the same log, so paths are normalized.
     return store, store.normalize(str(stripped))
 
 
-def shown_path(store: Store, root: str, given: str | os.PathLike[str]) -> str:
-    """A dataset's path as people know it: local ones plain, all others as URLs."""
+def display_path(store: Store, root: str, given: str | os.PathLike[str]) -> str:
+    """A dataset's path for display: plain if local, otherwise a URL."""
     url, text = store.url(root), os.fspath(given)
-    # Of other filesystems than the common ones, only the caller's URL names the host.
+    # On less common filesystems, only the caller's URL contains the host.
     return text.rstrip("/") if url == root and "://" in text and store.local_path(root) is None else url
 
 
 def _protocols(filesystem: AbstractFileSystem) -> set[str]:
-    """The protocols of the URLs that are on a filesystem; a cache has those of what it keeps copies of."""
+    """The URL protocols of a filesystem; a cache also has that of the filesystem it caches."""
     own = filesystem.protocol
     return {*([own] if isinstance(own, str) else own), str(getattr(filesystem, "target_protocol", ""))}
 
 
-def store_over(filesystem: AbstractFileSystem) -> Store:
-    """The kind of store that makes the most of a filesystem."""
+def store_for(filesystem: AbstractFileSystem) -> Store:
+    """The most capable store for a filesystem."""
     if isinstance(filesystem, LocalFileSystem):
         return LocalStore(filesystem)
     if isinstance(filesystem, MemoryFileSystem):
         return MemoryStore(filesystem)
-    # By name, because none of these packages need be installed. Caches in front of one are something else.
+    # By package name, because none of them has to be installed. Caches in front of one do not match.
     packages = {kind.__module__.partition(".")[0] for kind in type(filesystem).__mro__}
     if "s3fs" in packages:
         from parketto.storage.s3 import S3Store

@@ -1,4 +1,4 @@
-"""Where files are and how to get at them, as objects: each builds an fsspec filesystem and keeps its secrets."""
+"""Storage options: objects that build an fsspec filesystem and hide their secrets."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ from parketto.errors import AuthenticationFailed, EngineUnavailable, InvalidArgu
 
 @dataclass(frozen=True, repr=False)
 class StorageOptions:
-    """The options of any filesystem that fsspec knows.
+    """The options of any filesystem that fsspec supports.
 
     Args:
         protocol: The filesystem's name in URLs: `gs`, `abfs`, `sftp`, `memory`, …
-        options: What fsspec takes for it. Values are never shown.
+        options: fsspec's options for it. Values are never shown.
 
     Example:
         >>> options = StorageOptions("sftp", {"host": "files.example", "password": "hush"})
@@ -37,12 +37,12 @@ class StorageOptions:
         """The filesystem.
 
         Raises:
-            ValueError: fsspec knows no such protocol.
-            ImportError: The protocol needs a package that is not installed; fsspec says which.
+            ValueError: fsspec does not support the protocol.
+            ImportError: The protocol needs a package that is not installed; fsspec names it.
         """
         if self.protocol not in fsspec.available_protocols():
             raise InvalidArgument(
-                f"unknown protocol {self.protocol!r}; fsspec knows: {quoted(sorted(fsspec.available_protocols()))}"
+                f"unknown protocol {self.protocol!r}; supported: {quoted(sorted(fsspec.available_protocols()))}"
             )
         return fsspec.filesystem(self.protocol, **self.options)
 
@@ -57,7 +57,7 @@ class StorageOptions:
 
 @dataclass(frozen=True)
 class LocalStorageOptions:
-    """The disks of this machine.
+    """The local filesystem.
 
     Example:
         >>> LocalStorageOptions().filesystem().protocol
@@ -75,10 +75,9 @@ class LocalStorageOptions:
 
 @dataclass(frozen=True, repr=False)
 class AwsStorageOptions:
-    """S3, and what speaks its language. Needs the package s3fs: `pip install 'parketto[s3]'`.
+    """S3 and S3-compatible services. Needs the package s3fs: `pip install 'parketto[s3]'`.
 
-    What is not given is looked for where AWS's own tools look: environment, configuration files, the role of the
-    machine.
+    What is not given comes from the usual AWS sources: environment, configuration files, instance role.
 
     Args:
         access_key_id: With `secret_access_key`, the credentials to use. Never shown.
@@ -86,8 +85,8 @@ class AwsStorageOptions:
         session_token: For temporary credentials. Never shown.
         profile: A profile of the AWS configuration.
         region: The region of the buckets.
-        endpoint_url: The address of another service than AWS (MinIO, Ceph, R2).
-        anonymous: Public buckets, without credentials.
+        endpoint_url: The endpoint of an S3-compatible service (MinIO, Ceph, R2).
+        anonymous: Read public buckets without credentials.
         extra: Further options of `s3fs.S3FileSystem`.
 
     Example:
@@ -108,7 +107,7 @@ class AwsStorageOptions:
         """The filesystem.
 
         Raises:
-            AuthenticationFailed: There are no credentials, or only half of them.
+            AuthenticationFailed: Credentials are missing or incomplete.
             EngineUnavailable: s3fs is not installed.
         """
         try:
@@ -135,10 +134,10 @@ class AwsStorageOptions:
         return protocol in ("s3", "s3a")
 
     def _check_credentials(self) -> None:
-        """Now, with a sentence that helps, rather than at the first request."""
+        """Fail now, with a helpful message, rather than at the first request."""
         if self.anonymous:
             return
-        # Empty is what variables are that nobody has set.
+        # Unset variables often arrive as empty strings.
         if bool(self.access_key_id) != bool(self.secret_access_key):
             missing = "access_key_id" if self.secret_access_key else "secret_access_key"
             raise AuthenticationFailed(f"authentication for S3 is incomplete: {missing} is missing")
@@ -169,7 +168,7 @@ class AwsStorageOptions:
 
 
 def _without_login(text: str) -> str:
-    """A text whose URLs do not show with which name and password they are opened.
+    """The text with user names and passwords in URLs masked.
 
     >>> _without_login("'https://me:hush@minio:9000'")
     "'https://***@minio:9000'"
@@ -178,5 +177,5 @@ def _without_login(text: str) -> str:
 
 
 AnyStorageOptions = StorageOptions | LocalStorageOptions | AwsStorageOptions
-#: What callers may give as storage options: one of the above, or plain options for the filesystem a path names.
+#: Storage options that callers may pass: one of the above, or plain fsspec options for the path's filesystem.
 GivenOptions = AnyStorageOptions | Mapping[str, Any] | None

@@ -1,4 +1,4 @@
-"""A remote file as a seekable one: what is known of it is not asked for again, the rest is read by ranges."""
+"""A remote file as a seekable file, read by ranges; bytes that are already known are not requested again."""
 
 from __future__ import annotations
 
@@ -6,20 +6,20 @@ import io
 from collections import deque
 from collections.abc import Callable
 
-# Ranges that were read last are kept up to this size: a reader looks at the first rows to see how wide they are
-# before it reads all of them, and an edit reads some columns of a row group before it copies it.
-_KEPT_BYTES = 16 * 1024 * 1024
-_SMALLEST_READ = 64 * 1024  # what lies behind a few bytes is mostly needed next, and costs less than a request
+# Recently read ranges are cached up to this size: a reader samples the first rows for their width before it reads
+# all of them, and an edit reads some columns of a row group before it copies it.
+_CACHE_BYTES = 16 * 1024 * 1024
+_MIN_READ_BYTES = 64 * 1024  # the bytes that follow are mostly needed next, and cost less than a request
 
 
 class RangedFile(io.RawIOBase):
-    """A file that is read by requests for ranges. Not for several threads.
+    """A file that is read by range requests. Not thread-safe.
 
     Args:
         fetch: Reads the bytes from a start to an end.
-        size: How long the file is.
-        tail: The end of the file, as far as it is known.
-        block_bytes: To read at least this much with each request.
+        size: The file size in bytes.
+        tail: The end of the file, if already read.
+        block_bytes: The minimum size of a request.
     """
 
     def __init__(
@@ -27,34 +27,34 @@ class RangedFile(io.RawIOBase):
     ) -> None:
         super().__init__()
         self._fetch, self._size, self._tail = fetch, size, tail
-        self._block = max(block_bytes, _SMALLEST_READ)
-        self._kept: deque[tuple[int, bytes]] = deque()
+        self._block = max(block_bytes, _MIN_READ_BYTES)
+        self._cached: deque[tuple[int, bytes]] = deque()
         self._position = 0
 
     def readable(self) -> bool:
-        """It is for reading."""
+        """Always true."""
         return True
 
     def seekable(self) -> bool:
-        """Any position can be read."""
+        """Always true."""
         return True
 
     def size(self) -> int:
-        """The number of bytes."""
+        """The file size in bytes."""
         return self._size
 
     def tell(self) -> int:
-        """The position."""
+        """The current position."""
         return self._position
 
     def seek(self, offset: int, whence: int = io.SEEK_SET) -> int:
-        """Go to a position."""
+        """Move to a position."""
         start = {io.SEEK_SET: 0, io.SEEK_CUR: self._position, io.SEEK_END: self._size}[whence]
         self._position = start + offset
         return self._position
 
     def read(self, size: int | None = -1) -> bytes:
-        """So many bytes, or all that are left."""
+        """Up to `size` bytes, or all that are left."""
         end = self._size if size is None or size < 0 else min(self._position + size, self._size)
         start, self._position = self._position, max(self._position, end)
         return self._range(start, end) if end > start else b""
@@ -64,32 +64,32 @@ class RangedFile(io.RawIOBase):
         return self.read()
 
     def readinto(self, buffer: bytearray | memoryview) -> int:  # type: ignore[override]
-        """Fill a buffer, as far as there are bytes."""
+        """Fill a buffer with what is left, and return the number of bytes."""
         found = self.read(len(buffer))
         buffer[: len(found)] = found
         return len(found)
 
     def close(self) -> None:
-        """Forget what was read."""
-        self._kept.clear()
+        """Close the file and drop the cached ranges."""
+        self._cached.clear()
         self._tail = b""
         super().close()
 
     def _range(self, start: int, end: int) -> bytes:
-        for first, known in ((self._size - len(self._tail), self._tail), *self._kept):
+        for first, known in ((self._size - len(self._tail), self._tail), *self._cached):
             if first <= start and end <= first + len(known):
                 return known if len(known) == end - start else known[start - first : end - first]
-        # What the tail has is not read again.
+        # Read-ahead stops where the known tail begins.
         last = min(max(end, start + self._block), self._size)
         if end <= self._size - len(self._tail) < last:
             last = self._size - len(self._tail)
         found = self._fetch(start, last)
-        self._keep(start, found)
+        self._cache(start, found)
         return found[: end - start] if len(found) > end - start else found
 
-    def _keep(self, start: int, found: bytes) -> None:
-        if len(found) > _KEPT_BYTES:
+    def _cache(self, start: int, found: bytes) -> None:
+        if len(found) > _CACHE_BYTES:
             return
-        self._kept.append((start, found))
-        while sum(len(known) for _, known in self._kept) > _KEPT_BYTES:
-            self._kept.popleft()
+        self._cached.append((start, found))
+        while sum(len(known) for _, known in self._cached) > _CACHE_BYTES:
+            self._cached.popleft()

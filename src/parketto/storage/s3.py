@@ -1,4 +1,4 @@
-"""S3 as a store: each call is as few requests as S3 allows, with nothing asked that a listing has told."""
+"""S3 as a store: as few requests per call as S3 allows, and none for what a listing already returned."""
 
 from __future__ import annotations
 
@@ -14,21 +14,21 @@ from fsspec.asyn import sync
 from s3fs import core
 
 from parketto.storage.objects import ObjectStore
-from parketto.storage.s3_errors import answered, denied, explained
+from parketto.storage.s3_errors import access_denied, response_error, translated_errors
 from parketto.storage.store import HTTP_PRECONDITION_FAILED, FileEntry, http_status
 
-_REMOVED_AT_ONCE = 1000  # keys in one DeleteObjects, S3's own limit
+_MAX_DELETE_KEYS = 1000  # keys per DeleteObjects request (S3's limit)
 _PARALLEL_REQUESTS = 8
-_LARGEST_COPY = 5 * 2**30  # bytes in one CopyObject, S3's own limit
-_SURE_COPY = 150 * 2**20  # bytes in one CopyObject that any server manages before a client gives up
-_COPY_PART = 512 * 2**20
-_NO_SUCH_RANGE = 416
-# What servers say that cannot remove several objects in one request.
-_ONE_BY_ONE = frozenset({"NotImplemented", "MethodNotAllowed", "MissingContentMD5"})
+_MAX_COPY_BYTES = 5 * 2**30  # per CopyObject request (S3's limit)
+_SAFE_COPY_BYTES = 150 * 2**20  # any server finishes a CopyObject of this size before the client times out
+_COPY_PART_BYTES = 512 * 2**20
+_RANGE_NOT_SATISFIABLE = 416
+# Error codes of servers without DeleteObjects.
+_NO_BATCH_DELETE = frozenset({"NotImplemented", "MethodNotAllowed", "MissingContentMD5"})
 
 
 class S3Store(ObjectStore):
-    """Objects in S3, and in what speaks its language, through s3fs."""
+    """Objects in S3 and S3-compatible services, through s3fs."""
 
     def list_files(self, root: str) -> Iterator[FileEntry]:
         bucket, prefix = self._folder(root)
@@ -63,7 +63,7 @@ class S3Store(ObjectStore):
         try:
             answer, content = self._get(path, Range=f"bytes=-{length}")
         except OSError as error:
-            if http_status(error) != _NO_SUCH_RANGE:
+            if http_status(error) != _RANGE_NOT_SATISFIABLE:
                 raise
             return super().read_end(path, length)  # an empty file has no last byte
         size = int(answer.get("ContentRange", "").rpartition("/")[2] or answer["ContentLength"])
@@ -82,26 +82,26 @@ class S3Store(ObjectStore):
             raise FileNotFoundError(f"{self.url(path)} was replaced by another file") from error
 
     def open_output(self, path: str) -> IO[bytes]:
-        with explained(path):
+        with translated_errors(path):
             return _Upload(self.fs.open(path, "wb"), path)  # type: ignore[return-value]
 
     def write(self, path: str, content: bytes) -> None:
-        with explained(path):
+        with translated_errors(path):
             super().write(path, content)
 
     def _put_new(self, path: str, content: bytes) -> None:
-        with explained(path):
+        with translated_errors(path):
             super()._put_new(path, content)
 
     def copy(self, source: str, destination: str, size_bytes: int | None = None) -> None:
-        if size_bytes is None or size_bytes <= _LARGEST_COPY:
+        if size_bytes is None or size_bytes <= _MAX_COPY_BYTES:
             bucket, key = self._object(destination)
             try:
                 self._call("copy_object", Bucket=bucket, Key=key, CopySource=self._source(source))
             except (FileNotFoundError, PermissionError):
                 raise
             except OSError:
-                if size_bytes is not None and size_bytes <= _SURE_COPY:
+                if size_bytes is not None and size_bytes <= _SAFE_COPY_BYTES:
                     raise
             else:
                 return
@@ -117,7 +117,7 @@ class S3Store(ObjectStore):
         upload = self._call("create_multipart_upload", Bucket=bucket, Key=key)["UploadId"]
 
         def copy(number: int) -> dict[str, Any]:
-            start = (number - 1) * _COPY_PART
+            start = (number - 1) * _COPY_PART_BYTES
             part = self._call(
                 "upload_part_copy",
                 Bucket=bucket,
@@ -125,13 +125,13 @@ class S3Store(ObjectStore):
                 UploadId=upload,
                 PartNumber=number,
                 CopySource=self._source(source),
-                CopySourceRange=f"bytes={start}-{min(start + _COPY_PART, size_bytes) - 1}",
+                CopySourceRange=f"bytes={start}-{min(start + _COPY_PART_BYTES, size_bytes) - 1}",
             )
             return {"PartNumber": number, "ETag": part["CopyPartResult"]["ETag"]}
 
         try:
             with ThreadPoolExecutor(_PARALLEL_REQUESTS, thread_name_prefix="parketto-copy") as pool:
-                parts = list(pool.map(copy, range(1, -(-size_bytes // _COPY_PART) + 1)))
+                parts = list(pool.map(copy, range(1, -(-size_bytes // _COPY_PART_BYTES) + 1)))
             self._call(
                 "complete_multipart_upload",
                 Bucket=bucket,
@@ -153,9 +153,9 @@ class S3Store(ObjectStore):
         for bucket, key in map(self._object, paths):
             by_bucket[bucket].append(key)
         chunks = [
-            (bucket, keys[start : start + _REMOVED_AT_ONCE])
+            (bucket, keys[start : start + _MAX_DELETE_KEYS])
             for bucket, keys in by_bucket.items()
-            for start in range(0, len(keys), _REMOVED_AT_ONCE)
+            for start in range(0, len(keys), _MAX_DELETE_KEYS)
         ]
         if len(chunks) == 1:
             self._remove_chunk(*chunks[0])
@@ -171,16 +171,16 @@ class S3Store(ObjectStore):
         try:
             answer = self._call("delete_objects", Bucket=bucket, Delete=wanted)
         except OSError as error:
-            if answered(error).get("Code") not in _ONE_BY_ONE:
+            if response_error(error).get("Code") not in _NO_BATCH_DELETE:
                 raise
             super().remove_many(f"{bucket}/{key}" for key in keys)
             return
         failed = [found for found in answer.get("Errors", ()) if found.get("Code") != "NoSuchKey"]
         if failed:
-            url, said = self.url(f"{bucket}/{failed[0].get('Key')}"), failed[0].get("Message")
+            url, message = self.url(f"{bucket}/{failed[0].get('Key')}"), failed[0].get("Message")
             if failed[0].get("Code") == "AccessDenied":
-                raise denied(url, said, "DeleteObjects")
-            raise OSError(f"S3 did not remove {len(failed)} of {len(keys)} objects, such as {url!r}: {said}")
+                raise access_denied(url, message, "DeleteObjects")
+            raise OSError(f"S3 did not remove {len(failed)} of {len(keys)} objects, such as {url!r}: {message}")
 
     def abort_uploads(self, folder: str, older_than: float, spare: Iterable[str] = ()) -> int:
         bucket, prefix = self._folder(folder)
@@ -193,8 +193,8 @@ class S3Store(ObjectStore):
         return aborted
 
     def abort_copies(self, destinations: Mapping[str, int]) -> None:
-        # A smaller copy is one request, that finds its source or does not.
-        large = [self._object(path) for path, size_bytes in destinations.items() if size_bytes > _SURE_COPY]
+        # A smaller copy is a single request, which either finds its source or fails.
+        large = [self._object(path) for path, size_bytes in destinations.items() if size_bytes > _SAFE_COPY_BYTES]
         for bucket in {bucket for bucket, _ in large}:
             keys = {key for each, key in large if each == bucket}
             for page in self._pages("list_multipart_uploads", Bucket=bucket, Prefix=posixpath.commonpath([*keys])):
@@ -216,7 +216,7 @@ class S3Store(ObjectStore):
             for folder in page.get("CommonPrefixes", ()):
                 yield folder["Prefix"][len(prefix) : -1], True
             for found in page.get("Contents", ()):
-                if name := found["Key"][len(prefix) :]:  # else it is an object that stands for the folder itself
+                if name := found["Key"][len(prefix) :]:  # empty for the folder's own marker object
                     yield name, False
 
     def _pages(self, method: str, **request: Any) -> Iterator[Mapping[str, Any]]:
@@ -225,7 +225,7 @@ class S3Store(ObjectStore):
             yield page
             if not page.get("IsTruncated"):
                 return
-            assert number < 1_000_000, "a listing that does not end"
+            assert number < 1_000_000, "listing does not end"
             if method == "list_objects_v2":
                 request["ContinuationToken"] = page["NextContinuationToken"]
             else:
@@ -235,14 +235,14 @@ class S3Store(ObjectStore):
         return self._entry(path, {**found, "size": found["Size"]})
 
     def _call(self, method: str, **request: Any) -> Any:
-        """One request."""
-        with explained(f"{request['Bucket']}/{request.get('Key', request.get('Prefix', ''))}"):
+        """The response to one request."""
+        with translated_errors(f"{request['Bucket']}/{request.get('Key', request.get('Prefix', ''))}"):
             return self.fs.call_s3(method, **request)
 
     def _get(self, path: str, **more: str) -> tuple[Mapping[str, Any], bytes]:
-        """What S3 says about an object, and its bytes."""
+        """S3's response for an object, and its bytes."""
         bucket, key = self._object(path)
-        with explained(path):
+        with translated_errors(path):
             answer, content = sync(self.fs.loop, _fetch, self.fs, {"Bucket": bucket, "Key": key, **more})
         return answer, content
 
@@ -251,7 +251,7 @@ class S3Store(ObjectStore):
         return bucket, key
 
     def _folder(self, path: str) -> tuple[str, str]:
-        """The bucket of a folder, and how the names of objects in it begin."""
+        """The bucket of a folder, and the key prefix of the objects in it."""
         bucket, key = self._object(path.rstrip("/"))
         return bucket, f"{key}/" if key else ""
 
@@ -261,7 +261,7 @@ class S3Store(ObjectStore):
 
 
 async def _fetch(fs: Any, request: Mapping[str, Any]) -> tuple[Mapping[str, Any], bytes]:
-    """Get an object, or a part of it; again if the connection breaks while it is read."""
+    """Get an object or a range of it; retried if the connection breaks during the read."""
     for attempt in range(1, fs.retries + 1):
         answer = await fs._call_s3("get_object", **request)
         try:
@@ -277,7 +277,7 @@ async def _fetch(fs: Any, request: Mapping[str, Any]) -> tuple[Mapping[str, Any]
 
 
 class _Upload:
-    """A file that is being written to S3, with errors that say what is wrong."""
+    """A file that is being written to S3, with errors that explain what is wrong."""
 
     def __init__(self, file: Any, path: str) -> None:
         self._file, self._path = file, path
@@ -286,11 +286,11 @@ class _Upload:
         return getattr(self._file, name)
 
     def write(self, data: Any) -> int:
-        with explained(self._path):
+        with translated_errors(self._path):
             return int(self._file.write(data))
 
     def close(self) -> None:
-        with explained(self._path):
+        with translated_errors(self._path):
             self._file.close()
 
     def __enter__(self) -> _Upload:

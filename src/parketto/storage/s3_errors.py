@@ -1,4 +1,4 @@
-"""What S3 and its client library refuse, as errors that say in one sentence what is wrong and what to do."""
+"""Errors of S3 and its client library, translated into one sentence on what is wrong and what to do."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ from botocore.exceptions import (
 
 from parketto.errors import AccessDenied, AuthenticationFailed, BucketNotFound, InvalidArgument, ParkettoError
 
-_LOGIN = (
+_CREDENTIALS_HINT = (
     "pass access_key_id and secret_access_key, or a profile, in AwsStorageOptions; or set AWS_ACCESS_KEY_ID and "
     "AWS_SECRET_ACCESS_KEY; for public buckets pass anonymous=True"
 )
-_NO_LOGIN = (
+_NO_CREDENTIALS = (
     CredentialRetrievalError,
     NoCredentialsError,
     PartialCredentialsError,
@@ -31,7 +31,7 @@ _NO_LOGIN = (
     SSOError,
     TokenRetrievalError,
 )
-_BAD_LOGIN = frozenset(
+_REJECTED_CREDENTIALS = frozenset(
     {
         "ExpiredToken",
         "InvalidAccessKeyId",
@@ -45,58 +45,58 @@ _BAD_LOGIN = frozenset(
 
 
 @contextlib.contextmanager
-def explained(path: str) -> Iterator[None]:
-    """Turn what s3fs and botocore raise over an object or a folder into errors of ours."""
+def translated_errors(path: str) -> Iterator[None]:
+    """Translate what s3fs and botocore raise for an object or a folder into Parketto's errors."""
     try:
         yield
     except ParkettoError:
         raise
     except OSError as error:
-        if (better := _of_answer(error, f"s3://{path}")) is not None:
+        if (better := _from_response(error, f"s3://{path}")) is not None:
             raise better from error
         raise
     except BotoCoreError as error:
-        raise _of_client(error, f"s3://{path}") from error
+        raise _from_client(error, f"s3://{path}") from error
 
 
-def answered(error: BaseException) -> Mapping[str, Any]:
-    """What S3 said about an error, if it was S3: its code and message."""
+def response_error(error: BaseException) -> Mapping[str, Any]:
+    """The code and message of S3's response to a failed request; empty if S3 did not respond."""
     answer = getattr(error, "response", None) or getattr(error.__cause__, "response", None) or {}
     found: Mapping[str, Any] = answer.get("Error", {})
     return found
 
 
-def denied(url: str, message: object, operation: str = "") -> AccessDenied:
-    """The error over an action that is not allowed."""
+def access_denied(url: str, message: object, operation: str = "") -> AccessDenied:
+    """The error for an action that is not allowed."""
     what = f"{operation} on {url!r}" if operation else repr(url)
     return AccessDenied(
-        f"access denied: the credentials in use do not allow {what} (S3 says: {message}); grant them that "
+        f"access denied: the credentials in use do not allow {what} (S3: {message}); grant them that "
         "permission, or pass others in storage_options"
     )
 
 
-def _of_answer(error: OSError, url: str) -> Exception | None:
-    said = answered(error)
-    code, message = str(said.get("Code", "")), said.get("Message") or str(error)
+def _from_response(error: OSError, url: str) -> Exception | None:
+    answer = response_error(error)
+    code, message = str(answer.get("Code", "")), answer.get("Message") or str(error)
     if code == "NoSuchBucket":
         bucket = url.removeprefix("s3://").partition("/")[0]
         return BucketNotFound(
             f"the bucket {bucket!r} of {url!r} does not exist; check the name, or create the bucket first: "
-            "Parketto never does"
+            "Parketto never creates buckets"
         )
-    if code in _BAD_LOGIN:
+    if code in _REJECTED_CREDENTIALS:
         return AuthenticationFailed(
-            f"S3 does not accept the credentials for {url!r} ({code}: {message}); {_LOGIN}"
+            f"S3 does not accept the credentials for {url!r} ({code}: {message}); {_CREDENTIALS_HINT}"
         )
     if isinstance(error, PermissionError):
-        return denied(url, message, getattr(error.__cause__, "operation_name", ""))
+        return access_denied(url, message, getattr(error.__cause__, "operation_name", ""))
     return None
 
 
-def _of_client(error: BotoCoreError, url: str) -> Exception:
+def _from_client(error: BotoCoreError, url: str) -> Exception:
     text = " ".join(str(error).split())
-    if isinstance(error, _NO_LOGIN):
-        return AuthenticationFailed(f"there are no credentials for {url!r} ({text}); {_LOGIN}")
+    if isinstance(error, _NO_CREDENTIALS):
+        return AuthenticationFailed(f"no credentials found for {url!r} ({text}); {_CREDENTIALS_HINT}")
     if isinstance(error, ParamValidationError):
-        return InvalidArgument(f"{url!r} is no path in S3: {text}")
+        return InvalidArgument(f"{url!r} is not a valid S3 path: {text}")
     return ConnectionError(f"S3 cannot be reached for {url!r}: {text}")

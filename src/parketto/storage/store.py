@@ -1,7 +1,7 @@
-"""All that Parketto does to files, over any fsspec filesystem; local disks get durability and real locks.
+"""All file operations of Parketto, over any fsspec filesystem; local disks add durability and real locks.
 
 Nothing else in the package writes, moves or removes a file. `MUTATIONS` names the calls that change
-something, so that tests can stop the world at each of them.
+something, so that tests can interrupt each of them.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ MUTATIONS = (
     "abort_copies",
 )
 
-# How a listing tells that a file is still the same one: whichever of these the filesystem offers.
+# Fields of a listing that change when a file is rewritten: the first one that the filesystem offers is used.
 _VERSION_FIELDS = ("ETag", "etag", "md5Hash", "md5", "version_id", "LastModified", "last_modified", "mtime")
 _TIME_FIELDS = ("LastModified", "last_modified", "mtime", "updated", "created")
 
@@ -56,39 +56,39 @@ class FileEntry:
     path: str
     size_bytes: int
     fingerprint: str
-    #: When it was last written, in seconds since 1970 by the clock of the storage, where that is known.
+    #: The time of the last write in seconds since the epoch, by the storage's clock, where known.
     modified: float | None = field(default=None, compare=False)
 
 
 class Store:
-    """Files on any fsspec filesystem, with nothing assumed: moves are copies, locks are leases."""
+    """Files on any fsspec filesystem, with minimal assumptions: moves are copies, locks are leases."""
 
     #: Whether `move` is one atomic step that keeps the file's identity.
     atomic_move = False
-    #: How many small reads are worth having under way at once.
+    #: How many small reads to run concurrently.
     parallel_reads = 32
-    #: Whether what is read is often in memory already, so that to read is work rather than to wait.
+    #: Whether reads often hit the page cache, so that they take CPU time rather than waiting time.
     often_cached = False
 
-    #: Whether copies are requests to a server, which several can be under way of.
+    #: Whether copies are server requests that can run concurrently.
     parallel_copies = False
-    #: Files up to this size are read as a whole along with their footer: another request would cost more.
+    #: Files up to this size are read whole along with their footer: another request would cost more.
     whole_file_bytes = 1024 * 1024
-    #: How many files are looked at one by one; for more of them their folder is listed.
+    #: Up to this many files are looked up one by one; for more, their folder is listed.
     stat_one_by_one = 16
 
-    #: Whether there are folders; else names only look as if, and a folder is there if a listing shows files.
+    #: Whether folders exist. Otherwise they are name prefixes, and a folder exists if a listing shows files.
     has_folders = True
     #: Whether other processes see the same files.
     shared = True
-    #: Whether a folder can be told from a later one of the same name (see `birth`).
+    #: Whether `birth` distinguishes a folder from a later one of the same name.
     keeps_birth = False
-    #: Whether a lock is surely free when its holder is dead, and surely held as long as it lives.
+    #: Whether a lock is guaranteed to be free once its holder is dead, and held as long as the holder lives.
     has_locks = False
 
     def __init__(self, fs: AbstractFileSystem) -> None:
         self._fs: Any = fs
-        _forget_listings(fs)
+        _disable_listing_cache(fs)
 
     @property
     def fs(self) -> AbstractFileSystem:
@@ -96,10 +96,10 @@ class Store:
         return self._fs
 
     def __reduce__(self) -> tuple[Any, ...]:
-        # On its way to another process: there the same kind of store is opened over the same filesystem.
-        from parketto.storage.opening import store_over
+        # Unpickling opens the same kind of store over the same filesystem.
+        from parketto.storage.opening import store_for
 
-        return store_over, (self.fs,)
+        return store_for, (self.fs,)
 
     def same_files(self, other: Store) -> bool:
         """Whether a path names the same file in the other store."""
@@ -111,7 +111,7 @@ class Store:
             yield self._entry(path, info)
 
     def list_dirs(self, path: str) -> list[str]:
-        """The names of the folders directly inside a folder; none if it does not exist."""
+        """The names of the folders directly inside a folder; empty if it does not exist."""
         try:
             found = self.fs.ls(path, detail=True)
         except FileNotFoundError:
@@ -119,14 +119,14 @@ class Store:
         return sorted(posixpath.basename(info["name"]) for info in found if info["type"] == "directory")
 
     def list_names(self, path: str) -> list[str]:
-        """The names of all that is directly inside a folder; none if it does not exist."""
+        """All names directly inside a folder; empty if it does not exist."""
         try:
             return [posixpath.basename(name.rstrip("/")) for name in self.fs.ls(path, detail=False)]
         except FileNotFoundError:
             return []
 
     def stat(self, path: str) -> FileEntry | None:
-        """The file as it is now, or None."""
+        """The current entry of a file, or None."""
         try:
             info = self.fs.info(path)
         except FileNotFoundError:
@@ -134,11 +134,11 @@ class Store:
         return self._entry(path, info) if info["type"] == "file" else None
 
     def stat_moved(self, path: str, origin: str) -> FileEntry | None:  # noqa: ARG002
-        """A file that was moved, with the fingerprint that it had at its origin, or None."""
+        """The entry of a moved file, with the fingerprint that it had at its origin, or None."""
         return self.stat(path)
 
     def stat_many(self, paths: Sequence[str]) -> dict[str, FileEntry]:
-        """Those of the files that exist. Many of them cost one listing, not a request each."""
+        """The entries of the files that exist. Many files cost one listing, not a request each."""
         if len(paths) <= self.stat_one_by_one:
             found = {path: self.stat(path) for path in paths}
             return {path: entry for path, entry in found.items() if entry is not None}
@@ -155,19 +155,18 @@ class Store:
         return bytes(self.fs.cat_file(path))
 
     def read_range(self, path: str, start: int, end: int, fingerprint: str = "") -> bytes:  # noqa: ARG002
-        """Some bytes of a file.
+        """A byte range of a file.
 
         Raises:
-            FileNotFoundError: It is gone; or, where that costs nothing to find out, it is no longer the file with
-                the fingerprint that is given.
+            FileNotFoundError: It is gone or, where that check is free, no longer has the given fingerprint.
         """
         return bytes(self.fs.cat_file(path, start=start, end=end))
 
     def read_end(self, path: str, length: int) -> tuple[FileEntry, bytes]:
-        """A file as it is now, and its last bytes, all of them if it has fewer; on S3 that is one request.
+        """The current entry of a file, and its last bytes (all of them if it is shorter); one request on S3.
 
         Raises:
-            FileNotFoundError: There is no such file.
+            FileNotFoundError: The file does not exist.
         """
         entry = self.stat(path)
         if entry is None:
@@ -186,34 +185,34 @@ class Store:
 
         Args:
             path: The file.
-            entry: The file as a listing has shown it, which can save a request.
-            tail: The end of the file as far as it has been read, which can save another one.
-            block_bytes: How much to read at once where reading is requests, if all of it is needed in order.
+            entry: The entry from a listing, which can save a request.
+            tail: The end of the file, if already read, which can save another request.
+            block_bytes: The minimum request size on remote storage, for sequential reads of the whole file.
         """
         return self.fs.open(path, "rb")
 
     def open_output(self, path: str) -> IO[bytes]:
-        """A binary file to write to, from its beginning."""
+        """A binary file opened for writing, truncated."""
         return self.fs.open(path, "wb")  # type: ignore[no-any-return]
 
     def open_written(self, path: str) -> IO[bytes]:
-        """A binary file that a program has written to its `local_path`, to be read and changed."""
-        raise NotImplementedError(f"no program can have written {path!r}: it is not on the local disk")
+        """A binary file that another program wrote to its `local_path`, opened for reading and writing."""
+        raise NotImplementedError(f"{path!r} is not on the local disk, so no program can have written it")
 
     def write(self, path: str, content: bytes) -> None:
-        """Replace a small file. Atomic where the filesystem puts objects whole."""
+        """Replace a small file. Atomic where the filesystem writes objects as a whole."""
         self.fs.pipe_file(path, content)
 
     def create(self, path: str, content: bytes) -> None:
-        """Make a small file with some content, or raise FileExistsError if there is one.
+        """Create a small file with content, or raise FileExistsError if it exists.
 
-        A reader finds all of the content or no file. Of several callers at the same time one succeeds, if
-        `creates_exclusively` says so for the folder; elsewhere the last one may win. A request whose answer got
-        lost is repeated, and can then meet its own success as FileExistsError: compare the contents before you
-        believe that somebody else was first. Any other OSError says nothing about whether the file is there.
+        A reader sees the whole content or no file. Exactly one of several concurrent callers succeeds, if
+        `creates_exclusively` is true for the folder; elsewhere the last one may win. A retry after a lost response
+        can report its own success as FileExistsError: compare the contents before you conclude that another
+        writer was first. After any other OSError the file may or may not exist.
 
         Raises:
-            ValueError: The content is empty; not every filesystem makes empty files conditionally.
+            ValueError: The content is empty; not every filesystem can create empty files conditionally.
         """
         refuse_empty(path, content)
         if self.stat(path) is not None:
@@ -226,11 +225,11 @@ class Store:
             raise FileExistsError(path) from error
 
     def creates_exclusively(self, folder: str) -> bool:  # noqa: ARG002
-        """Whether `create` in a folder lets one of several callers succeed; may try that out once per bucket."""
-        return False  # fsspec's own way is to look first and write then
+        """Whether `create` in a folder lets exactly one of several callers succeed; may probe once per bucket."""
+        return False  # fsspec checks first and writes then, which is not atomic
 
     def copy(self, source: str, destination: str, size_bytes: int | None = None) -> None:  # noqa: ARG002
-        """Copy one file, replacing the destination. Where the size is known, that can save a request."""
+        """Copy one file, replacing the destination. A known size can save a request."""
         self.fs.cp_file(source, destination)
 
     def move(self, source: str, destination: str) -> None:
@@ -243,73 +242,73 @@ class Store:
         raise NotImplementedError
 
     def swap_problem(self, directory: str, folders: Iterable[str]) -> str | None:  # noqa: ARG002
-        """Why a directory, with the folders in it, cannot be exchanged for another one, as far as can be told."""
+        """Why a directory, with the folders in it, cannot be swapped for another one, as far as is known."""
         return "this storage cannot swap directories"
 
     def make_twin(self, directory: str, twin: str) -> None:
-        """Make an empty folder with the owner and the permissions of another one."""
+        """Create an empty folder with the owner and the permissions of another one."""
         raise NotImplementedError
 
     def make_inheriting_dir(self, like: str, path: str) -> None:
-        """Make an empty folder in which new ones get the group and permissions that they would get in another."""
+        """Create an empty folder whose subfolders get the group and permissions that they would get in `like`."""
         raise NotImplementedError
 
     def link(self, path: str, other: str) -> None:
-        """Give a file a second name."""
+        """Create a hard link to a file."""
         raise NotImplementedError
 
     def swap(self, directory: str, twin: str) -> None:
-        """Exchange two folders in one step."""
+        """Swap two folders in one step."""
         raise NotImplementedError
 
     def tree(self, directory: str, limit: int | None = None) -> dict[str, dict[str, str]]:
-        """The folders below a folder by relative paths ("" is itself), each with its files and their identities.
+        """The folders of a tree by relative path ("" is the top), each with its files and their identities.
 
-        A link is a file. Raises OSError if there are more than `limit` files and folders.
+        A link counts as a file. Raises OSError if there are more than `limit` files and folders.
         """
         raise NotImplementedError
 
     def identity(self, path: str) -> str | None:
-        """What tells a file (or link) from other files, or a folder from other folders; None if it is missing."""
+        """The identity of a file (or link) among files, or of a folder among folders; None if it is missing."""
         raise NotImplementedError
 
     def remove(self, path: str) -> None:
-        """Remove one file; it is no error if it is gone already."""
+        """Remove one file, if it exists."""
         with contextlib.suppress(FileNotFoundError):
             self.fs.rm_file(path)
 
     def remove_many(self, paths: Iterable[str]) -> None:
-        """Remove files, in as few requests as the filesystem allows; it is no error if some are gone already."""
+        """Remove the files that exist, in as few requests as the filesystem allows."""
         for path in paths:
             self.remove(path)
 
     def abort_uploads(self, folder: str, older_than: float, spare: Iterable[str] = ()) -> int:  # noqa: ARG002
-        """Discard uploads that were begun and never finished; how many they were.
+        """Abort unfinished uploads; returns their number.
 
         Only object stores keep such uploads, and charge for them.
 
         Args:
             folder: Where to look.
-            older_than: When they were begun at the latest, in seconds since 1970, by the clock of the storage
+            older_than: The latest start, in seconds since the epoch, by the storage's clock
                 (`FileEntry.modified`).
-            spare: Folders in which they are left alone.
+            spare: Folders whose uploads are kept.
         """
         return 0
 
     def abort_copies(self, destinations: Mapping[str, int]) -> None:
-        """Have copies that somebody has begun come to nothing, where a copy is more than one request.
+        """Abort unfinished copies, where a copy is more than one request.
 
         Args:
-            destinations: Where the copies were to be, and their sizes in bytes.
+            destinations: The paths that were copied to, and their sizes in bytes.
         """
 
     def remove_tree(self, path: str) -> None:
-        """Remove a folder and all in it, if it is there."""
+        """Remove a folder and everything in it, if it exists."""
         with contextlib.suppress(FileNotFoundError):
             if not glob.has_magic(path):
                 self.fs.rm(path, recursive=True)
                 return
-            # fsspec would take the name for a pattern, and find nothing.
+            # fsspec would treat the name as a glob pattern, and find nothing.
             for name, info in sorted(self.fs.find(path, withdirs=True, detail=True).items(), reverse=True):
                 if info["type"] == "directory":
                     self.remove_empty_dir(name)
@@ -318,48 +317,48 @@ class Store:
             self.remove_empty_dir(path)
 
     def remove_empty_dir(self, path: str) -> None:
-        """Remove a folder if nothing is in it."""
+        """Remove a folder if it is empty."""
         with contextlib.suppress(OSError):
             self.fs.rmdir(path)
 
     def remove_empty_dirs(self, paths: Iterable[str]) -> None:
-        """Remove those of the folders in which nothing is but others of them, or nothing at all."""
+        """Remove the folders that are empty, or contain only others of them that are removed."""
         for path in sorted(paths, reverse=True):
             self.remove_empty_dir(path)
 
     def make_dirs(self, path: str) -> None:
-        """Make a folder and its parents, where there are folders. Never makes a bucket."""
+        """Create a folder and its parents, where folders exist. Never creates a bucket."""
         self.fs.makedirs(path, exist_ok=True)
 
     def make_private_dirs(self, path: str, like: str) -> None:  # noqa: ARG002
-        """Make a folder that lets nobody in who may not enter another one."""
+        """Create a folder that is accessible at most to those who can access `like`."""
         self.make_dirs(path)
 
     def sync(self, paths: Iterable[str]) -> None:
-        """Make files or folders survive a power cut, where that is ours to do."""
+        """Make files or folders survive a power failure, where the store controls that."""
 
     def try_lock(self, path: str) -> Lock | None:
-        """The lock of that name, or None while somebody else holds it."""
+        """The lock of that name, or None while it is held elsewhere."""
         return LeaseLock.attempt(self, path)
 
     def birth(self, path: str) -> str | None:  # noqa: ARG002
-        """What tells a folder from any other that is ever made, also after a move; None if it is not there."""
+        """An identity that no other folder ever gets, and that survives moves; None if there is none."""
         return None
 
     def is_own(self, path: str) -> bool:  # noqa: ARG002
-        """Whether this user has written a file, as far as the filesystem knows users."""
+        """Whether this user owns a file, as far as the filesystem has owners."""
         return True
 
     def has_links(self, root: str, directory: str) -> bool:  # noqa: ARG002
-        """Whether the way from a folder to one below it leads through a symbolic link."""
+        """Whether the path from a folder to one below it contains a symbolic link."""
         return False
 
     def distrust(self, paths: Sequence[str], like: str) -> str | None:  # noqa: ARG002
-        """Why a stranger may have written what is in some folders, compared with who may write in another one."""
+        """Why a stranger may have written to some folders, given who may write to `like`; None if trusted."""
         return None
 
     def writable_problem(self, directory: str, workspace: str) -> str | None:  # noqa: ARG002
-        """Why files could not be moved between a folder and the workspace, as far as can be told beforehand."""
+        """Why files cannot be moved between a folder and the workspace, as far as is known in advance."""
         return None
 
     def same_device(self, first: str, second: str) -> bool:  # noqa: ARG002
@@ -367,22 +366,22 @@ class Store:
         return True
 
     def change_mark(self, directory: str) -> object:  # noqa: ARG002
-        """Something that changes when names in a folder come or go, where that can be told cheaply."""
+        """A value that changes when a folder gains or loses names, where that is cheap to get; else None."""
         return None
 
     def url(self, path: str) -> str:
-        """A path as people know it: with the protocol, where that is part of the name."""
+        """A path for display: with the protocol, where that is part of the name."""
         return path
 
     def normalize(self, path: str) -> str:
-        """A path or URL of a folder in the form that this store uses."""
+        """A folder's path or URL in this store's canonical form."""
         return str(self.fs._strip_protocol(path)).rstrip("/") or "/"
 
     def inherit_access(self, paths: Iterable[str], originals: Sequence[str]) -> None:
-        """Give new files the owner and at most the permissions that the originals have."""
+        """Give new files the owner and at most the permissions of the originals."""
 
     def local_path(self, path: str) -> str | None:  # noqa: ARG002
-        """The path for programs that only know the local disk, or None."""
+        """The path for programs that need a local file, or None."""
         return None
 
     def _entry(self, path: str, info: Mapping[str, Any]) -> FileEntry:
@@ -399,10 +398,10 @@ class Store:
         )
 
 
-def _forget_listings(fs: AbstractFileSystem) -> None:
-    """Have a filesystem ask anew each time: what it remembers of a folder hides what others do there.
+def _disable_listing_cache(fs: AbstractFileSystem) -> None:
+    """Disable a filesystem's listing cache: cached listings hide what other writers change.
 
-    That goes for everybody who uses it: a memory would not notice what engines and other processes change, either.
+    This affects every user of the filesystem: the cache would miss changes by engines and other processes, too.
     """
     from fsspec import AbstractFileSystem
     from fsspec.dircache import DirCache
@@ -411,14 +410,14 @@ def _forget_listings(fs: AbstractFileSystem) -> None:
     if isinstance(cache, DirCache) and cache.use_listings_cache:
         cache.use_listings_cache = False
         cache.clear()
-    if isinstance(inner, AbstractFileSystem):  # in front of another one, as caches are
-        _forget_listings(inner)
+    if isinstance(inner, AbstractFileSystem):  # a wrapper around another one, such as a cache
+        _disable_listing_cache(inner)
 
 
 def http_status(error: BaseException) -> int | None:
-    """The status with which a service answered a request, as far as the error of a filesystem tells."""
+    """The HTTP status of a failed request, if the filesystem's error contains it."""
     for known in (error, error.__cause__):
-        answer = getattr(known, "response", None)  # botocore; other libraries may keep something else there
+        answer = getattr(known, "response", None)  # botocore; other libraries may store something else there
         if isinstance(answer, Mapping):
             status: int | None = answer.get("ResponseMetadata", {}).get("HTTPStatusCode")
             return status
@@ -429,6 +428,6 @@ def http_status(error: BaseException) -> int | None:
 
 
 def refuse_empty(path: str, content: bytes) -> None:
-    """A file that is made exclusively has content."""
+    """Raise ValueError if a file is to be created exclusively without content."""
     if not content:
-        raise ValueError(f"no content for {path!r}: a file that is made exclusively must not be empty")
+        raise ValueError(f"no content for {path!r}: a file that is created exclusively must not be empty")

@@ -1,4 +1,4 @@
-"""Table formats, recognised by their paths: their logs or catalogs say which files and rows count."""
+"""Table formats, recognised by their paths: their logs or catalogs define which files and rows are live."""
 
 from __future__ import annotations
 
@@ -7,20 +7,20 @@ from collections.abc import Iterable
 
 from parketto.errors import NotPlainParquet
 
-#: Folders that only a table format makes, and its name.
+#: Folders that only a table format creates, and the name of that format.
 MARKER_FOLDERS = {"_delta_log": "Delta Lake", ".hoodie": "Hudi", "_spark_metadata": "Spark Structured Streaming"}
 
 _UUID = r"[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}"
-# DuckLake keeps its catalog in a database; in the directory only the names of data and delete files tell.
+# DuckLake keeps its catalog in a database; in the directory, only the names of its files identify it.
 _DUCKLAKE = re.compile(rf"ducklake-{_UUID}(_\d+)?(-deletes?)?\.(parquet|puffin)")
 _PAIMON_DATA = re.compile(rf"bucket-(\d+|postpone)/(data|changelog)-{_UUID}-\d+(\.\w+)?\.parquet")
-# Their files have no suffix. One kind alone may be a coincidence; a table has schemas and one of the others.
+# Files without a suffix. One kind alone may be a coincidence; a table has a schema and another kind.
 _PAIMON_FOLDERS = frozenset({"schema", "snapshot", "manifest"})
 _PAIMON_LOG = re.compile(r"(\w+)/\1-[\w-]+")
 
 
 def refuse_table_formats(paths: Iterable[str], root: str) -> None:
-    """Raise NotPlainParquet if the paths of files, relative to the root, are those of a table format."""
+    """Raise NotPlainParquet if file paths, relative to the root, belong to a table format."""
     paimon: dict[str, set[str]] = {}
     for path in paths:
         *folders, name = path.split("/")
@@ -43,8 +43,8 @@ def refuse_table_formats(paths: Iterable[str], root: str) -> None:
 
 
 def not_plain(root: str, kind: str, found: str) -> NotPlainParquet:
-    """The error for a directory of a table format, with what shows that it is one."""
+    """The error for a directory of a table format, with the path that identifies it."""
     return NotPlainParquet(
-        f"{root!r} is a table of {kind} (it has {found!r}): its log or catalog says which files and rows "
-        f"count, so changing or reading the files past it would be wrong. Use the tools of {kind}"
+        f"{root!r} is a table in {kind} format (found {found!r}): its log or catalog defines which files and rows "
+        f"are live, so reading or changing the files directly would be wrong. Use the tools of {kind}"
     )

@@ -1,4 +1,4 @@
-"""What is in a local directory tree, with what tells each file from any other."""
+"""Scan of a local directory tree, with a fingerprint of each file."""
 
 from __future__ import annotations
 
@@ -8,17 +8,17 @@ import os
 
 _ATTEMPTS = 20
 
-#: The folders of a tree by their paths below its top ("" is the top), each with its files and their fingerprints.
+#: The folders of a tree by relative path ("" is the top), each with its files and their fingerprints.
 Tree = dict[str, dict[str, str]]
 
 
 def fingerprint(status: os.stat_result) -> str:
-    """What changes when a file is replaced or rewritten. An inode number alone is soon given to the next file."""
+    """A value that changes when a file is replaced or rewritten. Inode numbers alone are soon reused."""
     return f"{status.st_ino}:{status.st_size}:{status.st_mtime_ns}"
 
 
 def scan_tree(top: str, limit: int | None = None) -> Tree:
-    """All folders and files below a folder. Links are files, wherever they lead to.
+    """All folders and files below a folder. Links count as files, whatever their target.
 
     Raises:
         OSError: with EFBIG if there are more than `limit` files and folders.
@@ -26,7 +26,7 @@ def scan_tree(top: str, limit: int | None = None) -> Tree:
     for _ in range(_ATTEMPTS - 1):
         with contextlib.suppress(FileNotFoundError):
             return _scan(top, limit)
-        # What was renamed meanwhile may be listed under neither name: look again.
+        # An entry renamed meanwhile may be listed under neither name: scan again.
         os.stat(top)
     return _scan(top, limit)
 

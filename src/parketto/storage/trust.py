@@ -1,4 +1,4 @@
-"""Who may have written into a folder beside a dataset: its records are carried out, so not anybody."""
+"""Trust in a folder beside a dataset: its records are executed, so strangers must not be able to write them."""
 
 from __future__ import annotations
 
@@ -7,15 +7,15 @@ from stat import S_ISDIR, S_IWGRP, S_IWOTH
 
 
 def distrust(path: str, like: str) -> str | None:
-    """Why a folder may hold what a stranger wrote; None if it does not, or is not there.
+    """Why a folder may contain what a stranger wrote; None if it cannot, or does not exist.
 
-    It must be a folder and no link, belong to this user, to root or to the owner of the dataset, and not be
-    writable by others. If a group may write into the dataset, the same group may write into the folder, and any
-    member of it may have made it, unless everybody may make folders there.
+    It must not be a link, must belong to this user, to root or to the owner of the dataset, and must not be
+    world-writable. If a group may write to the dataset, the same group may write to the folder. Any member of it
+    may own the folder, unless its parent is world-writable.
 
     Args:
         path: The folder.
-        like: The dataset, which may not be there yet.
+        like: The dataset, which may not exist yet.
     """
     if not hasattr(os, "geteuid"):
         return None
@@ -24,20 +24,20 @@ def distrust(path: str, like: str) -> str | None:
     except FileNotFoundError:
         return None
     if not S_ISDIR(found.st_mode):
-        return f"{path!r} is no folder but a link or a file"
+        return f"{path!r} is a link or a file, not a folder"
     if found.st_mode & S_IWOTH:
-        return f"everybody may write into {path!r}"
-    beside = os.stat(os.path.dirname(path) or "/")
+        return f"{path!r} is world-writable"
+    parent = os.stat(os.path.dirname(path) or "/")
     try:
         dataset: os.stat_result | None = os.stat(like)
     except FileNotFoundError:
         dataset = None
     shared = dataset is not None and dataset.st_mode & S_IWGRP and dataset.st_gid == found.st_gid
     owners = {os.geteuid(), 0} | ({dataset.st_uid} if dataset is not None else set())
-    if found.st_uid not in owners and not (shared and not beside.st_mode & S_IWOTH):
+    if found.st_uid not in owners and not (shared and not parent.st_mode & S_IWOTH):
         return f"{path!r} belongs to user {found.st_uid}, neither you nor the owner of the dataset"
     if found.st_mode & S_IWGRP and not shared and found.st_gid not in _own_groups():
-        return f"the group {found.st_gid}, which may not write into the dataset, may write into {path!r}"
+        return f"group {found.st_gid} may write to {path!r}, but not to the dataset"
     return None
 
 

@@ -1,8 +1,8 @@
-"""A merge by DuckDB's joins: the source becomes a table, the target gives its keys, and both may exceed memory.
+"""Join merge in DuckDB: the source becomes a table, joined with the target's keys; both may exceed memory.
 
-Tables that a merge makes: `source` (every source row once, travelling), `matches` (which source row is found in
-which row of which file, and whether it takes that row's place), and `edits` (what changes in each file, with the
-new values, in the order of files and rows).
+A merge creates the tables `source` (distinct source rows in exchange types), `matches` (the file and row of each
+match of a source row, and whether the source row replaces that row), and `edits` (the changes of each file with
+their new values, sorted by file and row).
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ import pyarrow as pa
 import pyarrow.types as pat
 
 from parketto.engines.base import Context, TaskEngine
-from parketto.engines.duckdb.feeding import feed_rows
+from parketto.engines.duckdb.arrow_input import feed_rows
 from parketto.engines.duckdb.scanning import (
     FILE_NAME,
     FILE_ROW,
@@ -26,8 +26,7 @@ from parketto.engines.duckdb.scanning import (
     view_files,
 )
 from parketto.engines.duckdb.session import Session
-from parketto.kernels.carrier import carrier_type
-from parketto.kernels.joined import (
+from parketto.merge.join import (
     SOURCE_FIELDS,
     TARGET_FIELDS,
     Edited,
@@ -35,31 +34,32 @@ from parketto.kernels.joined import (
     SourceColumns,
     TargetColumns,
     edit_file,
-    joined_outcome,
+    join_outcome,
     planned_outcome,
 )
-from parketto.kernels.keys import SortedKeys, matchable, may_share_key
-from parketto.kernels.merge_source import prepared_schema
-from parketto.kernels.merge_target import MergeOutcome, MergeTarget
-from parketto.kernels.rows import ArrowRows, FileRows
-from parketto.kernels.travel import Added, travel_name, travel_type, unpack
-from parketto.kernels.work import AnyTask, Worker
-from parketto.kernels.write import Written, write_rows
-from parketto.plan.merge import duplicate_keys
-from parketto.storage.footers import FileInfo
+from parketto.merge.keys import SortedKeys, matchable, may_share_key
+from parketto.merge.rules import duplicate_keys
+from parketto.merge.source import prepared_schema
+from parketto.merge.target import MergeOutcome, MergeTarget
+from parketto.parquet.decoded_types import decoded_type
+from parketto.parquet.exchange_types import ExtraColumns, exchange_name, exchange_type, from_exchange
+from parketto.parquet.file_info import FileInfo
+from parketto.parquet.output import Written
+from parketto.parquet.row_source import ArrowRows, FileRows
+from parketto.runtime.task import AnyTask, Worker
+from parketto.tasks.write import write_rows
 
-# So many keys are looked up one by one in the footers of files; of more, only the lowest and the highest.
-_KEYS_AT_HAND = 1_000_000
+_MAX_PRUNING_KEYS = 1_000_000  # with more source keys, files are pruned by the range of keys only
 
 
 class Merge:
-    """One merge. `session` is a database of its own."""
+    """One merge. No other operation uses the database of `session`."""
 
     def __init__(self, engine: TaskEngine, session: Session, target: MergeTarget, context: Context) -> None:
         self._engine, self._session, self._target, self._context = engine, session, target, context
-        self._schema = prepared_schema(target.schema, target.form)
-        self._columns = [travel_name(at) for at in range(len(self._schema.names))]
-        # Floats are matched by a column of their own, in which there is one NaN and one zero.
+        self._schema = prepared_schema(target.schema, target.spec)
+        self._columns = [exchange_name(at) for at in range(len(self._schema.names))]
+        # Floats are matched by a normalized column, in which there is one NaN and one zero.
         self._floats = {
             name: f"k{at}" for at, name in enumerate(target.rules.keys) if pat.is_floating(self._type(name))
         }
@@ -67,13 +67,13 @@ class Merge:
             pa.field(column, pa.float32() if pat.is_float16(self._type(name)) else self._type(name))
             for name, column in self._floats.items()
         ]
-        self._keys = [self._floats.get(name) or self._travelling(name) for name in target.rules.keys]
+        self._keys = [self._floats.get(name) or self._exchange_column(name) for name in target.rules.keys]
         self._payload = ", ".join(self._columns)
-        self._texts = replace(target.form, path_only={name: pa.string() for name in target.form.path_only})
+        self._string_spec = replace(target.spec, path_only={name: pa.string() for name in target.spec.path_only})
 
     def run(self, source: ArrowRows | FileRows, worker: Worker) -> MergeOutcome:
-        """Take the source in, match, rewrite the files with matches, and write what is new."""
-        self._take_in(source, worker)
+        """Load the source, match, rewrite the files with matches, and write the new rows."""
+        self._load_source(source, worker)
         ranges = self._ranges
         scanned = self._match(worker)
         inserted, moved, folders = self._additions()
@@ -82,10 +82,10 @@ class Merge:
             return planned_outcome(self._target, self._counts(), inserted, folders, ranges, scanned)
         edited = self._rewrite() if self._target.rules.updates else {}
         added = self._add(worker) if inserted + moved else Written()
-        return joined_outcome(self._target, edited, added, inserted, moved, ranges, scanned)
+        return join_outcome(self._target, edited, added, inserted, moved, ranges, scanned)
 
-    def _take_in(self, source: ArrowRows | FileRows, worker: Worker) -> None:
-        """The table `source`: checked, and every key once."""
+    def _load_source(self, source: ArrowRows | FileRows, worker: Worker) -> None:
+        """Create the table `source`: checked, with distinct keys."""
         rules, session = self._target.rules, self._session
         added = _WithKeys(SourceColumns(self._target), self._floats)
         fields = [*SOURCE_FIELDS, *self._float_fields]
@@ -95,7 +95,7 @@ class Merge:
             self._refuse_duplicates()
             return
         session.run("CREATE TABLE received AS SELECT * FROM incoming")
-        newest = [f"{self._travelling(name)} DESC NULLS LAST" for name in rules.order_by]
+        newest = [f"{self._exchange_column(name)} DESC NULLS LAST" for name in rules.order_by]
         session.run(
             f"CREATE TABLE source AS SELECT * FROM received QUALIFY row_number() OVER "
             f"(PARTITION BY {', '.join(self._keys)} ORDER BY {', '.join([*newest, 'seq DESC'])}) = 1"
@@ -113,24 +113,24 @@ class Merge:
     def _type(self, name: str) -> pa.DataType:
         return self._schema.field(name).type
 
-    def _travelling(self, name: str) -> str:
-        return travel_name(self._schema.get_field_index(name))
+    def _exchange_column(self, name: str) -> str:
+        return exchange_name(self._schema.get_field_index(name))
 
     def _unpacked(self, rows: pa.Table, columns: Sequence[str]) -> pa.Table:
         schema = pa.schema([self._schema.field(name) for name in columns])
-        return pa.Table.from_batches([unpack(batch, schema) for batch in rows.to_batches()], schema)
+        return pa.Table.from_batches([from_exchange(batch, schema) for batch in rows.to_batches()], schema)
 
     @cached_property
     def _ranges(self) -> Mapping[str, tuple[pa.Scalar, pa.Scalar]]:
-        """The lowest and the highest value of each key of the source, where footers can be compared with them."""
+        """Minimum and maximum of each source key, where they can be compared with footers."""
         names = [
             name
             for name in self._target.rules.keys
-            if name not in self._target.form.path_only and _has_bounds(self._type(name))
+            if name not in self._target.spec.path_only and _has_bounds(self._type(name))
         ]
         found: dict[str, tuple[pa.Scalar, pa.Scalar]] = {}
         for name in names:
-            column = self._travelling(name)
+            column = self._exchange_column(name)
             rows = self._session.all_rows(f"SELECT min({column}) AS low, max({column}) AS high FROM source")
             low, high = (self._unpacked(rows.select([end]), [name]).column(name)[0] for end in ("low", "high"))
             if low.is_valid:
@@ -138,7 +138,7 @@ class Merge:
         return found
 
     def _match(self, worker: Worker) -> int:
-        """The table `matches`: rows of the target with a key of the source. Returns how many files were read."""
+        """Create the table `matches`: target rows with a source key. Returns the number of files read."""
         session, files = self._session, self._candidates()
         session.run("CREATE TABLE found (seq BIGINT, file INTEGER, row BIGINT, at_home BOOLEAN)")
         scanned = [position for position in files if self._can_scan(self._target.files[position])]
@@ -146,7 +146,7 @@ class Merge:
             self._match_by_scan(scanned)
         if rest := sorted(set(files) - set(scanned)):
             self._match_by_stream(rest, worker)
-        # Of several rows with one key the first one at home is the one that stays.
+        # Of several rows with one key, the first in the folder of the source row stays.
         session.run(
             "CREATE TABLE matches AS SELECT seq, file, row, at_home AND place = 1 AS home, "
             "NOT at_home AND place = 1 AS moved FROM (SELECT *, row_number() OVER "
@@ -156,35 +156,35 @@ class Merge:
         return len(files)
 
     def _candidates(self) -> list[int]:
-        """The positions of files that may have a key of the source, as their footers tell."""
+        """The positions of files that may contain a source key, according to their footers."""
         keys = self._target.rules.keys
         found = [
             position for position, file in enumerate(self._target.files) if may_share_key(file, keys, self._ranges)
         ]
         first = keys[0]
         count = self._session.all_rows("SELECT count(*) AS n FROM source").column("n")[0].as_py()
-        if first not in self._ranges or count > _KEYS_AT_HAND:
+        if first not in self._ranges or count > _MAX_PRUNING_KEYS:
             return found
         rows = self._session.all_rows(f"SELECT {self._keys[0]} FROM source ORDER BY 1")
-        at_hand = SortedKeys(self._unpacked(rows, [first]), first)
-        return [position for position in found if self._has_any(self._target.files[position], at_hand)]
+        source_keys = SortedKeys(self._unpacked(rows, [first]), first)
+        return [position for position in found if self._has_any(self._target.files[position], source_keys)]
 
     def _has_any(self, file: FileInfo, keys: SortedKeys) -> bool:
         start, stop = keys.span(file)
         return start < stop or any(file.column_stats(name).null_count is None for name in self._inside())
 
     def _inside(self) -> list[str]:
-        return [name for name in self._target.rules.keys if name not in self._target.form.path_only]
+        return [name for name in self._target.rules.keys if name not in self._target.spec.path_only]
 
     def _can_scan(self, file: FileInfo) -> bool:
-        """Whether DuckDB can read the keys of a file itself: those that are equal when their bits are."""
-        kinds = [carrier_type(self._type(name)) for name in self._target.rules.keys]
+        """Whether DuckDB can scan the keys of a file: only keys whose equality is bitwise."""
+        kinds = [decoded_type(self._type(name)) for name in self._target.rules.keys]
         return (
             len(self._inside()) == len(kinds)
-            and all(is_exact(kind) and (pat.is_decimal(kind) or travel_type(kind) == kind) for kind in kinds)
+            and all(is_exact(kind) and (pat.is_decimal(kind) or exchange_type(kind) == kind) for kind in kinds)
             and not self._floats
             and can_open(self._context.store, file)
-            # NULLs among the keys would be passed over by the join.
+            # The join would skip NULL keys.
             and all(file.column_stats(name).null_count == 0 for name in self._inside())
         )
 
@@ -214,12 +214,12 @@ class Merge:
     def _match_by_stream(self, positions: Sequence[int], worker: Worker) -> None:
         target = self._target
         keys = pa.schema([self._schema.field(name) for name in target.rules.keys])
-        rows = FileRows(keys, self._context.store, target.files, self._texts)
+        rows = FileRows(keys, self._context.store, target.files, self._string_spec)
         added = _WithKeys(TargetColumns(target), self._floats)
         fields = [*TARGET_FIELDS, *self._float_fields]
         feed_rows(self._session, "streamed", rows, keys, worker, added, fields, only=positions)
         named = ", ".join(
-            f"{self._floats.get(name) or travel_name(at)} AS t{at}" for at, name in enumerate(target.rules.keys)
+            f"{self._floats.get(name) or exchange_name(at)} AS t{at}" for at, name in enumerate(target.rules.keys)
         )
         same = " AND ".join(f"source.{key} = t.t{at}" for at, key in enumerate(self._keys))
         self._session.run(
@@ -234,10 +234,10 @@ class Merge:
         return " AND ".join(f"{one}.{key} = {other}.{key}" for key in self._keys)
 
     def _rewrite(self) -> dict[int, Edited]:
-        """Rewrite the files with matches, several at once."""
+        """Rewrite the files with matches, in parallel."""
         session = self._session
         values = ", ".join(f"source.{name}" for name in self._columns)
-        # Where only some columns change, what a moved row keeps goes along from its file.
+        # If only some columns change, a moved row takes its other values from its file.
         leaving = "false" if self._target.change.updated is None else "matches.moved"
         session.run(
             f"CREATE TABLE edits AS SELECT matches.file, matches.row, matches.home, {leaving} AS leaving, "
@@ -251,7 +251,7 @@ class Merge:
         return {edited.position: edited for edited in self._engine.run(tasks, self._context)}
 
     def _counts(self) -> dict[int, FileCounts]:
-        """What would happen to each file with matches."""
+        """The counts of each file with matches, for a dry run."""
         if not self._target.rules.updates:
             return {}
         found = self._session.all_rows(
@@ -261,7 +261,7 @@ class Merge:
         return {row.pop("file"): FileCounts(**row) for row in found.to_pylist()}
 
     def _additions(self) -> tuple[int, int, list[str]]:
-        """How many rows are new, how many move by being added anew, and the folders that all of them go to."""
+        """The number of new rows, the number of moved rows that are added again, and the folders of both."""
         new, moved = self._new_and_moved(leaving=True)
         counts = self._session.all_rows(
             f"SELECT count(*) FILTER (WHERE {new}) AS new, count(*) FILTER (WHERE {moved}) AS moved, "
@@ -277,11 +277,11 @@ class Merge:
         return new, "source.seq IN (SELECT seq FROM matches WHERE moved)" if moves else "false"
 
     def _add(self, worker: Worker) -> Written:
-        """Write the rows that are new, and those whose partition changed."""
+        """Write the new rows, and those whose partition changed."""
         new, moved = self._new_and_moved(leaving=False)
-        order = "folder, seq" if self._target.form.partition_by else "seq"
+        order = "folder, seq" if self._target.spec.partition_by else "seq"
         query = f"SELECT {self._payload} FROM source WHERE {new} OR {moved} ORDER BY {order}"
-        rows = (unpack(batch, self._schema) for batch in self._session.rows(query))
+        rows = (from_exchange(batch, self._schema) for batch in self._session.rows(query))
         output = replace(self._target.additions, row_schema=self._schema)
         return write_rows(rows, output, worker, at_least_one=False, in_partition_order=True)
 
@@ -302,7 +302,7 @@ class _EditFile:
         return self.target.files[self.position].size_bytes
 
     def run(self, worker: Worker) -> Edited:
-        """Read what changes by a connection of this thread's own."""
+        """Read the edits through this thread's own connection, and rewrite the file."""
         query = f"SELECT row, home, leaving, {self.payload} FROM edits WHERE file = {self.position} ORDER BY row"
         changes: Iterator[pa.RecordBatch] = self.session.cursor().rows(query)
         return edit_file(self.position, changes, self.target, self.schema, worker)
@@ -310,9 +310,9 @@ class _EditFile:
 
 @dataclass(frozen=True)
 class _WithKeys:
-    """Adds columns in which keys can be compared that are not equal bit for bit whenever they are equal."""
+    """Adds normalized columns for keys whose equality is not bitwise."""
 
-    added: Added
+    added: ExtraColumns
     columns: Mapping[str, str]
 
     def __call__(

@@ -1,4 +1,4 @@
-"""A connection for a user's own SQL."""
+"""User SQL on DuckDB."""
 
 from __future__ import annotations
 
@@ -16,26 +16,26 @@ import pyarrow as pa
 import pyarrow.types as pat
 from fsspec import AbstractFileSystem
 
+from parketto.arguments import MEGABYTE
 from parketto.engines.duckdb.engine import DuckDBEngine
 from parketto.engines.duckdb.scanning import MAX_PRECISION, can_scan, local_paths
 from parketto.engines.duckdb.session import arrow_table, connect, out_of_memory, quoted_name, require_duckdb
 from parketto.errors import InvalidArgument, quoted
-from parketto.kernels.rows import ArrowRows, FileRows
-from parketto.kernels.work import cores
-from parketto.plan.limits import MEGABYTE
-from parketto.plan.zones import zone_info
+from parketto.expressions.time_zones import zone_info
+from parketto.parquet.row_source import ArrowRows, FileRows
+from parketto.runtime.task import cores
 
 if TYPE_CHECKING:
     from duckdb import DuckDBPyConnection
 
 
 class Queries:
-    """Runs queries, which can name files of a filesystem, and tables.
+    """Runs SQL queries over files of a filesystem, and over tables.
 
     Args:
-        filesystem: What is registered in DuckDB under the filesystem's protocols.
-        memory_mb: How much memory DuckDB uses before it spills to disk.
-        timezone: The time zone in which queries read times.
+        filesystem: The filesystem to register in DuckDB, under its protocols.
+        memory_mb: The memory that DuckDB uses before it spills to disk.
+        timezone: The time zone of queries.
     """
 
     def __init__(self, filesystem: AbstractFileSystem, memory_mb: int, timezone: str = "UTC") -> None:
@@ -49,14 +49,14 @@ class Queries:
 
     @property
     def connection(self) -> DuckDBPyConnection:
-        """The connection; it is opened with the first use."""
+        """The connection, opened on first use."""
         with self._lock:
             if self._connection is None:
                 scratch = tempfile.mkdtemp(prefix="parketto-")
-                # Those who never close the connection leave nothing behind either.
+                # Removes the folder even if the connection is never closed.
                 self._clean = weakref.finalize(self, shutil.rmtree, scratch, ignore_errors=True)
                 self._connection = connect(self._memory, cores(), scratch, in_order=True, fetch_extensions=True)
-                # Not the machine's: a query means the same everywhere.
+                # Not the machine's time zone: a query means the same everywhere.
                 self._connection.execute(f"SET TimeZone = '{self._timezone}'")
                 self._connection.register_filesystem(self._filesystem)
             return self._connection
@@ -76,14 +76,14 @@ class Queries:
         tables: Mapping[str, ArrowRows | FileRows],
         engine: DuckDBEngine,
     ) -> pa.Table:
-        """The result of a query; its tables are known for as long as it runs."""
+        """The result of a query; its tables exist while it runs."""
         if isinstance(parameters, str | bytes):
             raise InvalidArgument("parameters must be a sequence of values, or a mapping of names to values")
         bound = dict(parameters) if isinstance(parameters, Mapping) else list(parameters or ())
         connection = self.connection
         with self._running:
             self._refuse_known(connection, tables)
-            # Each is undone in its own way, and once: a second time could hit something of the user's.
+            # Undo each registration in its own way, and once: a second time could drop an object of the user's.
             undo: list[Callable[[], object]] = []
             try:
                 for name, rows in tables.items():
@@ -105,7 +105,7 @@ class Queries:
 
     @staticmethod
     def _refuse_known(connection: DuckDBPyConnection, tables: Mapping[str, ArrowRows | FileRows]) -> None:
-        """What the user has made known under a name must not be lost."""
+        """Refuse names of temporary tables and views of the user, which would be lost."""
         if not tables:
             return
         query = (
@@ -114,11 +114,13 @@ class Queries:
         )
         known = {name.lower() for (name,) in connection.execute(query).fetchall()}
         if taken := sorted(name for name in tables if name.lower() in known):
-            raise InvalidArgument(f"the connection has temporary tables of that name already: {quoted(taken)}")
+            raise InvalidArgument(
+                f"the connection already has temporary tables named {quoted(taken)}; use other names"
+            )
 
     @staticmethod
     def _view(connection: DuckDBPyConnection, name: str, rows: FileRows) -> None:
-        """Files that DuckDB scans itself: only what the query needs of them is read."""
+        """Create a view of files that DuckDB scans itself: it reads only what the query needs."""
         columns = ", ".join(quoted_name(column) for column in rows.schema.names)
         paths = ", ".join(
             f"'{path.replace(chr(39), chr(39) * 2)}'" for path in local_paths(rows.store, rows.files)
@@ -130,7 +132,7 @@ class Queries:
 
 
 def _zone_name(name: str) -> str:
-    """The name that DuckDB has for a time zone.
+    """DuckDB's name of a time zone.
 
     >>> _zone_name("+05:30"), _zone_name("Z"), _zone_name("America/New_York")
     ('GMT+05:30', 'UTC', 'America/New_York')
@@ -142,18 +144,18 @@ def _zone_name(name: str) -> str:
         return str(zone.key)
     minutes, seconds = divmod(abs(zone.utcoffset(None) or dt.timedelta()).seconds, 60)
     if seconds:
-        raise InvalidArgument(f"DuckDB has no time zone {name!r}: offsets are whole minutes")
+        raise InvalidArgument(f"DuckDB does not support the time zone {name!r}: offsets must be whole minutes")
     sign = "-" if (zone.utcoffset(None) or dt.timedelta()) < dt.timedelta() else "+"
     return f"GMT{sign}{minutes // 60:02}:{minutes % 60:02}"
 
 
 def _table(rows: ArrowRows) -> pa.Table:
-    """Rows that a query may use more than once."""
+    """Rows as a table, which a query may read more than once."""
     return pa.Table.from_batches(list(rows.batches), rows.schema)
 
 
 def _queryable(table: pa.Table) -> pa.Table:
-    """A table without the types that DuckDB does not take from Arrow, where it has others for their values."""
+    """A table whose types DuckDB accepts from Arrow, where it has an equivalent for unsupported ones."""
     return table.cast(pa.schema([item.with_type(_queryable_type(item.type)) for item in table.schema]))
 
 

@@ -1,4 +1,4 @@
-"""DuckDB for one operation: a database in memory that spills, Arrow streams in, Arrow streams out."""
+"""DuckDB for one operation: an in-memory database that spills, with Arrow streams in and out."""
 
 from __future__ import annotations
 
@@ -11,20 +11,20 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import pyarrow as pa
 
+from parketto.arguments import MEGABYTE
 from parketto.errors import EngineUnavailable, OperationCancelled, OutOfMemory
-from parketto.kernels.crew import Crew
-from parketto.plan.limits import MEGABYTE
+from parketto.runtime.threads import ThreadPool
 
 if TYPE_CHECKING:
     from duckdb import DuckDBPyConnection, DuckDBPyRelation
 
-_BATCH_ROWS = 32 * 1024
+_BATCH_ROWS = 32 * 1024  # rows per batch of a streamed result
 
 Result = TypeVar("Result")
 
 
 def require_duckdb() -> Any:
-    """The library, or an error that says how to install it."""
+    """The duckdb module; raises an error that says how to install it."""
     try:
         import duckdb
     except ImportError as error:
@@ -38,14 +38,14 @@ def require_duckdb() -> Any:
 def connect(
     memory: int, threads: int, scratch: str, *, in_order: bool, fetch_extensions: bool = False
 ) -> DuckDBPyConnection:
-    """A database in memory that uses no more than so many bytes of it, and else the scratch folder.
+    """An in-memory database with a memory limit, which spills to the scratch folder.
 
     Args:
-        memory: How many bytes DuckDB may use before it spills.
-        threads: How many threads it has.
+        memory: Bytes that DuckDB may use before it spills.
+        threads: The number of threads.
         scratch: The folder to spill to.
-        in_order: Whether rows keep the order that they come in without being told to; that takes memory.
-        fetch_extensions: Whether DuckDB may fetch extensions: a user's own queries may need some.
+        in_order: Whether rows keep their input order without ORDER BY; that takes memory.
+        fetch_extensions: Whether DuckDB may install extensions, which a user's own queries may need.
     """
     connection: DuckDBPyConnection = require_duckdb().connect(
         ":memory:",
@@ -55,21 +55,21 @@ def connect(
             "temp_directory": scratch,
             "autoinstall_known_extensions": fetch_extensions,
             "preserve_insertion_order": in_order,
-            # Tables are what was made known as tables, not whatever variables there are where a query is run.
+            # Queries see registered tables only, not the Python variables around them.
             "python_enable_replacements": False,
         },
     )
-    _quieten(connection)
+    _disable_progress_bar(connection)
     return connection
 
 
-def _quieten(connection: DuckDBPyConnection) -> None:
-    """Or DuckDB would draw on the standard output whenever a query takes a while."""
+def _disable_progress_bar(connection: DuckDBPyConnection) -> None:
+    """Turn the progress bar off, which DuckDB draws on standard output during long queries."""
     connection.execute("SET enable_progress_bar = false")
 
 
 def arrow_reader(result: DuckDBPyRelation, rows: int = _BATCH_ROWS) -> pa.RecordBatchReader:
-    """The rows of a result as they come; DuckDB 2 has another name for this."""
+    """A stream of a result's rows; DuckDB 2 has another name for this."""
     read = getattr(result, "to_arrow_reader", None) or result.fetch_arrow_reader
     return read(rows)
 
@@ -80,25 +80,25 @@ def arrow_table(result: DuckDBPyRelation) -> pa.Table:
 
 
 def out_of_memory(error: Exception, memory: int, enough: int) -> OutOfMemory:
-    """The error for work that takes more than the memory that DuckDB has, and cannot be spilled.
+    """The error for work that exceeds DuckDB's memory and cannot be spilled.
 
     Args:
-        error: What DuckDB says.
-        memory: How many bytes it has.
-        enough: The setting with which it would have twice as much, in bytes.
+        error: DuckDB's own error.
+        memory: DuckDB's memory limit, in bytes.
+        enough: The setting that doubles this limit, in bytes.
     """
     reason = str(error).partition("\n")[0].removeprefix("Out of Memory Error: ")
     return OutOfMemory(
-        f"DuckDB has {memory // MEGABYTE} MB of memory, and cannot spill all of what it needs: {reason}. Nothing "
+        f"DuckDB has {memory // MEGABYTE} MB of memory, and cannot spill all that it needs: {reason}. Nothing "
         f"was changed; pass a larger memory_mb, such as memory_mb={enough // MEGABYTE}",
         enough // MEGABYTE,
     )
 
 
 class Session:
-    """A connection for one thread at a time, and its way to the others of the same database.
+    """A connection for one thread at a time; `cursor` opens others to the same database.
 
-    Errors of a stream that DuckDB reads come out of it as what they were, not as DuckDB's words about them.
+    Errors of a stream that DuckDB reads are raised unchanged, not as errors of DuckDB.
     """
 
     def __init__(self, memory: int, threads: int, scratch: str, *, in_order: bool = False) -> None:
@@ -126,63 +126,64 @@ class Session:
         made._failure, made._interrupted = None, self._interrupted
         with self._lock:
             made._connection = self._connection.cursor()
-            _quieten(made._connection)
+            _disable_progress_bar(made._connection)
             self._cursors.append(made)
         return made
 
     def interrupt(self) -> None:
-        """Make all queries of this database end now; from any thread."""
+        """Interrupt all queries of this database; callable from any thread."""
         with self._lock:
             for session in (self, *self._cursors):
                 session._interrupted = True
                 session._connection.interrupt()
 
     def feed(self, name: str, schema: pa.Schema, batches: Iterable[pa.RecordBatch]) -> None:
-        """Let queries read a stream of rows, once, under a name."""
-        reader = pa.RecordBatchReader.from_batches(schema, self._watched(batches))
+        """Register a stream of rows, which queries can read once."""
+        reader = pa.RecordBatchReader.from_batches(schema, self._record_failure(batches))
         self._connection.register(name, reader)
 
     def table(self, name: str, rows: pa.Table) -> None:
-        """Let queries read a table under a name."""
+        """Register a table for queries."""
         self._connection.register(name, rows)
 
     def view_files(self, name: str, paths: list[str], **options: Any) -> None:
-        """Let queries read Parquet files of the local disk under a name."""
+        """Create a view of Parquet files on the local disk."""
         self._connection.read_parquet(paths, **options).create_view(name)
 
     def run(self, query: str) -> None:
         """Run a statement."""
         with self._own_errors():
-            self._apart(lambda: self._connection.execute(query))
+            self._off_main_thread(lambda: self._connection.execute(query))
 
     def rows(self, query: str) -> Iterator[pa.RecordBatch]:
-        """The rows of a query as they come."""
+        """A stream of the rows of a query."""
         with self._own_errors():
-            yield from self._apart(lambda: arrow_reader(self._connection.sql(query)))
+            yield from self._off_main_thread(lambda: arrow_reader(self._connection.sql(query)))
 
     def all_rows(self, query: str) -> pa.Table:
-        """The rows of a query whose result is small."""
+        """All rows of a query, whose result is small."""
         with self._own_errors():
-            return self._apart(lambda: arrow_table(self._connection.sql(query)))
+            return self._off_main_thread(lambda: arrow_table(self._connection.sql(query)))
 
-    def _apart(self, work: Callable[[], Result]) -> Result:
-        """Do work in a thread of its own, if this is the main one.
+    def _off_main_thread(self, work: Callable[[], Result]) -> Result:
+        """Run work in another thread, if this is the main one.
 
-        There DuckDB looks for signals itself, and makes of a Ctrl-C an ordinary error ("Query interrupted").
+        In the main thread DuckDB handles signals itself, and turns Ctrl-C into an ordinary error ("Query
+        interrupted").
         """
         if threading.current_thread() is not threading.main_thread():
             return work()
-        with Crew(1, "parketto-duckdb") as crew:
+        with ThreadPool(1, "parketto-duckdb") as pool:
             future: Future[Result] | None = None
             try:
-                future = crew.submit(work)
+                future = pool.submit(work)
                 return future.result()
             except BaseException:
                 if future is None or not future.done():
                     self.interrupt()
                 raise
 
-    def _watched(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    def _record_failure(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         try:
             yield from batches
         except GeneratorExit:
@@ -202,13 +203,13 @@ class Session:
             if self._interrupted:
                 raise OperationCancelled("the operation was cancelled; nothing was changed") from error
             if isinstance(error, require_duckdb().OutOfMemoryException):
-                # Of the setting, DuckDB has one half.
+                # DuckDB gets one half of the setting.
                 raise out_of_memory(error, self._memory, 4 * self._memory) from error
             raise
 
 
 def quoted_name(name: str) -> str:
-    """A column's name as SQL has it.
+    """A column name, quoted for SQL.
 
     >>> print(quoted_name('a "b" c'))
     "a ""b"" c"

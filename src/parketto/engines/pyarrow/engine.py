@@ -1,4 +1,4 @@
-"""Carries out plans with PyArrow alone: tasks in threads over the cores, all within one bound of memory."""
+"""Executes plans with PyArrow alone: tasks run in threads, within one memory limit."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ class PyArrowEngine(ThreadEngine):
     """Streams every task through bounded memory.
 
     Args:
-        memory_mb: About how much memory all workers together may use for data.
-        threads: How many tasks are run at once; by default one per core, as far as memory allows.
+        memory_mb: Approximate memory limit for the data of all workers together.
+        threads: Number of tasks that run at once; by default one per core, as far as memory allows.
     """
 
     name = "pyarrow"

@@ -1,1 +1,1 @@
-"""The Spark engine's room: the only place where pyspark is imported."""
+"""The Spark engine: the only package that imports pyspark."""

@@ -1,6 +1,6 @@
-"""Archives of Spark's classes, with which the JVM of an embedded session starts in less time.
+"""Class data archives of Spark's classes, with which the JVM of an embedded session starts faster.
 
-`python -m parketto.engines.spark.archive` makes one, `--remove` removes it. None is made unless asked for.
+`python -m parketto.engines.spark.archive` creates one, `--remove` removes it. None is created automatically.
 """
 
 from __future__ import annotations
@@ -29,24 +29,24 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
 VARIABLE = "PARKETTO_SPARK_ARCHIVE"
-"""The environment variable that, set to 0, makes sessions start without an archive."""
+"""Environment variable; if set to 0, sessions start without an archive."""
 
 _COMMAND = f"{os.path.basename(sys.executable)} -m parketto.engines.spark.archive"
 _SCRATCH_PREFIX = ".archive-"
-_ABANDONED_SECONDS = 3600  # no archive takes as long to make; an older scratch folder was left by a killed process
-_TIMEOUT_SECONDS = 1800
-# Options that choose an archive, or make one. Some do not start together with ours.
+_ABANDONED_SECONDS = 3600  # an older scratch folder was left by a killed process: no archive takes that long
+_TIMEOUT_SECONDS = 1800  # for each process that is started
+# Options that select or create an archive. With some of them and ours, the JVM does not start.
 _CHOSEN_BY_USER = re.compile(r"-Xshare|-XX:[+-]?\w*(?:Archive|AOT|ClassList)")
 
 
 def archive_options(java: Java, stated: Mapping[str, str]) -> list[str]:
-    """Options with which the JVM of a session uses the archive of this Java and this Spark; none if there is none.
+    """JVM options to use the archive of this Java and this Spark; empty if there is none.
 
-    A JVM that cannot use an archive starts without it, and says nothing.
+    A JVM that cannot use an archive silently starts without it.
 
     Args:
         java: The Java that the session will run on.
-        stated: What the user has configured. An archive that is chosen there, or in a variable for Java, is kept.
+        stated: The user's configuration. An archive selected there, or in a variable for Java, is kept.
     """
     variables = ("SPARK_SUBMIT_OPTS", "JAVA_TOOL_OPTIONS", "JDK_JAVA_OPTIONS", "_JAVA_OPTIONS")
     chosen = [stated.get("spark.driver.extraJavaOptions", ""), *(os.environ.get(name, "") for name in variables)]
@@ -60,9 +60,9 @@ def archive_options(java: Java, stated: Mapping[str, str]) -> list[str]:
 
 
 def archive_path(java: Java) -> Path:
-    """Where the archive of a Java and the installed Spark is, or would be.
+    """The path of the archive for a Java and the installed Spark, whether or not it exists.
 
-    Its name is a hash of both: after an upgrade of either, the archive is not found any more.
+    Its name is a hash of both: after an upgrade of either, the old archive is no longer used.
     """
     executable = Path(os.path.realpath(java.executable))
     about: list[object] = [java.executable, str(executable), java.version, _stamp(executable)]
@@ -75,19 +75,19 @@ def archive_path(java: Java) -> Path:
 
 
 def make_archive() -> Path:
-    """Make the archive of the Java that Spark would run on, and of the installed Spark; returns its path.
+    """Create the archive for the installed Spark and the Java that it would run on; return its path.
 
-    Processes may do so at the same time. One that is there already is replaced in one step.
+    Processes may do so concurrently. An existing archive is replaced atomically.
 
     Raises:
         EngineUnavailable: pyspark or Java is missing, embedded sessions are not in use, the folder cannot be
-            written, or this Java makes no archive. There is no new archive then.
+            written, or this Java creates no archive. There is no new archive then.
     """
     stated = stated_settings()
     where = stated.get("spark.remote") or stated.get("spark.master")
     if where is not None:
         raise EngineUnavailable(
-            f"an archive is of use to embedded sessions only, and Spark is configured to run on {where}"
+            f"an archive is for embedded sessions only, but Spark is configured to run on {where}"
         )
     java = find_java()
     path = archive_path(java)
@@ -100,17 +100,17 @@ def make_archive() -> Path:
     except OSError as error:
         raise EngineUnavailable(
             f"the archive cannot be written: {error}. Nothing was changed. To fix it, set XDG_CACHE_HOME to a "
-            "folder that can be written, here and where Parketto runs"
+            "writable folder, here and where Parketto runs"
         ) from error
     return path
 
 
 def remove_archives() -> list[tuple[Path, int]]:
-    """Remove the archives of every Java and Spark; returns their paths and sizes. Running sessions go on."""
+    """Remove the archives of every Java and Spark; return their paths and sizes. Running sessions continue."""
     folder = Path(cache_folder())
     removed = []
     for path in sorted(folder.glob(f"{ARCHIVE_PREFIX}*.jsa")):
-        with contextlib.suppress(FileNotFoundError):  # somebody else was faster
+        with contextlib.suppress(FileNotFoundError):  # another process was faster
             removed.append((path, path.stat().st_size))
             path.unlink()
     for scratch in folder.glob(f"{_SCRATCH_PREFIX}*"):
@@ -120,10 +120,10 @@ def remove_archives() -> list[tuple[Path, int]]:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Make or remove an archive, and say what was done."""
+    """Create or remove an archive, and print what was done."""
     parser = argparse.ArgumentParser(
         prog=_COMMAND,
-        description="Make an archive of Spark's classes. Embedded sessions of this Java and this Spark start "
+        description="Create an archive of Spark's classes. Embedded sessions of this Java and this Spark start "
         "faster with it.",
     )
     parser.add_argument("--remove", action="store_true", help="remove all archives instead")
@@ -155,31 +155,31 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _options(path: Path, version: int) -> list[str]:
-    # From 25 on, the JVM warns about archives under another name.
+    # Since 25, the JVM warns about archives under another log tag.
     silent = "-Xlog:cds*=off,aot*=off" if version >= 25 else "-Xlog:cds*=off"
-    # Verified: pages that a disk has lost would otherwise be run.
+    # Verify the archive: otherwise the JVM would run pages that a disk has lost.
     return [f"-XX:SharedArchiveFile={path}", "-Xshare:auto", "-XX:+VerifySharedSpaces", silent]
 
 
 def _train(archive: Path) -> dict[str, Any]:
-    """Start Spark in a process of its own, and note beside the archive-to-be which classes it loads.
+    """Start Spark in a separate process, and list the classes that it loads next to the future archive.
 
     Returns:
-        What the JVM was started with: its class path, and the size of its heap.
+        The class path and the heap size of the JVM.
     """
-    notes = archive.with_name("notes.json")
-    # With the name of an archive, though there is none yet, the JVM gets the class path that it will get with one.
+    jvm_info = archive.with_name("notes.json")
+    # Naming the future archive gives the JVM the class path that it will have with the archive.
     options = [f"-XX:SharedArchiveFile={archive}", f"-XX:DumpLoadedClassList={archive.with_name('classes')}"]
     options += ["-Xlog:cds*=off"]
-    said = os.environ.get("SPARK_SUBMIT_OPTS", "")
-    environment = {**os.environ, VARIABLE: "0", "SPARK_SUBMIT_OPTS": f"{said} {shlex.join(options)}"}
-    _run([sys.executable, "-m", __spec__.name, "--train", str(notes)], "Spark did not start", environment)
-    found: dict[str, Any] = json.loads(notes.read_text())
+    user_options = os.environ.get("SPARK_SUBMIT_OPTS", "")
+    environment = {**os.environ, VARIABLE: "0", "SPARK_SUBMIT_OPTS": f"{user_options} {shlex.join(options)}"}
+    _run([sys.executable, "-m", __spec__.name, "--train", str(jvm_info)], "Spark did not start", environment)
+    found: dict[str, Any] = json.loads(jvm_info.read_text())
     return found
 
 
-def _run_training(notes: Path) -> None:
-    """Let Spark load the classes that operations use: of files, shuffles, joins, and exchanged Arrow batches."""
+def _run_training(jvm_info: Path) -> None:
+    """Make Spark load the classes that operations use: for files, shuffles, joins, and Arrow batches."""
     import pyarrow as pa
 
     from parketto.engines.spark.session import get_session, stop_session
@@ -191,10 +191,10 @@ def _run_training(notes: Path) -> None:
         "class_path": machine.System.getProperty("java.class.path"),
         "heap_bytes": machine.Runtime.getRuntime().maxMemory(),
     }
-    notes.write_text(json.dumps(about))
+    jvm_info.write_text(json.dumps(about))
     numbers = range(100)
     table = pa.table({"id": numbers, "name": [str(n % 7) for n in numbers], "part": [n % 2 for n in numbers]})
-    folder = str(notes.with_name("rows"))
+    folder = str(jvm_info.with_name("rows"))
     frame: Any = spark.createDataFrame(table)
     frame = frame.withColumn("part", frame["part"].cast("int"))
     frame.repartitionById(2, "part").mapInArrow(_same, frame.schema).write.parquet(folder)
@@ -212,14 +212,14 @@ def _same(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
 
 
 def _dump(java: Java, archive: Path, about: Mapping[str, Any]) -> None:
-    """Write an archive of the classes that were noted, and see whether a JVM takes it."""
-    # A heap of another size may mean other pointers, and an archive of no use.
+    """Write an archive of the listed classes, and check that a JVM accepts it."""
+    # Another heap size may change the pointers, and make the archive useless.
     base = [java.executable, f"-Xmx{about['heap_bytes']}"]
     path = ["-cp", about["class_path"]]
     listed = f"-XX:SharedClassListFile={archive.with_name('classes')}"
-    _run([*base, "-Xshare:dump", listed, f"-XX:SharedArchiveFile={archive}", *path], "Java made no archive")
+    _run([*base, "-Xshare:dump", listed, f"-XX:SharedArchiveFile={archive}", *path], "Java created no archive")
     demanded = [*_options(archive, java.version), "-Xshare:on"]
-    _run([*base, *demanded, *path, "-version"], "Java does not take the archive that it made")
+    _run([*base, *demanded, *path, "-version"], "Java does not accept the archive that it created")
 
 
 def _run(command: list[str], problem: str, environment: Mapping[str, str] | None = None) -> None:
@@ -239,7 +239,7 @@ def _run(command: list[str], problem: str, environment: Mapping[str, str] | None
         raise EngineUnavailable(f"{problem} within {_TIMEOUT_SECONDS} s, so there is no new archive") from error
     if done.returncode != 0:
         lines = [line for line in done.stdout.splitlines() if "[warning]" not in line]
-        raise EngineUnavailable(f"{problem}, so there is no new archive. It said: {' / '.join(lines[-5:])}")
+        raise EngineUnavailable(f"{problem}, so there is no new archive. Its output: {' / '.join(lines[-5:])}")
 
 
 def _stamp(path: Path) -> tuple[int, int]:

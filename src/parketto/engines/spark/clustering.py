@@ -1,4 +1,4 @@
-"""Laying out the rows of a large group on Spark: a shuffle brings rows to their file, a sort to their place."""
+"""Clusters the rows of a large group on Spark: a shuffle moves rows to their file, a sort orders them in it."""
 
 from __future__ import annotations
 
@@ -11,8 +11,18 @@ import pyarrow as pa
 
 from parketto.engines.spark.frames import Described, read_frame
 from parketto.engines.spark.tasks import task_attempt
-from parketto.kernels.carrier import carrier_schema
-from parketto.kernels.clustering import (
+from parketto.parquet.clustering_metadata import Clustering
+from parketto.parquet.decoded_types import decoded_schema
+from parketto.parquet.exchange_types import exchange_name
+from parketto.parquet.file_writer import file_writer
+from parketto.parquet.output import Output, Written
+from parketto.parquet.row_source import FileRows
+from parketto.planning.rewrite import FileGroup
+from parketto.runtime.staging import Staging
+from parketto.runtime.task import Worker
+from parketto.sorting.buckets import Buckets
+from parketto.storage.store import Store
+from parketto.tasks.cluster import (
     BUCKET,
     PART,
     NumberBuckets,
@@ -21,30 +31,22 @@ from parketto.kernels.clustering import (
     unpacked_buckets,
     write_buckets,
 )
-from parketto.kernels.rows import FileRows
-from parketto.kernels.travel import travel_name
-from parketto.kernels.work import Staging, Worker
-from parketto.kernels.write import Output, Written, output_writer
-from parketto.layout.buckets import Buckets
-from parketto.plan.rewrite import FileGroup
-from parketto.storage.clustering import Clustering
-from parketto.storage.store import Store
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame, SparkSession
 
-_SAMPLES_PER_CORE = 2
+_SAMPLES_PER_CORE = 2  # sampling tasks per core
 
 
 def in_order(spark: SparkSession, rows: FileRows, columns: Sequence[str], parts: int, memory: int) -> DataFrame:
-    """Rows sorted by columns, in parts that follow each other."""
+    """Rows sorted by columns, in range partitions."""
     keys = _keys(rows.schema, columns)
     frame = read_frame(spark, rows, memory)
     return frame.repartitionByRange(max(1, parts), *keys).sortWithinPartitions(*keys)
 
 
 def sampling(group: FileGroup, clustering: Clustering, parallelism: int) -> list[SampleFiles]:
-    """Tasks that take a sample of a group's rows, of about equal size."""
+    """Tasks of about equal size that sample a group's rows."""
     count = min(len(group.files), _SAMPLES_PER_CORE * parallelism)
     share = sample_share(group)
     return [
@@ -53,9 +55,9 @@ def sampling(group: FileGroup, clustering: Clustering, parallelism: int) -> list
 
 
 def along_curve(spark: SparkSession, rows: FileRows, buckets: Buckets, parts: int, memory: int) -> DataFrame:
-    """Rows with their buckets, in parts of consecutive buckets, each sorted by bucket and by columns.
+    """Rows with their buckets, in partitions of consecutive buckets, each sorted by bucket and by columns.
 
-    Where the parts begin is known beforehand, so Spark need not find out by sampling: nobody reads the rows twice.
+    The partition bounds are known beforehand, so Spark does not read the rows a second time to sample them.
     """
     from pyspark.sql import functions as F  # noqa: N812 - the customary name
 
@@ -69,12 +71,12 @@ def along_curve(spark: SparkSession, rows: FileRows, buckets: Buckets, parts: in
 def _keys(schema: pa.Schema, columns: Sequence[str]) -> list[Column]:
     from pyspark.sql import functions as F  # noqa: N812
 
-    return [F.col(travel_name(schema.get_field_index(name))).asc_nulls_last() for name in columns]
+    return [F.col(exchange_name(schema.get_field_index(name))).asc_nulls_last() for name in columns]
 
 
 @dataclass(frozen=True)
 class WriteBuckets:
-    """Writes rows inside of Spark tasks that come with their bucket and in its order."""
+    """Writes rows that are sorted by bucket in Spark tasks; the bucket is their last column."""
 
     store: Store
     staging: Staging
@@ -84,15 +86,15 @@ class WriteBuckets:
     flags: int = 0
 
     def __call__(self, batches: Iterable[pa.RecordBatch]) -> Iterator[Described]:
-        """One description of what was written, or none."""
+        """One item for what was written; none without rows."""
         rows = (batch for batch in batches if batch.num_rows)
         if (first := next(rows, None)) is None:
             return
-        schema = carrier_schema(self.output.row_schema).remove_metadata()
+        schema = decoded_schema(self.output.row_schema).remove_metadata()
         staging = replace(self.staging, attempt=task_attempt())
         counted = _Counted(chain([first], rows))
         with Worker(self.store, staging, self.memory) as worker:
-            with output_writer(self.output, self.output.directory, worker) as writer:
+            with file_writer(self.output, worker) as writer:
                 write_buckets(unpacked_buckets(counted, schema), writer, self.rows_per_bucket)
             written = Written(tuple(writer.staged), counted.rows)
         yield written, []

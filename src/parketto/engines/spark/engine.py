@@ -1,4 +1,4 @@
-"""Carries out plans on Spark: tasks with Arrow inside, and Spark's own shuffle where rows must meet."""
+"""Executes plans on Spark: Arrow tasks, and Spark's own shuffle where tasks must exchange rows."""
 
 from __future__ import annotations
 
@@ -11,21 +11,20 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import pyarrow as pa
 
+from parketto.arguments import MEGABYTE, check_positive_integer
 from parketto.engines.base import Context, GroupResult, TaskEngine
-from parketto.engines.merging import merge_small
-from parketto.engines.spark.carriers import frame_schema, stored_columns
+from parketto.engines.merging import broadcast_merge
 from parketto.engines.spark.clustering import WriteBuckets, along_curve, in_order, sampling
-from parketto.engines.spark.dealing import write_dealt
 from parketto.engines.spark.frames import (
     SpoolRows,
     WriteRows,
     count_frame,
-    described,
     spool,
+    spool_footers,
     write_frame,
 )
 from parketto.engines.spark.jobs import session_stopped
-from parketto.engines.spark.merging import LargeMerge
+from parketto.engines.spark.merging import ShuffleMerge
 from parketto.engines.spark.queries import is_frame, run_query
 from parketto.engines.spark.reading import read_files
 from parketto.engines.spark.session import (
@@ -36,56 +35,57 @@ from parketto.engines.spark.session import (
     stop_session,
     worker_memory_mb,
 )
+from parketto.engines.spark.shuffle_write import shuffle_write
 from parketto.engines.spark.tasks import parallelism, results, run_tasks, spark_errors, stage_progress
+from parketto.engines.spark.types import frame_schema, stored_columns
 from parketto.errors import InvalidArgument, TransformFailed
-from parketto.kernels.clustering import buckets_of
-from parketto.kernels.key_join import WriteAdditions
-from parketto.kernels.merge_target import MergeOutcome, MergeTarget
-from parketto.kernels.rewrite import RewriteGroup, group_output
-from parketto.kernels.rows import ArrowRows, FileRows, FrameRows, RowSource, checked_columns
-from parketto.kernels.sizes import decoded_bytes
-from parketto.kernels.travel import keeps_order, travel_name
-from parketto.kernels.work import Task, Worker, cores
-from parketto.kernels.write import CopyRows, Output, Written
-from parketto.plan.limits import MEGABYTE, check_positive_whole
-from parketto.plan.rewrite import FileGroup, RewritePlan
-from parketto.storage.footers import FileInfo
+from parketto.merge.key_join import WriteAdditions
+from parketto.merge.target import MergeOutcome, MergeTarget
+from parketto.parquet.exchange_types import exchange_name, keeps_order
+from parketto.parquet.file_info import FileInfo
+from parketto.parquet.output import Output, Written
+from parketto.parquet.row_source import ArrowRows, FileRows, FrameRows, RowSource, checked_columns
+from parketto.planning.rewrite import FileGroup, RewritePlan
+from parketto.runtime.batches import decoded_bytes
+from parketto.runtime.task import Task, Worker, cores
 from parketto.storage.store import Store
+from parketto.tasks.cluster import buckets_of
+from parketto.tasks.rewrite import RewriteGroup, group_output
+from parketto.tasks.write import CopyRows
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
 DEFAULT_MEMORY_MB = 256
 DEFAULT_BROADCAST_MB = 64
-# Where all tasks run on one machine, they share one copy of a source, in the page cache.
+# Tasks on one machine share one copy of the source, in the page cache.
 LOCAL_BROADCAST_MB = 256
 DEFAULT_SHUFFLE_MB = 512
-# Rows that are shuffled become rows of the JVM, and Arrow's again: on two busy cores 10 million of them took 53
-# seconds that way, and 15 inside of one task. Packets of rows that go to their partitions: 10 seconds, and 5.
+# With fewer cores, one task is faster than a shuffle. On two busy cores, 10 million rows took 53 s shuffled as JVM
+# rows and 15 s in one task; shuffled to their partitions as Arrow blocks, 10 s and 5 s.
 _CORES_FOR_SHUFFLE = 8
 DEFAULT_FOOTERS_IN_TASKS = 5000
-# Where Spark limits the memory of Python workers, most of it is for other things than a merge's source.
-_BROADCAST_SHARE = 16
-_COPY_BYTES = 64 * MEGABYTE
-_SORT_ALONE_BYTES = 64 * MEGABYTE
-_UNFAIR = 2
+_BROADCAST_SHARE = 16  # a broadcast source gets 1/16 of a Python worker's memory limit, if Spark sets one
+_COPY_BYTES = 64 * MEGABYTE  # bytes of files per copy task
+_SORT_ALONE_BYTES = 64 * MEGABYTE  # a group up to this size is not shuffled for the sake of balance
+_OUTSIZED_FACTOR = 2  # a larger group is shuffled if it exceeds twice a core's share of the work
 
 Result = TypeVar("Result")
 
 
 class SparkEngine(TaskEngine):
-    """Runs every operation on Spark. The session is looked for, or started, when there is something to run.
+    """Runs every operation on Spark. The session is found, or started, on first use.
 
     Args:
-        spark: The session to use; by default the active one, else one that is started.
-        memory_mb: About how much memory the Python side of one Spark task may use for data.
-        broadcast_mb: A merge whose source is larger than this (uncompressed) joins by a shuffle; a smaller source
-            is at hand in every task. By default 64, or 256 where all tasks run on this machine.
-        shuffle_mb: A partition that is to be put in order and is larger than this is sorted by a shuffle; smaller
-            ones are sorted each inside of one task, on disk if need be. By default 512, and no limit with fewer
-            than 8 cores: there a single task is faster. So with files that are repartitioned: by default by a
-            shuffle, unless all tasks run on this machine and it has fewer than 8 cores.
-        footers_in_tasks: A dataset of at least so many files has its footers read by Spark tasks.
+        spark: The session to use; by default the active one, else a new one.
+        memory_mb: Approximate memory limit for the data of one Spark task's Python worker.
+        broadcast_mb: A merge broadcasts a source up to this uncompressed size, and shuffles a larger one. By
+            default 64, or 256 if all tasks run on this machine.
+        shuffle_mb: A partition larger than this is sorted by a shuffle; a smaller one is sorted in one task, which
+            spills to disk if needed. By default 512, and unlimited with fewer than 8 cores, where a single task is
+            faster. Repartitioning shuffles files larger than this; by default it always shuffles, unless all tasks
+            run on this machine and it has fewer than 8 cores.
+        footers_in_tasks: With at least this many files, Spark tasks read the footers.
     """
 
     name = "spark"
@@ -98,8 +98,8 @@ class SparkEngine(TaskEngine):
         shuffle_mb: float | None = None,
         footers_in_tasks: int = DEFAULT_FOOTERS_IN_TASKS,
     ) -> None:
-        check_positive_whole("memory_mb", memory_mb)
-        check_positive_whole("footers_in_tasks", footers_in_tasks)
+        check_positive_integer("memory_mb", memory_mb)
+        check_positive_integer("footers_in_tasks", footers_in_tasks)
         self.footers_in_tasks = footers_in_tasks
         self._given = spark
         self._started: SparkSession | None = None
@@ -117,18 +117,18 @@ class SparkEngine(TaskEngine):
 
     @property
     def session(self) -> SparkSession:
-        """The session that work runs on."""
-        nobody = active_session() is None
+        """The session that jobs run in."""
+        none_active = active_session() is None
         session, ours = get_session(self._given)
-        if ours and nobody:
+        if ours and none_active:
             self._started = session
         return session
 
     @contextmanager
-    def _working(self, context: Context) -> Iterator[SparkSession]:
-        """The session that an operation began with: if it is stopped on the way, no other one goes on.
+    def _session_for(self, context: Context) -> Iterator[SparkSession]:
+        """The session that the operation began with: if it is stopped meanwhile, no other session continues.
 
-        Errors of its jobs come out as what they are to a caller.
+        Errors of its jobs are raised with the types that callers know.
         """
         if "session" not in context.kept:
             context.kept["session"] = self.session
@@ -139,16 +139,16 @@ class SparkEngine(TaskEngine):
             yield session
 
     def close(self) -> None:
-        """Stop the session if it was this engine that started it."""
+        """Stop the session if this engine started it."""
         session, self._started = self._started, None
         if session is not None:
             stop_session(session)
 
     def check_store(self, store: Store) -> None:
-        """Spark's tasks run in other processes: they must see the same files."""
+        """Refuse a store of this process alone: Spark's tasks run in others, and must see the same files."""
         if not store.shared:
             raise InvalidArgument(
-                "memory:// lives in this process alone, and Spark's tasks run in others. Use a local path or an "
+                "memory:// exists in this process only, and Spark's tasks run in others. Use a local path or an "
                 "object store, or engine='pyarrow'"
             )
 
@@ -157,7 +157,7 @@ class SparkEngine(TaskEngine):
         return str(self.session.conf.get("spark.sql.session.timeZone"))
 
     def adopt(self, rows: Any) -> RowSource | None:
-        """A Spark DataFrame, classic or of Connect."""
+        """A Spark DataFrame, classic or Connect, as a row source; None for any other object."""
         return FrameRows(checked_columns(frame_schema(rows)), rows) if is_frame(rows) else None
 
     def run(self, tasks: Sequence[Task[Result]], context: Context) -> list[Result]:
@@ -165,18 +165,18 @@ class SparkEngine(TaskEngine):
         if not tasks:
             return []
         report = context.reporter(tasks) if context.progress is not None else None
-        with self._working(context) as session:
+        with self._session_for(context) as session:
             return run_tasks(
                 session, tasks, context.store, context.staging, self._memory, report, context.operation
             )
 
     def worker(self, context: Context) -> Worker:
-        """What a task in the driver works with: for rows that are there already."""
+        """The resources for a task in the driver, for rows that are already there."""
         return Worker(context.store, context.staging, self._memory, threads=cores(), cancelled=context.cancelled)
 
     def rewrite(self, plan: RewritePlan, context: Context) -> Sequence[GroupResult]:
-        """One task for each group; a large group that is to be put in order is sorted by Spark instead."""
-        with self._working(context) as session:
+        """Rewrite each group in one task; a large group that is clustered is sorted by a shuffle instead."""
+        with self._session_for(context) as session:
             large = [group for group in plan.groups if self._sorts_by_shuffle(group, plan, session)]
         shuffled = set(map(id, large))
         small = [group for group in plan.groups if id(group) not in shuffled]
@@ -193,23 +193,23 @@ class SparkEngine(TaskEngine):
         if self._shuffle_mb is None and cores < _CORES_FOR_SHUFFLE:
             return False
         limit = DEFAULT_SHUFFLE_MB if self._shuffle_mb is None else self._shuffle_mb
-        # Nor may one task keep all others waiting: with many cores and few groups, a shuffle is faster.
+        # With many cores and few groups, one large task would keep the others waiting: a shuffle is faster.
         fair = sum(each.size_bytes for each in plan.groups) / cores
-        alone = group.size_bytes > max(_SORT_ALONE_BYTES, _UNFAIR * fair)
-        return alone or group.size_bytes > limit * MEGABYTE
+        outsized = group.size_bytes > max(_SORT_ALONE_BYTES, _OUTSIZED_FACTOR * fair)
+        return outsized or group.size_bytes > limit * MEGABYTE
 
-    def _deals_by_shuffle(self, rows: FileRows, session: SparkSession) -> bool:
-        """Whether rows go to their partitions through Spark. On one machine with few cores a task does without."""
+    def _partitions_by_shuffle(self, rows: FileRows, session: SparkSession) -> bool:
+        """Whether Spark shuffles rows to their partitions. On one machine with few cores, one task is faster."""
         if self._shuffle_mb is not None:
             return rows.size_bytes > self._shuffle_mb * MEGABYTE
         return not is_local(session) or parallelism(session) >= _CORES_FOR_SHUFFLE
 
     def _lay_out(self, group: FileGroup, plan: RewritePlan, context: Context) -> Any:
-        with self._working(context) as session:
+        with self._session_for(context) as session:
             return self._laid_out(session, group, plan, context)
 
     def _laid_out(self, session: SparkSession, group: FileGroup, plan: RewritePlan, context: Context) -> Any:
-        assert plan.clustering is not None, "only rows that are laid out are shuffled"
+        assert plan.clustering is not None, "only clustered groups are shuffled"
         rows = FileRows(group.schema, context.store, group.files)
         output = group_output(group, plan.operation, plan.order_by)
         progress = stage_progress(context.counter())
@@ -227,10 +227,10 @@ class SparkEngine(TaskEngine):
         return written.staged
 
     def write(self, source: RowSource, output: Output, context: Context) -> Written:
-        """Write rows: those of the driver there, those of files and frames in tasks."""
+        """Write rows: Arrow batches in the driver, files and DataFrames in tasks."""
         if isinstance(source, ArrowRows):
             return super().write(source, output, context)
-        with self._working(context) as session:
+        with self._session_for(context) as session:
             written = self._written(session, source, output, context)
         return written if written.staged else super().write(ArrowRows(source.schema, ()), output, context)
 
@@ -239,28 +239,28 @@ class SparkEngine(TaskEngine):
     ) -> Written:
         what = f"parketto {context.operation}"
         progress = stage_progress(context.counter())
-        if isinstance(source, FileRows) and output.partition_by and self._deals_by_shuffle(source, session):
-            return write_dealt(
+        if isinstance(source, FileRows) and output.partition_by and self._partitions_by_shuffle(source, session):
+            return shuffle_write(
                 session, source, output, context.store, context.staging, self._memory, what, progress
             )
         if isinstance(source, FileRows):
             parts = [source] if output.single or output.partition_by else _portions(source)
             tasks = [CopyRows(part, output) for part in parts]
             return sum(self.run(tasks, context), Written())
-        frame = _travelling(source)
+        frame = _exchange_frame(source)
         frame = frame.coalesce(1) if output.single else frame
         writer = WriteRows(context.store, context.staging, self._memory, output)
         return write_frame(session, frame, writer, what, progress)[0]
 
     def count_partitions(self, source: RowSource, columns: tuple[str, ...], context: Context) -> Counter[str]:
-        """How many rows belong into the folder of each partition; those of a frame are counted in its tasks."""
+        """Row counts by partition folder; those of a DataFrame are counted in its tasks."""
         if not isinstance(source, FrameRows):
             return super().count_partitions(source, columns, context)
-        with self._working(context) as session:
-            return count_frame(session, _travelling(source), source.schema, columns)
+        with self._session_for(context) as session:
+            return count_frame(session, _exchange_frame(source), source.schema, columns)
 
     def transformed(self, rows: FileRows, root: str, function: Callable[[Any], Any]) -> RowSource:
-        """What a function over a Spark DataFrame makes of the rows of files."""
+        """The result of a function that receives files as a Spark DataFrame."""
         result = function(self.frame(rows, root))
         if (found := self.adopt(result)) is None:
             raise TransformFailed(f"the function must return a Spark DataFrame, not {type(result).__name__}")
@@ -276,37 +276,37 @@ class SparkEngine(TaskEngine):
         parameters: Sequence[Any] | Mapping[str, Any] | None,
         tables: Mapping[str, DataFrame],
     ) -> DataFrame:
-        """The result of an SQL query; its tables are known to nothing else."""
+        """The result of an SQL query; no other query sees its tables."""
         return run_query(self.session, text, parameters, tables)
 
     def merge(self, source: RowSource, target: MergeTarget, context: Context) -> MergeOutcome:
-        """Match with the source at hand in every task, or by Spark's join where it is too large for that."""
-        with self._working(context) as session:
+        """Broadcast the source to every task, or shuffle it if it is too large for that."""
+        with self._session_for(context) as session:
             rows = self._spooled(session, source, context)
             if isinstance(rows, ArrowRows) or _decoded_size(rows) <= self._broadcast_bytes(session):
-                return merge_small(self, rows, target, context)
-            # What tasks keep must have a folder, whoever made the source.
+                return broadcast_merge(self, rows, target, context)
+            # Tasks spool to this folder, which exists only if the source was spooled.
             context.store.make_dirs(context.staging.spool_path("").rstrip("/"))
             write = partial(self._write_added, session, context)
-            return LargeMerge(session, rows, target, context, self._memory, write).run()
+            return ShuffleMerge(session, rows, target, context, self._memory, write).run()
 
     def _write_added(self, session: SparkSession, context: Context, rows: FileRows, output: Output) -> Written:
         """Write rows that a merge adds: in the order of the source, unless they are shuffled by partition."""
-        # What is worth one task does without: a shuffle is two jobs more.
+        # One task suffices for few rows: a shuffle takes two more jobs.
         large = self._shuffle_mb is not None or rows.size_bytes > _COPY_BYTES
-        if output.partition_by and large and self._deals_by_shuffle(rows, session):
+        if output.partition_by and large and self._partitions_by_shuffle(rows, session):
             return self.write(rows.selected(output.row_schema.names), output, context)
         parts = [rows] if output.partition_by else _portions(rows)
         return sum(self.run([WriteAdditions(part, output) for part in parts], context), Written())
 
     def _spooled(self, session: SparkSession, source: RowSource, context: Context) -> ArrowRows | FileRows:
-        """A source that can be read again: as it is at this moment, whatever its frame would say the next time."""
+        """A source that can be read again. A DataFrame is spooled, because it may return other rows next time."""
         if isinstance(source, FileRows):
             return source
         context.store.make_dirs(context.staging.spool_path("").rstrip("/"))
         if isinstance(source, FrameRows):
             spooler = SpoolRows(context.store, context.staging, self._memory, source.schema)
-            paths = sorted(results(session, _travelling(source), spooler, "parketto merge: source"))
+            paths = sorted(results(session, _exchange_frame(source), spooler, "parketto merge: source"))
         else:
             head, rest = _head(source, self._broadcast_bytes(session))
             if rest is None:
@@ -314,16 +314,16 @@ class SparkEngine(TaskEngine):
             paths = [context.staging.spool_path("rows")]
             with self.worker(context) as worker:
                 spool(rest, source.schema, paths[0], worker)
-        return FileRows(source.schema, context.store, described(context.store, paths))
+        return FileRows(source.schema, context.store, spool_footers(context.store, paths))
 
 
-def _travelling(source: FrameRows) -> DataFrame:
-    """A frame with its names as positions, in types that travel."""
-    return stored_columns(source.frame.toDF(*(travel_name(at) for at in range(len(source.schema.names)))))
+def _exchange_frame(source: FrameRows) -> DataFrame:
+    """A DataFrame with positional column names, in exchange types."""
+    return stored_columns(source.frame.toDF(*(exchange_name(at) for at in range(len(source.schema.names)))))
 
 
 def _head(source: ArrowRows, limit: int) -> tuple[list[pa.RecordBatch], Iterator[pa.RecordBatch] | None]:
-    """The first batches up to a size, and all of them if there are more."""
+    """All batches, as a list if they fit into `limit` bytes, else as an iterator."""
     batches, head, size = iter(source.batches), [], 0
     for batch in batches:
         head.append(batch)
@@ -343,7 +343,7 @@ def _decoded_size(rows: FileRows) -> int:
 
 
 def _portions(source: FileRows) -> list[FileRows]:
-    """Files in portions that are worth a task, in their order."""
+    """The files in order, in portions of one task each."""
     portions: list[list[FileInfo]] = [[]]
     size = 0
     for file in source.files:

@@ -1,4 +1,4 @@
-"""Processes that are forked from one with a Spark session: what belongs to whom."""
+"""Guards against using the Spark session of the parent in a forked process."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ from pathlib import Path
 
 from parketto.errors import EngineUnavailable
 
-_inherited: list[int] = []  # not empty in a process that was forked from one with a session
+_inherited: list[int] = []  # not empty in a process forked from one with a session
 
 
 def refuse_inherited() -> None:
-    """Touch nothing of another process's: a session cannot be used on both sides of a fork.
+    """Raise in a forked process: it cannot share its parent's session.
 
     Raises:
         EngineUnavailable: The session belongs to the process that this one was forked from.
@@ -30,7 +30,7 @@ def refuse_inherited() -> None:
 
 
 def is_inherited() -> bool:
-    """Whether the session that pyspark knows of was started by the process that this one was forked from."""
+    """Whether pyspark's session was started by the process that this one was forked from."""
     if _inherited:
         return True
     # This module may have been loaded only after the fork.
@@ -41,9 +41,9 @@ def is_inherited() -> bool:
 
 
 def _parent(process: int) -> int | None:
-    """Who has started a process, where the system tells and it is still there."""
+    """The parent of a process; None if it is gone or the system does not report it."""
     with contextlib.suppress(OSError):
-        # Its name, in brackets, may hold anything.
+        # The process name, in parentheses, may contain anything.
         return int(Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()[1])
     return None
 
@@ -61,11 +61,11 @@ if hasattr(os, "register_at_fork"):
 
 @functools.cache
 def warehouse() -> str:
-    """A folder of this process for tables that somebody might make; it goes when the process ends."""
+    """This process's folder for managed tables; it is removed when the process ends."""
     folder, owner = tempfile.mkdtemp(prefix="parketto-warehouse-"), os.getpid()
 
     def remove() -> None:
-        if os.getpid() == owner:  # not at the end of a process that was forked from this one
+        if os.getpid() == owner:  # not when a forked child ends
             shutil.rmtree(folder, ignore_errors=True)
 
     atexit.register(remove)

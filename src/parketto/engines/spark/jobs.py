@@ -1,7 +1,7 @@
-"""Jobs in a session that belongs to the caller: they have the caller's pool, group and tags, and can be cancelled.
+"""Cancellable jobs in the caller's session, with the caller's pool, group and tags.
 
-A job runs in a thread of its own, so that the calling one can be interrupted. Spark keeps pools, groups,
-descriptions and tags by thread: what the caller has set is carried over, and nothing of the caller's is changed.
+A job runs in its own thread, so that the calling thread can be interrupted. Spark keeps pools, groups,
+descriptions and tags per thread: the job gets copies of the caller's, which stay unchanged.
 """
 
 from __future__ import annotations
@@ -19,12 +19,12 @@ if TYPE_CHECKING:
 
 _DESCRIPTION = "spark.job.description"
 _CANCELLED = re.compile(r"\[(?:SPARK_JOB_CANCELLED|OPERATION_CANCELED)\]\s*(.*?)\s*(?:SQLSTATE|\n|$)")
-# What Spark says when its context, or a Connect session, ends under a job.
+# Spark's errors when its context, or a Connect session, ends during a job.
 _STOPPED = re.compile(
     r"SparkContext was shut down|stopped SparkContext|SparkContext has been shutdown|INVALID_HANDLE\.SESSION_|"
     r"Channel closed|NO_ACTIVE_SESSION|SESSION_NOT_SAME|SESSION_ALREADY_STOPPED"
 )
-# What is left of a driver's JVM, or of a Connect server, that is gone.
+# Errors once the driver's JVM, or the Connect server, is gone.
 _GONE = re.compile(
     r"error occurred while trying to connect to the Java server|Answer from Java side is empty|"
     r"StatusCode\.UNAVAILABLE|failed to connect to all addresses|Error while sending or receiving"
@@ -39,7 +39,7 @@ class Stage(NamedTuple):
 
 
 class Caller:
-    """What the calling thread has told Spark about its jobs. Made in that thread, applied in the job's."""
+    """The calling thread's Spark job properties. Create it in that thread, apply it in the job's thread."""
 
     def __init__(self, spark: SparkSession) -> None:
         self._spark = spark
@@ -53,17 +53,17 @@ class Caller:
 
     @contextlib.contextmanager
     def applied(self, tag: str, what: str) -> Iterator[None]:
-        """Run jobs as the caller's, with one more tag. The caller's own description goes before ours."""
+        """Run jobs with the caller's properties and one more tag. The caller's description takes precedence."""
         if is_connect(self._spark):
             local: Any = self._spark.client.thread_local
             local.tags, local.user_context_extensions = {*self._tags, tag}, self._extensions
             yield
             return
         context = _context(self._spark)
-        # Without pinned threads the JVM's thread may be one that somebody else uses next.
+        # Without pinned threads, other code may use the same JVM thread next.
         before = context.getLocalProperties().clone()
         context.setLocalProperties(self._properties)
-        # Spark knows a session's tag by the thread that added it: adding it again would make another one.
+        # Spark identifies a session's tag by the thread that added it: adding it again would create another one.
         tags = _session_tags(self._spark)
         tags_before = tags.get()
         tags.set(self._session_tags)
@@ -73,24 +73,24 @@ class Caller:
         try:
             yield
         finally:
-            with contextlib.suppress(Exception):  # Spark may be gone, and then so is all of this
+            with contextlib.suppress(Exception):  # Spark may be gone, and the properties with it
                 context.setLocalProperties(before)
                 tags.set(tags_before)
 
 
 class Watch:
-    """How far the stages of a job are: from the tracker, or from what a Connect server tells."""
+    """Progress of a job's stages: from the status tracker, or as a Connect server reports it."""
 
     def __init__(self, spark: SparkSession, tag: str) -> None:
         self._spark, self._tag = spark, tag
-        self._told: list[Stage] = []
+        self._reported: list[Stage] = []
         if is_connect(spark):
-            spark.registerProgressHandler(self._hear)  # type: ignore[arg-type]
+            spark.registerProgressHandler(self._on_progress)  # type: ignore[arg-type]
 
     def stages(self) -> list[Stage]:
-        """All stages that are known so far, in their order."""
+        """All stages known so far, in order."""
         if is_connect(self._spark):
-            return self._told
+            return self._reported
         tracker = self._spark.sparkContext.statusTracker()
         numbers = _context(self._spark).statusTracker().getJobIdsForTag(self._tag)
         jobs = [tracker.getJobInfo(number) for number in numbers]
@@ -100,19 +100,19 @@ class Watch:
         ]
 
     def close(self) -> None:
-        """Listen no longer."""
+        """Unregister the progress handler."""
         if is_connect(self._spark):
             with contextlib.suppress(Exception):  # the session may be gone
-                self._spark.removeProgressHandler(self._hear)  # type: ignore[arg-type]
+                self._spark.removeProgressHandler(self._on_progress)  # type: ignore[arg-type]
 
-    def _hear(self, stages: Any, *_rest: Any, **_more: Any) -> None:
+    def _on_progress(self, stages: Any, *_rest: Any, **_more: Any) -> None:
         ordered = sorted(stages or (), key=lambda stage: stage.stage_id)
-        self._told = [Stage(stage.num_completed_tasks, stage.num_tasks) for stage in ordered]
+        self._reported = [Stage(stage.num_completed_tasks, stage.num_tasks) for stage in ordered]
 
 
 def cancel(spark: SparkSession, tag: str) -> None:
-    """Cancel the jobs of a tag, from whatever thread."""
-    with contextlib.suppress(Exception):  # what has led here is what counts, and Spark may be gone
+    """Cancel the jobs with a tag; callable from any thread."""
+    with contextlib.suppress(Exception):  # the original error matters more, and Spark may be gone
         if is_connect(spark):
             spark.interruptTag(tag)
         else:
@@ -121,11 +121,11 @@ def cancel(spark: SparkSession, tag: str) -> None:
 
 @contextlib.contextmanager
 def typed_errors(spark: SparkSession, known: Callable[[Exception], BaseException | None]) -> Iterator[None]:
-    """Say in our own words that jobs were cancelled, or that Spark is gone.
+    """Raise Parketto's own errors if jobs were cancelled, or Spark is gone.
 
     Args:
         spark: The session that the jobs run in.
-        known: Makes something better of other errors, where it can.
+        known: Translates other errors; returns None for those that it does not know.
     """
     try:
         yield
@@ -138,7 +138,7 @@ def typed_errors(spark: SparkSession, known: Callable[[Exception], BaseException
 
 
 def session_stopped() -> OperationCancelled:
-    """The error for an operation whose session was stopped under it."""
+    """The error for an operation whose session was stopped while it ran."""
     return OperationCancelled(
         "the Spark session was stopped while the operation was running; nothing was changed. Run it again with a "
         "live session"
@@ -146,7 +146,7 @@ def session_stopped() -> OperationCancelled:
 
 
 def _ended(spark: SparkSession, error: Exception) -> ParkettoError | None:
-    """The error for work that somebody has ended, or None if nobody has."""
+    """The error for stopped or cancelled work; None for any other error."""
     text = str(error)
     if _STOPPED.search(text) or _has_stopped(spark):
         return session_stopped()
@@ -165,7 +165,7 @@ def _ended(spark: SparkSession, error: Exception) -> ParkettoError | None:
 def _has_stopped(spark: SparkSession) -> bool:
     try:
         return is_stopped(spark)
-    except Exception:  # noqa: BLE001 - who cannot be asked is not known to be stopped, but gone
+    except Exception:  # noqa: BLE001 - a session that does not answer is gone, not stopped
         return False
 
 
@@ -174,7 +174,7 @@ def _first_line(text: str) -> str:
 
 
 def _context(spark: SparkSession) -> Any:
-    """The JVM's own context: PySpark's has no way to ask for all properties, nor for the jobs of a tag."""
+    """The JVM's SparkContext: PySpark's exposes neither all local properties nor the jobs of a tag."""
     return spark.sparkContext._jsc.sc()
 
 

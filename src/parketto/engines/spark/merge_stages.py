@@ -1,4 +1,4 @@
-"""What the tasks of a merge by shuffle do, in three stages: read and hash, join a bucket, rewrite files."""
+"""The task functions of a shuffle merge, in three stages: read and hash, join a bucket, rewrite files."""
 
 from __future__ import annotations
 
@@ -10,33 +10,34 @@ from typing import Any, NamedTuple
 import numpy as np
 import pyarrow as pa
 
+from parketto.engines.spark.arrow_blocks import blocks, unblocked
 from parketto.engines.spark.frames import spool
-from parketto.engines.spark.packets import packets, unpacked
-from parketto.engines.spark.shipping import ship, unship
+from parketto.engines.spark.shipping import dumps, loads
 from parketto.engines.spark.tasks import catching, task_attempt
-from parketto.kernels.joined import FileCounts, edit_file
-from parketto.kernels.key_join import FILE, ROW, SEQUENCE, by_bucket, join_bucket
-from parketto.kernels.merge import refuse_null_keys
-from parketto.kernels.merge_source import FOLDER, as_target, check_nulls, distinct
-from parketto.kernels.merge_target import MergeTarget
-from parketto.kernels.partitions import folders
-from parketto.kernels.reader import LogicalReader
-from parketto.kernels.rows import FileRows
-from parketto.kernels.sizes import runs
-from parketto.kernels.work import Staging, Worker
-from parketto.plan.form import Form
-from parketto.storage.footers import FileInfo
+from parketto.merge.broadcast import refuse_null_keys
+from parketto.merge.join import FileCounts, edit_file
+from parketto.merge.key_join import FILE, ROW, SEQUENCE, by_bucket, join_bucket
+from parketto.merge.source import FOLDER, as_target, check_nulls, distinct
+from parketto.merge.target import MergeTarget
+from parketto.parquet.file_info import FileInfo
+from parketto.parquet.partition_spec import PartitionSpec
+from parketto.parquet.partitions import folders
+from parketto.parquet.reader import LogicalReader
+from parketto.parquet.row_source import FileRows
+from parketto.runtime.batches import runs
+from parketto.runtime.staging import Staging
+from parketto.runtime.task import Worker
 from parketto.storage.store import Store
 
-#: A packet that is neither of the source nor of the target is an error.
+#: Where `is_source` is NULL, the packet is a pickled error.
 BUCKETED = "bucket int, is_source boolean, packet binary"
 SENT = "part int, file int, chunk int, packet binary"
-_SKEW = 4  # a bucket with so many times its share of rows has a key that is in them more than once
-_REPORT = -1  # the number of no file: marks what a bucket reports
+_SKEW = 4  # a bucket with over 4 times its share of rows probably has duplicate keys
+_REPORT = -1  # the file number that marks a bucket's report
 
 
 class Unit(NamedTuple):
-    """Some row groups of a file that are read together."""
+    """A run of row groups of a file that are read together."""
 
     is_source: bool
     position: int
@@ -46,10 +47,10 @@ class Unit(NamedTuple):
 
 @dataclass(frozen=True)
 class Read:
-    """Reads the source in the columns and types of the target, and of the target its keys.
+    """Reads source rows in the target's columns and types, and the target's keys.
 
-    A source row gets its place in the source and, where there are partitions, its folder. A key gets the position
-    of its file and the number of its row.
+    A source row gets its sequence number and, in a partitioned dataset, its folder. A key gets the position of its
+    file and its row number.
     """
 
     source: FileRows
@@ -60,36 +61,36 @@ class Read:
     buckets: int
 
     def __call__(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        """Packets of rows by hash bucket, for the units that come in."""
+        """Blocks of rows by hash bucket, for the incoming units."""
         failed: list[Exception] = []
         with catching(failed), Worker(self.store, Staging(""), self.memory) as worker:
-            whole = LogicalReader(self.source.store, self.source.schema, worker.batch_bytes, self.source.form)
-            keys = LogicalReader(self.store, self._key_schema(), worker.batch_bytes, self._texts())
+            whole = LogicalReader(self.source.store, self.source.schema, worker.batch_bytes, self.source.spec)
+            keys = LogicalReader(self.store, self._key_schema(), worker.batch_bytes, self._string_spec())
             for payload in chain.from_iterable(batch.column("payload") for batch in batches):
-                for unit in unship(payload.as_py()):
+                for unit in loads(payload.as_py()):
                     rows = self._source_rows(whole, unit) if unit.is_source else self._keys(keys, unit)
                     yield from self._bucketed(runs(rows, worker.run_bytes), is_source=unit.is_source)
-        yield from (_bucketed(0, None, ship(error)) for error in failed)
+        yield from (_bucketed(0, None, dumps(error)) for error in failed)
 
     def _bucketed(self, tables: Iterable[pa.Table], *, is_source: bool) -> Iterator[pa.RecordBatch]:
         rules = self.target.rules
         for table in tables:
-            # All rows of a key go to one bucket, and a frequent key's would be too many.
+            # All rows of a key share a bucket: without this, a frequent key would overload it.
             rows = distinct(table, rules, complete=False) if is_source and rules.deduplicates else table
             for bucket, piece in by_bucket(rows, rules.keys, self.buckets):
                 if is_source and piece.num_rows > _SKEW * (rows.num_rows / self.buckets + 1):
-                    distinct(piece, rules, complete=False)  # or an error, before the rows meet
-                yield from (_bucketed(bucket, is_source, packet) for packet in packets(piece))
+                    distinct(piece, rules, complete=False)  # raises on duplicate keys, before the shuffle
+                yield from (_bucketed(bucket, is_source, packet) for packet in blocks(piece))
 
     def _source_rows(self, reader: LogicalReader, unit: Unit) -> Iterator[pa.RecordBatch]:
         target = self.target
         for row, batch in _rows_of(reader, self.source.files[unit.position], unit):
             [rows] = as_target([batch], self.schema)
             check_nulls(rows, target.schema, target.rules.keys, target.source.names)
-            place = pa.array((unit.position << 40) + row + np.arange(rows.num_rows))
-            rows = rows.append_column(SEQUENCE, place)
-            if target.form.partition_by:
-                belongs = folders(pa.Table.from_batches([rows]), target.form.partition_by)
+            sequence = pa.array((unit.position << 40) + row + np.arange(rows.num_rows))
+            rows = rows.append_column(SEQUENCE, sequence)
+            if target.spec.partition_by:
+                belongs = folders(pa.Table.from_batches([rows]), target.spec.partition_by)
                 rows = rows.append_column(FOLDER, belongs)
             yield rows
 
@@ -102,10 +103,10 @@ class Read:
     def _key_schema(self) -> pa.Schema:
         return pa.schema([self.schema.field(name) for name in self.target.rules.keys])
 
-    def _texts(self) -> Form:
-        """Keys that stand only in the path are compared as texts."""
-        form = self.target.form
-        return replace(form, path_only={name: pa.string() for name in form.path_only})
+    def _string_spec(self) -> PartitionSpec:
+        """A spec with strings for keys that are stored only in the path: these are compared as strings."""
+        spec = self.target.spec
+        return replace(spec, path_only={name: pa.string() for name in spec.path_only})
 
 
 def _bucketed(bucket: int, is_source: bool | None, packet: bytes) -> pa.RecordBatch:
@@ -114,7 +115,7 @@ def _bucketed(bucket: int, is_source: bool | None, packet: bytes) -> pa.RecordBa
 
 
 def _rows_of(reader: LogicalReader, file: FileInfo, unit: Unit) -> Iterator[tuple[int, pa.RecordBatch]]:
-    """The rows of some row groups, and the number of each batch's first row in the file."""
+    """The batches of a unit, each with the row number of its first row in the file."""
     row = sum(group.num_rows for group in file.row_groups[: unit.first])
     for _, batches in reader.read_row_groups(file, range(unit.first, unit.stop)):
         for batch in batches:
@@ -124,7 +125,7 @@ def _rows_of(reader: LogicalReader, file: FileInfo, unit: Unit) -> Iterator[tupl
 
 @dataclass(frozen=True)
 class Report:
-    """What a bucket has to say beside its edits; `additions` is a file of rows that are added."""
+    """The result of a bucket apart from its edits; `additions` is the spool file of the rows to add."""
 
     inserted: int
     moved: int
@@ -135,7 +136,7 @@ class Report:
 
 @dataclass(frozen=True)
 class Join:
-    """Joins the rows of a bucket, keeps those that are new, and sends edits to the task of their file."""
+    """Joins the rows of a bucket, spools the new ones, and sends edits to the task that rewrites their file."""
 
     target: MergeTarget
     store: Store
@@ -147,50 +148,50 @@ class Join:
 
     @property
     def part_count(self) -> int:
-        """How many tasks rewrite files."""
+        """The number of tasks that rewrite files."""
         return max(self.parts.values(), default=0) + 1
 
     def __call__(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        """What the buckets that come in report, and packets of edits."""
-        arrived: dict[int, tuple[list[Any], list[Any]]] = {}
+        """The reports of the incoming buckets, and blocks of edits."""
+        received: dict[int, tuple[list[Any], list[Any]]] = {}
         for batch in batches:
             for bucket, is_source, packet in zip(*batch.columns, strict=True):
                 if not is_source.is_valid:
                     yield _sent(0, _REPORT, 0, packet.as_py())
                     return
-                arrived.setdefault(bucket.as_py(), ([], []))[not is_source.as_py()].append(packet)
+                received.setdefault(bucket.as_py(), ([], []))[not is_source.as_py()].append(packet)
         failed: list[Exception] = []
         with catching(failed), Worker(self.store, self.staging, self.memory) as worker:
-            for bucket, (source, keys) in sorted(arrived.items()):
+            for bucket, (source, keys) in sorted(received.items()):
                 if source:
-                    yield from self._joined(bucket, source, keys, worker)
-        yield from (_sent(0, _REPORT, 0, ship(error)) for error in failed)
+                    yield from self._join(bucket, source, keys, worker)
+        yield from (_sent(0, _REPORT, 0, dumps(error)) for error in failed)
 
-    def _joined(self, bucket: int, source: list[Any], keys: list[Any], worker: Worker) -> Iterator[pa.RecordBatch]:
-        rows = pa.Table.from_batches(unpacked(source))
+    def _join(self, bucket: int, source: list[Any], keys: list[Any], worker: Worker) -> Iterator[pa.RecordBatch]:
+        rows = pa.Table.from_batches(unblocked(source))
         found = join_bucket(rows, self._keys(keys), self.target, self.schema)
         del rows
         report = Report(
-            found.inserted, found.moved, self._kept(bucket, found.additions, worker), found.counts, found.folders
+            found.inserted, found.moved, self._spool(bucket, found.additions, worker), found.counts, found.folders
         )
-        yield _sent(bucket % self.part_count, _REPORT, 0, ship(report))
+        yield _sent(bucket % self.part_count, _REPORT, 0, dumps(report))
         if not found.edits.num_rows:
             return
         files, numbers = (found.edits.column(name).to_numpy() for name in ("file", "row"))
         chunks = numbers // self.chunk_rows
-        # Edits are in the order of files and rows, and so of chunks.
+        # Edits are sorted by file and row, and so by chunk.
         changes = np.flatnonzero((files[1:] != files[:-1]) | (chunks[1:] != chunks[:-1])) + 1
         for start, stop in pairwise([0, *changes.tolist(), len(files)]):
             file = int(files[start])
-            for packet in packets(found.edits.slice(start, stop - start).drop_columns("file")):
+            for packet in blocks(found.edits.slice(start, stop - start).drop_columns("file")):
                 yield _sent(self.parts[file], file, int(chunks[start]), packet)
 
     def _keys(self, packed: list[Any]) -> pa.Table:
         schema = pa.schema([self.schema.field(name) for name in self.target.rules.keys])
         schema = schema.append(pa.field(FILE, pa.int32())).append(pa.field(ROW, pa.int64()))
-        return pa.Table.from_batches(unpacked(packed), schema)
+        return pa.Table.from_batches(unblocked(packed), schema)
 
-    def _kept(self, bucket: int, additions: pa.Table, worker: Worker) -> str | None:
+    def _spool(self, bucket: int, additions: pa.Table, worker: Worker) -> str | None:
         path = self.staging.spool_path(f"new-{bucket:08d}-{task_attempt()}")
         rows = additions.select([*self.schema.names, SEQUENCE])
         return path if spool(rows.to_batches(), rows.schema, path, worker) else None
@@ -203,7 +204,7 @@ def _sent(part: int, file: int, chunk: int, packet: bytes) -> pa.RecordBatch:
 
 @dataclass(frozen=True)
 class Edit:
-    """Rewrites files, whose edits come in the order of files and chunks of rows. Reports are passed on."""
+    """Rewrites files from edits sorted by file and chunk of rows. Passes reports on."""
 
     target: MergeTarget
     store: Store
@@ -212,7 +213,7 @@ class Edit:
     values: pa.Schema
 
     def __call__(self, batches: Iterable[pa.RecordBatch]) -> Iterator[Any]:
-        """What became of the files whose edits come in."""
+        """The results of the rewritten files, and the reports."""
         staging = replace(self.staging, attempt=task_attempt())
         rows = (
             (file.as_py(), chunk.as_py(), packet)
@@ -222,14 +223,14 @@ class Edit:
         with Worker(self.store, staging, self.memory) as worker:
             for file, found in groupby(rows, key=lambda row: row[0]):
                 if file == _REPORT:
-                    yield from (unship(packet.as_py()) for _, _, packet in found)
+                    yield from (loads(packet.as_py()) for _, _, packet in found)
                 else:
                     yield edit_file(file, _in_order(found), self.target, self.values, worker)
 
 
 def _in_order(rows: Iterator[tuple[int, int, Any]]) -> Iterator[pa.RecordBatch]:
-    """The edits of a file, chunk by chunk; those of a chunk come from all buckets."""
+    """The edits of a file in row order; those of a chunk come from all buckets."""
     for _, found in groupby(rows, key=lambda row: row[1]):
-        edits = pa.Table.from_batches(unpacked(packet for *_, packet in found))
+        edits = pa.Table.from_batches(unblocked(packet for *_, packet in found))
         order = np.argsort(edits.column("row").to_numpy())
         yield from edits.take(pa.array(order)).combine_chunks().to_batches()

@@ -1,9 +1,9 @@
-"""A merge whose source is too large to broadcast: source and target keys are shuffled by a hash of the key.
+"""Shuffle merge, for sources too large to broadcast: source rows and target keys are shuffled by key hash.
 
-One Spark job does it, in three stages. The first reads the source, and of the target only its keys. The second
-joins one hash bucket in each task and sends what changes to the task that rewrites the file. The third rewrites
-files. Rows are shuffled as packets of Arrow bytes, so the JVM never takes them apart. What is new becomes files
-of the target size in a job of its own, because only then is known how much of it there is.
+One Spark job has three stages. The first reads the source rows and the target's keys. The second joins one hash
+bucket per task and sends the edits to the task that rewrites the file. The third rewrites files. Rows are shuffled
+as blocks of Arrow bytes, so the JVM never deserializes them. A separate job writes the new rows to files of the
+target size, because their volume is known only then.
 """
 
 from __future__ import annotations
@@ -15,40 +15,40 @@ from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
-from parketto.engines.spark.frames import described
+from parketto.engines.spark.frames import spool_footers
 from parketto.engines.spark.merge_stages import BUCKETED, SENT, Edit, Join, Read, Report, Unit
-from parketto.engines.spark.shipping import Shipped, ship
+from parketto.engines.spark.shipping import PickledFunction, dumps
 from parketto.engines.spark.tasks import parallelism, payload_frame, results, stage_progress
-from parketto.kernels.joined import Edited, FileCounts, joined_outcome, planned_outcome
-from parketto.kernels.key_join import SEQUENCE, edit_schema
-from parketto.kernels.keys import may_share_key
-from parketto.kernels.merge_source import prepared_schema
-from parketto.kernels.merge_target import MergeOutcome, MergeTarget
-from parketto.kernels.rows import FileRows
-from parketto.kernels.write import Output, Written
-from parketto.storage.bounds import bounds
-from parketto.storage.footers import FileInfo
+from parketto.merge.join import Edited, FileCounts, join_outcome, planned_outcome
+from parketto.merge.key_join import SEQUENCE, edit_schema
+from parketto.merge.keys import may_share_key
+from parketto.merge.source import prepared_schema
+from parketto.merge.target import MergeOutcome, MergeTarget
+from parketto.parquet.bounds import bounds
+from parketto.parquet.file_info import FileInfo
+from parketto.parquet.output import Output, Written
+from parketto.parquet.row_source import FileRows
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
     from parketto.engines.base import Context
 
-_READ_BYTES = 32 * 1024 * 1024  # a task reads about so much
-_EDIT_BYTES = 64 * 1024 * 1024  # a task rewrites about so much; more tasks would leave cores waiting at the end
-_LEAST_EDIT_BYTES = 8 * 1024 * 1024  # less is not worth a task
-_BUCKET_SHARE = 8  # of a task's memory, for the encoded source rows of a bucket: decoded they are larger
-_KEY_BYTES = 32  # about what a key of the target takes in a join
-_UNITS_PER_TASK = 16
-_DECODED = 2  # decoded rows take about so many times the bytes that Parquet says
-_CHUNK_SHARE = 8
-_LEAST_CHUNK, _MOST_CHUNK = 4096, 1 << 20  # rows
+_READ_BYTES = 32 * 1024 * 1024  # bytes per read task
+_EDIT_BYTES = 64 * 1024 * 1024  # bytes of files per rewrite task; more tasks would leave cores idle at the end
+_MIN_EDIT_BYTES = 8 * 1024 * 1024  # less does not justify a rewrite task
+_BUCKET_SHARE = 8  # a bucket's source rows, still encoded, get 1/8 of a task's memory: decoded they are larger
+_KEY_BYTES = 32  # approximate bytes per target key in a join
+_UNITS_PER_TASK = 16  # about how many units a task reads, if they are small
+_DECODED = 2  # approximate ratio of decoded bytes to `total_byte_size` in the footer
+_CHUNK_SHARE = 8  # the new values of a chunk get 1/8 of a task's memory
+_MIN_CHUNK_ROWS, _MAX_CHUNK_ROWS = 4096, 1 << 20
 
 WriteAdded = Callable[[FileRows, Output], Written]
 
 
-class LargeMerge:
-    """One merge by a shuffle. `write` makes files of the dataset out of rows that were kept in files."""
+class ShuffleMerge:
+    """One shuffle merge. `write` writes spooled rows to new files of the dataset."""
 
     def __init__(
         self,
@@ -61,7 +61,7 @@ class LargeMerge:
     ) -> None:
         self._spark, self._source, self._target, self._context = spark, source, target, context
         self._memory, self._write = memory, write
-        self._schema = prepared_schema(target.schema, target.form)
+        self._schema = prepared_schema(target.schema, target.spec)
         self._cores = parallelism(spark)
         found = {name: self._source_bounds(name) for name in target.rules.keys}
         self._ranges = {name: pair for name, pair in found.items() if pair is not None}
@@ -69,7 +69,7 @@ class LargeMerge:
         self._scanned = [at for at, file in enumerate(target.files) if may_share_key(file, keys, self._ranges)]
 
     def run(self) -> MergeOutcome:
-        """Join, rewrite the files with matches, then write what is new."""
+        """Join, rewrite the files with matches, then write the new rows."""
         target = self._target
         found = self._shuffled()
         reports = [each for each in found if isinstance(each, Report)]
@@ -84,27 +84,27 @@ class LargeMerge:
         edited = {each.position: each for each in found if isinstance(each, Edited)}
         added = self._added([report.additions for report in reports if report.additions is not None])
         moved = sum(report.moved for report in reports)
-        return joined_outcome(target, edited, added, inserted, moved, self._ranges, len(self._scanned))
+        return join_outcome(target, edited, added, inserted, moved, self._ranges, len(self._scanned))
 
     def _added(self, paths: Sequence[str]) -> Written:
         if not paths:
             return Written()
         store = self._context.store
         schema = self._schema.append(pa.field(SEQUENCE, pa.int64()))
-        rows = FileRows(schema, store, described(store, sorted(paths)))
+        rows = FileRows(schema, store, spool_footers(store, sorted(paths)))
         return self._write(rows, replace(self._target.additions, row_schema=self._schema))
 
     def _shuffled(self) -> list[Any]:
-        """What the tasks of the one job return."""
+        """The results of the job's tasks."""
         store, staging, target = self._context.store, self._context.staging, self._target
         buckets, parts = self._buckets(), self._parts()
         read = Read(self._source, target, store, self._schema, self._memory, buckets)
-        frame = payload_frame(self._spark, [ship(units) for units in self._units()])
-        frame = frame.mapInArrow(Shipped(read), BUCKETED)
+        frame = payload_frame(self._spark, [dumps(units) for units in self._units()])
+        frame = frame.mapInArrow(PickledFunction(read), BUCKETED)
         join = Join(target, store, staging, self._memory, self._schema, parts, self._chunk_rows())
         sent = (
             frame.repartitionById(buckets, "bucket")
-            .mapInArrow(Shipped(join), SENT)
+            .mapInArrow(PickledFunction(join), SENT)
             .repartitionById(join.part_count, "part")
             .sortWithinPartitions("file", "chunk")
         )
@@ -112,7 +112,7 @@ class LargeMerge:
         return results(self._spark, sent, edit, "parketto merge", stage_progress(self._context.counter()))
 
     def _units(self) -> list[list[Unit]]:
-        """What each task reads: neighbours, so that small files share a task, and large ones get several."""
+        """The units of each read task: neighbouring small files share a task, large files are split."""
         target = self._target
         share = len(target.rules.keys) / len(self._schema.names)
         found = [(True, at, file, 1.0) for at, file in enumerate(self._source.files)]
@@ -133,18 +133,18 @@ class LargeMerge:
         return [bundle for bundle in bundles if bundle]
 
     def _buckets(self) -> int:
-        """How many hash buckets there are: each fits into a task's memory, and every core has one."""
+        """The number of hash buckets: each fits into a task's memory, and every core has at least one."""
         keys = sum(self._target.files[at].num_rows for at in self._scanned) * _KEY_BYTES
         wanted = -(-(self._source_bytes + keys) * _BUCKET_SHARE // self._memory)
         return _multiple(wanted, self._cores)
 
     def _parts(self) -> dict[int, int]:
-        """Which task rewrites each file that may have matches: all tasks have about the same to do."""
+        """The rewrite task of each file that may have matches; all tasks get about the same number of bytes."""
         if not self._target.rules.updates or self._target.dry_run:
             return {}
         files = self._target.files
         total = sum(files[at].size_bytes for at in self._scanned)
-        wanted = min(_multiple(-(-total // _EDIT_BYTES), self._cores), max(1, total // _LEAST_EDIT_BYTES))
+        wanted = min(_multiple(-(-total // _EDIT_BYTES), self._cores), max(1, total // _MIN_EDIT_BYTES))
         loads = [(0, part) for part in range(min(len(self._scanned), wanted))]
         parts = {}
         for at in sorted(self._scanned, key=lambda at: files[at].size_bytes, reverse=True):
@@ -154,9 +154,9 @@ class LargeMerge:
         return parts
 
     def _chunk_rows(self) -> int:
-        """How many rows of a file are edited together: their new values fit into a part of a task's memory."""
+        """The number of rows that are edited together: their new values fit into a share of a task's memory."""
         width = _DECODED * self._source_bytes / max(1, self._source.num_rows)
-        return int(min(max(self._memory / _CHUNK_SHARE / max(1.0, width), _LEAST_CHUNK), _MOST_CHUNK))
+        return int(min(max(self._memory / _CHUNK_SHARE / max(1.0, width), _MIN_CHUNK_ROWS), _MAX_CHUNK_ROWS))
 
     @property
     def _source_bytes(self) -> int:
@@ -172,7 +172,7 @@ class LargeMerge:
 
 
 def row_group_runs(file: FileInfo) -> Iterator[tuple[int, int, int]]:
-    """The row groups of a file in runs that are worth reading together: first, stop, and their size."""
+    """Runs of consecutive row groups to read together, as (first, stop, bytes)."""
     start = size = 0
     for number, group in enumerate(file.row_groups):
         size += group.total_byte_size
@@ -182,5 +182,5 @@ def row_group_runs(file: FileInfo) -> Iterator[tuple[int, int, int]]:
 
 
 def _multiple(wanted: int, cores: int) -> int:
-    """At least so many, and as many for each core."""
+    """`wanted`, rounded up to a multiple of the number of cores."""
     return max(1, -(-wanted // cores)) * cores

@@ -1,4 +1,4 @@
-"""A caller's own SQL, with names for frames that only this query knows."""
+"""User SQL on Spark, over DataFrames whose names only the query sees."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ from parketto.errors import InvalidArgument, quoted
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
-_POSITIONS_IN_ORDER = 4
-# What reads rows begins so, after comments. All else is a command, which Spark carries out at once.
+_MAX_POSITIONAL = 4  # Spark before 4.3 mixes up more positional parameters
+# How statements that return rows begin, after comments. Spark runs any other statement, a command, immediately.
 _READS = re.compile(
     r"(?:\s|--[^\n]*(?:\n|$)|/\*.*?\*/)*(?:\(|(?:SELECT|WITH|FROM|VALUES|TABLE|MAP|REDUCE)\b)", re.I | re.S
 )
@@ -25,14 +25,14 @@ def run_query(
     parameters: Sequence[Any] | Mapping[str, Any] | None,
     tables: Mapping[str, DataFrame],
 ) -> DataFrame:
-    """The result of an SQL query. Its tables are known to nothing else, and gone when it is read."""
+    """The result of an SQL query. No other query sees its tables, which are dropped once Spark has parsed it."""
     _check_tables(session, tables)
     if isinstance(parameters, str | bytes):
         raise InvalidArgument("parameters must be a sequence of values, or a mapping of names to values")
     _check_parameters(parameters, session.version)
     bound = (dict(parameters) if isinstance(parameters, Mapping) else list(parameters or ())) or None
     if is_connect(session) and tables and _READS.match(text):
-        # A Connect server reads the query anew whenever its result is used: frames travel along with it.
+        # A Connect server parses the query again whenever its result is used, so the frames are part of it.
         return session.sql(
             with_tables(text, tables), bound, **{f"table_{at}": frame for at, frame in enumerate(tables.values())}
         )
@@ -40,7 +40,7 @@ def run_query(
     try:
         for name, frame in tables.items():
             frame.createTempView(name)
-            # Only what was made is dropped again: a view that could not be made may be another's.
+            # Drop only views created here: one that could not be created may be the user's.
             made.append((name, frame.sparkSession))
         return session.sql(text, bound)
     finally:
@@ -49,9 +49,9 @@ def run_query(
 
 
 def with_tables(text: str, names: Iterable[str]) -> str:
-    """A query in which names stand for frames that `SparkSession.sql` is given as `table_0`, `table_1`, ….
+    """A query with common table expressions for frames that `SparkSession.sql` gets as `table_0`, `table_1`, ….
 
-    The query itself is put in brackets: it may define names of its own, out of these.
+    The query itself is parenthesized: it may define its own expressions, based on these.
 
     >>> print(with_tables("SELECT '{}' FROM users;", ["users"]))
     WITH `users` AS (TABLE {table_0}) (
@@ -64,7 +64,7 @@ def with_tables(text: str, names: Iterable[str]) -> str:
 
 
 def is_frame(rows: Any) -> bool:
-    """Whether something is a DataFrame of Spark, classic or of Connect."""
+    """Whether an object is a Spark DataFrame, classic or Connect."""
     kind = type(rows)
     return kind.__module__.startswith("pyspark.sql.") and kind.__name__ == "DataFrame"
 
@@ -72,7 +72,7 @@ def is_frame(rows: Any) -> bool:
 def _check_tables(session: SparkSession, tables: Mapping[str, DataFrame]) -> None:
     for name, frame in tables.items():
         if not re.fullmatch(r"\w+", name):
-            raise InvalidArgument(f"table name {name!r} must be one of letters, digits and underscores")
+            raise InvalidArgument(f"table name {name!r} must consist of letters, digits and underscores")
         if not is_frame(frame):
             raise InvalidArgument(
                 f"table {name!r} must be a path or a Spark DataFrame, not {type(frame).__name__}"
@@ -81,16 +81,16 @@ def _check_tables(session: SparkSession, tables: Mapping[str, DataFrame]) -> Non
         return
     known = {table.name.lower() for table in session.catalog.listTables() if table.isTemporary}
     if taken := sorted(name for name in tables if name.lower() in known):
-        raise InvalidArgument(f"the session has temporary views of that name already: {quoted(taken)}")
+        raise InvalidArgument(f"the session already has temporary views named {quoted(taken)}; use other names")
 
 
 def _check_parameters(parameters: Sequence[Any] | Mapping[str, Any] | None, version: str) -> None:
-    """Before 4.3 Spark mixes the values up where a query has more than four of them by position."""
+    """Refuse more than four positional parameters before Spark 4.3, which mixes up their values."""
     positional = parameters is not None and not isinstance(parameters, Mapping)
-    if positional and len(parameters or ()) > _POSITIONS_IN_ORDER and _numbers(version) < (4, 3):
+    if positional and len(parameters or ()) > _MAX_POSITIONAL and _numbers(version) < (4, 3):
         raise InvalidArgument(
-            f"Spark {version} mixes up more than {_POSITIONS_IN_ORDER} parameters by position. Name them (`:name` "
-            "and a mapping), or use Spark 4.3 or newer"
+            f"Spark {version} mixes up more than {_MAX_POSITIONAL} positional parameters. Use named ones "
+            "(`:name` and a mapping), or Spark 4.3 or newer"
         )
 
 

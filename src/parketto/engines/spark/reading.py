@@ -1,4 +1,4 @@
-"""Datasets as Spark DataFrames: through Spark's own reader where it can, through Arrow where it cannot."""
+"""Datasets as Spark DataFrames: by Spark's own reader where that is exact, else by Arrow."""
 
 from __future__ import annotations
 
@@ -13,67 +13,68 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.types as pat
 
-from parketto.engines.spark.carriers import frame_type
-from parketto.engines.spark.shipping import Shipped
+from parketto.engines.spark.shipping import PickledFunction
 from parketto.engines.spark.tasks import raising_typed
-from parketto.kernels.carrier import carrier_schema
-from parketto.kernels.reader import LogicalReader
-from parketto.kernels.rows import FileRows
-from parketto.kernels.travel import travel_name
-from parketto.kernels.work import Staging, Worker
-from parketto.rowgroups.spark_note import needs_note, noted_fields, only_noted
-from parketto.storage.int96 import MICROSECONDS, with_instants
+from parketto.engines.spark.types import frame_type
+from parketto.parquet.decoded_types import decoded_schema
+from parketto.parquet.exchange_types import exchange_name
+from parketto.parquet.int96 import MICROSECONDS, with_instants
+from parketto.parquet.reader import LogicalReader
+from parketto.parquet.row_source import FileRows
+from parketto.parquet.spark_schema import needs_spark_schema, noted_fields, spark_only_types
+from parketto.runtime.staging import Staging
+from parketto.runtime.task import Worker
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
-# Spark takes paths for patterns and URLs.
+# Characters in paths that Spark interprets, as in glob patterns and URLs.
 _SPECIAL = frozenset("{}[]*?\\:#,")
-# Spark takes every escaped byte for a character.
+# Spark decodes every escaped byte as one character.
 _ESCAPED_BYTES = re.compile("%[89A-Fa-f]")
 _NATIVE_CODECS = frozenset({"snappy", "gzip", "lz4", "zstd", "none", None})
 
 
 def read_files(spark: SparkSession, rows: FileRows, root: str, memory: int) -> DataFrame:
-    """The rows of files in the types that Spark has for them.
+    """The rows of files as a DataFrame, in Spark's types.
 
-    Unsigned 64-bit numbers become decimals, nanoseconds are cut to microseconds, dictionaries become their values.
-    Intervals, variants and geometries are what Spark's own reader makes of them; through Arrow they come as they
-    are stored.
+    Unsigned 64-bit numbers become decimals, nanoseconds are truncated to microseconds, dictionaries become their
+    values. Intervals, variants and geometries get Spark's own types from its reader; read by Arrow, they keep
+    their storage types.
     """
     natural = natural_schema(rows.schema)
     if _spark_can(rows, root):
         reader = spark.read.schema(_described(natural, rows.schema))
-        # Only the path knows columns that are not in the files; otherwise the files alone are to be believed.
+        # Columns that are not in the files come from the path; otherwise the files alone count.
         reader = (
             reader.option("basePath", root)
-            if rows.form.path_only
+            if rows.spec.path_only
             else reader.option("recursiveFileLookup", "true")
         )
         return _selected(reader.parquet(*(file.path for file in rows.files)), natural.names)
     parts = max(1, min(len(rows.files), 4096))
     positions = pa.table({"position": pa.array(range(len(rows.files)), pa.int32())})
     frame = spark.createDataFrame(positions).repartitionByRange(parts, "position")
-    return frame.mapInArrow(Shipped(_ReadNatural(rows, natural, memory)), _struct(natural))
+    return frame.mapInArrow(PickledFunction(_ReadNatural(rows, natural, memory)), _struct(natural))
 
 
 def _selected(frame: DataFrame, names: list[str]) -> DataFrame:
-    """The columns that are wanted: Spark reads all those of the path, and puts them last."""
+    """The requested columns, in order: Spark reads all columns of the path, and puts them last."""
     found = frame.columns
     if found == names:
         return frame
-    # By position, so that no name meets Spark's parser.
-    numbered = frame.toDF(*map(travel_name, range(len(found))))
-    return numbered.select(*(travel_name(found.index(name)) for name in names)).toDF(*names)
+    # By position, so that Spark does not parse the names.
+    numbered = frame.toDF(*map(exchange_name, range(len(found))))
+    return numbered.select(*(exchange_name(found.index(name)) for name in names)).toDF(*names)
 
 
 def natural_schema(schema: pa.Schema) -> pa.Schema:
-    """The schema in which Spark sees rows."""
-    return pa.schema(pa.field(item.name, natural_type(item.type)) for item in carrier_schema(schema))
+    """The schema of rows in Spark's types."""
+    return pa.schema(pa.field(item.name, natural_type(item.type)) for item in decoded_schema(schema))
 
 
 def natural_type(kind: pa.DataType) -> pa.DataType:
-    """The Arrow type that Spark's own type for a kind of values corresponds to.
+    """The Arrow equivalent of the Spark type for an Arrow type.
 
     >>> natural_type(pa.timestamp("ns")), natural_type(pa.uint64()), natural_type(pa.large_string())
     (TimestampType(timestamp[us]), Decimal128Type(decimal128(20, 0)), DataType(string))
@@ -110,30 +111,30 @@ def natural_type(kind: pa.DataType) -> pa.DataType:
 
 
 def _spark_can(rows: FileRows, root: str) -> bool:
-    """Whether Spark's own reader gives exactly these rows."""
-    store, described = rows.store, only_noted(rows.schema.metadata)
+    """Whether Spark's own reader returns exactly these rows."""
+    store, described = rows.store, spark_only_types(rows.schema.metadata)
     return (
         bool(rows.files)
         and store.local_path("/") is not None
         and all(item.name in described or _same(item.type) for item in _with_microseconds(rows))
         and all(
             file.codecs <= _NATIVE_CODECS
-            and _distinct([*(file.schema or rows.schema).names, *rows.form.path_only])
-            and _finds(file.path, root if rows.form.path_only else posixpath.dirname(file.path))
+            and _distinct([*(file.schema or rows.schema).names, *rows.spec.path_only])
+            and _finds(file.path, root if rows.spec.path_only else posixpath.dirname(file.path))
             for file in rows.files
         )
     )
 
 
 def _with_microseconds(rows: FileRows) -> pa.Schema:
-    """The schema of rows, with what is INT96 in all files as the microseconds that Spark makes of it."""
-    schema = carrier_schema(rows.schema)
+    """The schema of rows; columns that are INT96 in all files are microseconds, as in Spark."""
+    schema = decoded_schema(rows.schema)
     common = set.intersection(*(set(file.traits.int96) for file in rows.files))
     return with_instants(schema, common, MICROSECONDS)
 
 
 def _finds(path: str, root: str) -> bool:
-    """Whether Spark takes a path for what it is, and the folders below the root for the partitions they are."""
+    """Whether Spark reads a path literally, and the folders below the root as the right partitions."""
     *folders, name = path[len(root) :].strip("/").split("/")
     return (
         not _SPECIAL.intersection(path)
@@ -143,12 +144,12 @@ def _finds(path: str, root: str) -> bool:
 
 
 def _distinct(names: Sequence[str]) -> bool:
-    """Whether names are different for Spark, which does not tell upper from lower case."""
+    """Whether names are distinct for Spark, which ignores case."""
     return len({name.lower() for name in names}) == len(names)
 
 
 def _same(kind: pa.DataType) -> bool:
-    """Whether Spark reads a type as it is."""
+    """Whether Spark reads a type unchanged."""
     if pat.is_timestamp(kind):
         return kind.unit in ("us", "ms")
     if kind.num_fields and not pat.is_dictionary(kind):
@@ -165,13 +166,13 @@ def _struct(schema: pa.Schema) -> Any:
 
 
 def _described(natural: pa.Schema, schema: pa.Schema) -> Any:
-    """The types in which Spark reads columns: those that it has described itself as it has described them."""
+    """The Spark schema to read columns with; types that Spark has recorded itself are kept."""
     from pyspark.sql import types as T  # noqa: N812
 
-    noted = {name: field for name, field in noted_fields(schema.metadata).items() if needs_note(field)}
+    recorded = {name: field for name, field in noted_fields(schema.metadata).items() if needs_spark_schema(field)}
     fields = [
-        T.StructField.fromJson({"nullable": True, "metadata": {}, **noted[item.name]})
-        if item.name in noted
+        T.StructField.fromJson({"nullable": True, "metadata": {}, **recorded[item.name]})
+        if item.name in recorded
         else T.StructField(item.name, frame_type(item.type))
         for item in natural
     ]
@@ -180,7 +181,7 @@ def _described(natural: pa.Schema, schema: pa.Schema) -> Any:
 
 @dataclass(frozen=True)
 class _ReadNatural:
-    """Reads files inside of Spark tasks, in the types that Spark has for them."""
+    """Reads files in Spark tasks, in Spark's types."""
 
     rows: FileRows
     natural: pa.Schema
@@ -188,7 +189,7 @@ class _ReadNatural:
 
     def __call__(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         with raising_typed(), Worker(self.rows.store, Staging(""), self.memory) as worker:
-            reader = LogicalReader(self.rows.store, self.rows.schema, worker.batch_bytes, self.rows.form)
+            reader = LogicalReader(self.rows.store, self.rows.schema, worker.batch_bytes, self.rows.spec)
             for position in chain.from_iterable(batch.column(0).to_pylist() for batch in batches):
                 for batch in reader.read(self.rows.files[position]):
                     yield self._converted(batch)
@@ -210,7 +211,7 @@ def _natural(column: pa.Array, kind: pa.DataType) -> pa.Array:
     if pat.is_time(column.type):
         return column.cast(pa.time64("ns")).cast(pa.int64())
     if pat.is_timestamp(column.type) and column.type.unit == "ns":
-        # Down to the microsecond before, for instants before 1970 as well; in UTC, where no hour comes twice.
+        # Round down, before 1970 as well; in UTC, where no hour occurs twice.
         return pc.floor_temporal(column.cast(pa.timestamp("ns", kind.tz)), unit="microsecond").cast(kind)
     return column.cast(kind, safe=not (pat.is_duration(kind) and column.type.unit == "ns"))
 
@@ -226,7 +227,7 @@ def _natural_nested(column: pa.Array, kind: pa.DataType) -> pa.Array:
         column = column.cast(pa.list_(entries))
     lengths = pc.fill_null(pc.list_value_length(column), 0).cast(pa.int32())
     offsets = pa.concat_arrays([pa.array([0], pa.int32()), pc.cumulative_sum(lengths)])
-    values = column.flatten()  # without those that stand behind a NULL
+    values = column.flatten()  # without the hidden values of NULL lists
     if pat.is_map(kind):
         keys, items = values.flatten()
         keys, items = _natural(keys, kind.key_type), _natural(items, kind.item_type)

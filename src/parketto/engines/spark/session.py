@@ -1,4 +1,4 @@
-"""The Spark session to work with: the user's, the active one, or one that is started here."""
+"""Finds the Spark session to use: the user's, the active one, or a new one."""
 
 from __future__ import annotations
 
@@ -28,25 +28,24 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 logger = logging.getLogger(__name__)
-# Who waits for longer than this is told what for.
-_SILENT_SECONDS = 1.0
+_SILENT_SECONDS = 1.0  # a start of Spark that takes longer is announced
 
 _lock = threading.RLock()
-_started: list[Any] = []  # the session that we started, if any
+_started: list[Any] = []  # the session that Parketto started, if any
 
 
 def get_session(spark: SparkSession | None = None) -> tuple[SparkSession, bool]:
-    """A live session, and whether it is one that we started (only such a one is ever ours to stop).
+    """A live session, and whether Parketto started it (only then may Parketto stop it).
 
-    In this order: the one that is given; the active one, classic or Connect; one on whatever Spark is configured
-    by ordinary means (SPARK_REMOTE, MASTER, spark-defaults.conf, PYSPARK_SUBMIT_ARGS, spark-submit); and one
-    embedded in this process. Threads that ask at the same time get the same one.
+    In order of preference: the given one; the active one, classic or Connect; one on the Spark that the user has
+    configured (SPARK_REMOTE, MASTER, spark-defaults.conf, PYSPARK_SUBMIT_ARGS, spark-submit); one embedded in this
+    process. Concurrent threads get the same session.
 
     Args:
-        spark: The user's own session. It is used as it is: no setting is changed, and it is not stopped.
+        spark: The user's own session. Its settings are not changed, and it is not stopped.
 
     Raises:
-        InvalidArgument: `spark` is no session, or one that has been stopped.
+        InvalidArgument: `spark` is not a session, or has been stopped.
         EngineUnavailable: pyspark or Java is missing, or the session belongs to the process that this one was
             forked from. The message says what to do.
     """
@@ -64,7 +63,7 @@ def get_session(spark: SparkSession | None = None) -> tuple[SparkSession, bool]:
 
 
 def stop_session(spark: SparkSession) -> bool:
-    """Stop a session if it is one that we started, in this process; returns whether it was."""
+    """Stop a session if Parketto started it in this process; return whether it did."""
     if is_inherited():
         return False
     with _lock:
@@ -77,14 +76,14 @@ def stop_session(spark: SparkSession) -> bool:
 
 
 def active_session() -> SparkSession | None:
-    """The session that is alive in this process, if there is one. Looking for it starts nothing."""
+    """The live session of this process, if there is one. Starts nothing."""
     refuse_inherited()
     if "pyspark.sql" not in sys.modules:
         return None
     from pyspark.sql.utils import is_remote
 
     if is_remote():
-        # With SPARK_LOCAL_REMOTE the classic session is the Connect server's own, and nobody else's.
+        # With SPARK_LOCAL_REMOTE the classic session belongs to the Connect server.
         return _connect_session() or (None if "SPARK_LOCAL_REMOTE" in os.environ else _classic_session())
     return _classic_session() or _connect_session()
 
@@ -100,7 +99,7 @@ def is_connect(spark: SparkSession) -> bool:
 
 
 def worker_memory_mb(spark: SparkSession) -> float | None:
-    """How many MB each Python worker may use, as Spark works it out; None if it has no limit."""
+    """The memory limit of each Python worker in MB, as Spark computes it; None if there is none."""
     setting = spark.conf.get("spark.executor.pyspark.memory", None)
     if not setting:
         return None
@@ -141,7 +140,7 @@ def _classic_session() -> SparkSession | None:
     if not _alive(context):
         _forget(context)
         return None
-    # Which session is active is known per thread; the process has a default one as well.
+    # The active session is per thread; the process has a default one as well.
     session = SparkSession.getActiveSession() or SparkSession._instantiatedSession
     return session if session is not None else SparkSession(context)
 
@@ -162,13 +161,13 @@ def _alive(context: SparkContext) -> bool:
 
 
 def _forget(context: SparkContext) -> None:
-    """Clear what pyspark remembers of a context that is no more, so that a new one can be started."""
+    """Clear pyspark's references to a dead context, so that a new one can be started."""
     from pyspark.core.context import SparkContext
     from pyspark.sql.session import SparkSession
 
     process = getattr(context._gateway, "proc", None)
     if process is not None and process.poll() is not None:
-        # Stopping it properly would mean asking a JVM that is not there.
+        # A proper stop would call a JVM that is gone.
         context._jsc = None
         gateway: Any = SparkContext._gateway
         SparkContext._gateway = SparkContext._jvm = None
@@ -182,7 +181,7 @@ def _forget(context: SparkContext) -> None:
 
 @contextlib.contextmanager
 def _announced() -> Iterator[None]:
-    """Say that Spark is being started, if that takes a while."""
+    """Announce that Spark is starting, if that takes a while."""
     timer = threading.Timer(_SILENT_SECONDS, _announce)
     timer.daemon = True
     timer.start()
@@ -193,7 +192,7 @@ def _announced() -> Iterator[None]:
 
 
 def _announce() -> None:
-    """Log it, or say it to a person at a terminal. A program that reads standard error is not told."""
+    """Log it, or print it on a terminal. A redirected standard error stays clean."""
     if logger.isEnabledFor(logging.INFO):
         logger.info("starting Spark …")
     elif sys.stderr is not None and sys.stderr.isatty():
@@ -203,7 +202,7 @@ def _announce() -> None:
 def _start() -> SparkSession:
     require_pyspark()
     stated = stated_settings()
-    if "PYSPARK_GATEWAY_PORT" in os.environ:  # run by spark-submit, which has settled everything
+    if "PYSPARK_GATEWAY_PORT" in os.environ:  # run by spark-submit, which has configured everything
         return _build({})
     where = stated.get("spark.remote") or stated.get("spark.master")
     if where is None and os.environ.get("SPARK_API_MODE", "").lower() != "connect":
@@ -215,12 +214,12 @@ def _start() -> SparkSession:
 
 
 def _unstated(settings: Mapping[str, str], stated: Mapping[str, str]) -> dict[str, str]:
-    """Settings of ours, except those that the user has made."""
+    """Parketto's settings, except those that the user has set."""
     return {key: value for key, value in settings.items() if key not in stated}
 
 
 def _start_embedded(stated: Mapping[str, str]) -> SparkSession:
-    # Left behind by a Connect session that is over; with it pyspark would refuse to start a classic one.
+    # Left behind by a finished Connect session; with it pyspark would refuse to start a classic one.
     os.environ.pop("SPARK_CONNECT_MODE_ENABLED", None)
     java = find_java()
     ours = {**embedded_settings(warehouse(), archive_options(java, stated)), **limited_settings(stated)}
@@ -240,17 +239,17 @@ def _build(settings: Mapping[str, str]) -> SparkSession:
 
 
 def _variables(java: Java, *, local: bool, quiet: bool = False) -> dict[str, str | None]:
-    """The environment that the JVM, and with it the Python workers, must be started in."""
+    """The environment variables to start the JVM, and with it the Python workers, with."""
     variables: dict[str, str | None] = {"JAVA_HOME": java.home(quiet=quiet)}
     if local and not os.environ.get("PYSPARK_PYTHON"):
-        # Workers would take whatever python3 is on PATH. On a cluster, only the user knows.
+        # Workers would use any python3 on PATH. On a cluster, only the user knows the right one.
         variables["PYSPARK_PYTHON"] = sys.executable
     return variables
 
 
 @contextlib.contextmanager
 def _environment(variables: Mapping[str, str | None]) -> Iterator[None]:
-    """Change the environment for the time it takes to start a JVM, which inherits it. None: not set."""
+    """Change the environment while a JVM starts and inherits it. None unsets a variable."""
     before = {name: os.environ.get(name) for name in variables}
     _set_environment(variables)
     try:

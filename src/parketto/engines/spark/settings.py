@@ -1,4 +1,4 @@
-"""What a Spark session that we start is told, and what the user has told Spark already."""
+"""Settings of the Spark sessions that Parketto starts, and the settings that the user has configured."""
 
 from __future__ import annotations
 
@@ -10,47 +10,47 @@ import shlex
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from parketto.allocator import VARIABLE, suited_allocator
+from parketto.allocator import ALLOCATOR_VARIABLE, preferred_allocator
 from parketto.errors import EngineUnavailable
-from parketto.kernels.work import cores
+from parketto.runtime.task import cores
 
 SESSION_SETTINGS = {
-    # Instants mean the same on every machine.
+    # Timestamps mean the same on every machine.
     "spark.sql.session.timeZone": "UTC",
     # Rows cross between the JVM and Python as Arrow batches, here as in `mapInArrow`.
     "spark.sql.execution.arrow.pyspark.enabled": "true",
-    # Large enough for Arrow to be efficient; the limit in bytes is what bounds memory with wide rows.
+    # Large enough for Arrow to be efficient; the byte limit bounds memory with wide rows.
     "spark.sql.execution.arrow.maxRecordsPerBatch": "65536",
     "spark.sql.execution.arrow.maxBytesPerBatch": str(64 << 20),
     # Merges small shuffle partitions and splits skewed ones.
     "spark.sql.adaptive.enabled": "true",
 }
-"""Settings of every session that we start, on a cluster too. A session that is found is never changed."""
+"""Settings of every session that Parketto starts, on a cluster too. An existing session is never changed."""
 
 EMBEDDED_SETTINGS = {
     **SESSION_SETTINGS,
     "spark.app.name": "parketto",
-    # A task that fails is tried again, as it would be on a cluster.
+    # A failed task is retried, as on a cluster.
     "spark.master": "local[*,4]",
     # Nothing listens on the network.
     "spark.ui.enabled": "false",
     "spark.driver.host": "127.0.0.1",
     "spark.driver.bindAddress": "127.0.0.1",
-    # Python workers are kept: starting one means importing PyArrow.
+    # Reuse Python workers: starting one means importing PyArrow.
     "spark.python.worker.reuse": "true",
     # Standard error belongs to the caller's program.
     "spark.ui.showConsoleProgress": "false",
 }
-"""Settings of the session that we start inside this process when no Spark is configured.
+"""Settings of the session that Parketto starts in this process if no Spark is configured.
 
 `embedded_settings` adds those that depend on the machine: `spark.driver.memory` (a quarter of the memory, between
-1 and 8 GB), `spark.sql.shuffle.partitions` (four per core, at least 8), where the logging is configured and the
-class archive, if there is one (`spark.driver.defaultJavaOptions`), a temporary `spark.sql.warehouse.dir`, and the
+1 and 8 GB), `spark.sql.shuffle.partitions` (four per core, at least 8), the logging configuration and the class
+archive, if there is one (`spark.driver.defaultJavaOptions`), a temporary `spark.sql.warehouse.dir`, and the
 allocator of Arrow in Python workers (`spark.executorEnv.ARROW_DEFAULT_MEMORY_POOL`; see also
 `limited_settings`).
 """
 
-_ALLOCATOR = f"spark.executorEnv.{VARIABLE}"
+_ALLOCATOR = f"spark.executorEnv.{ALLOCATOR_VARIABLE}"
 _SUBMIT_OPTIONS = {
     "--master": "spark.master",
     "--remote": "spark.remote",
@@ -64,7 +64,7 @@ def embedded_settings(warehouse: str, java_options: Sequence[str] = ()) -> dict[
     """All settings of the embedded session, on this machine.
 
     Args:
-        warehouse: The folder for managed tables, which would otherwise be made in the working directory.
+        warehouse: The folder for managed tables, which would otherwise be created in the working directory.
         java_options: Options for its JVM.
     """
     settings = {
@@ -73,32 +73,32 @@ def embedded_settings(warehouse: str, java_options: Sequence[str] = ()) -> dict[
         "spark.sql.shuffle.partitions": str(max(8, 4 * cores())),
         "spark.sql.warehouse.dir": Path(warehouse).as_uri(),
     }
-    if (allocator := suited_allocator()) is not None:
+    if (allocator := preferred_allocator()) is not None:
         settings[_ALLOCATOR] = allocator
     options = [*java_options]
     logging = Path(__file__).with_name("log4j2.properties")
     if logging.is_file() and not any(configuration_folder().glob("log4j2.*")):
         options.append(f"-Dlog4j2.configurationFile={logging.as_uri()}")
     if options:
-        # The default options, not the extra ones: those remain the user's.
+        # The default options, because the extra ones belong to the user.
         settings["spark.driver.defaultJavaOptions"] = shlex.join(options)
     return settings
 
 
 def limited_settings(stated: Mapping[str, str]) -> dict[str, str]:
-    """What Python workers need where the user has limited their address space.
+    """Settings for Python workers whose address space the user has limited.
 
-    The allocator that Arrow takes by itself reserves 128 MB of it and more before there is any data, and the one
-    that suits otherwise never gives any back.
+    Arrow's default allocator reserves 128 MB of it and more before there is any data, and the one that Parketto
+    otherwise prefers never returns any.
     """
-    limited = "spark.executor.pyspark.memory" in stated and VARIABLE not in os.environ
+    limited = "spark.executor.pyspark.memory" in stated and ALLOCATOR_VARIABLE not in os.environ
     return {_ALLOCATOR: "system"} if limited else {}
 
 
 def stated_settings() -> dict[str, str]:
-    """What the user has configured by Spark's ordinary means; it goes before anything of ours.
+    """The user's own Spark configuration, which takes precedence over Parketto's.
 
-    That is `spark-defaults.conf`, PYSPARK_SUBMIT_ARGS, and the variables MASTER and SPARK_REMOTE.
+    Read from `spark-defaults.conf`, PYSPARK_SUBMIT_ARGS, and the variables MASTER and SPARK_REMOTE.
     """
     arguments = _submit_arguments(os.environ.get("PYSPARK_SUBMIT_ARGS", ""))
     file = arguments.pop("properties-file", None) or str(configuration_folder() / "spark-defaults.conf")
@@ -111,7 +111,7 @@ def stated_settings() -> dict[str, str]:
 
 
 def configuration_folder() -> Path:
-    """Where Spark looks for its configuration; it need not exist."""
+    """The folder of Spark's configuration; it may not exist."""
     if os.environ.get("SPARK_CONF_DIR"):
         return Path(os.environ["SPARK_CONF_DIR"])
     return Path(spark_home(), "conf")
@@ -175,11 +175,11 @@ def _properties(path: str) -> dict[str, str]:
 
 
 def _memory() -> int:
-    """Bytes of memory that this process may use, as far as that can be learned cheaply."""
+    """Bytes of memory that this process may use, as far as the system reports it cheaply."""
     amounts = []
     with contextlib.suppress(OSError, ValueError, AttributeError):
         amounts.append(os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES"))
     for limit in ("/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory/memory.limit_in_bytes"):
-        with contextlib.suppress(OSError, ValueError):  # "max" is no number, and means none
+        with contextlib.suppress(OSError, ValueError):  # "max" means no limit
             amounts.append(int(Path(limit).read_text()))
     return min(amounts, default=4 << 30)

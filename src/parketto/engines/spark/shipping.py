@@ -1,7 +1,7 @@
-"""What travels to Spark's tasks and back, as bytes.
+"""Pickles objects that are sent to Spark's tasks and back.
 
-PyArrow's own pickling of a schema forgets the names of list elements and map entries; its IPC format does not.
-Functions that no other process can import, because they are from the user's script, travel with their code.
+PyArrow's own pickling of a schema loses the names of list elements and map entries; its IPC format keeps them.
+Functions from the user's script, which no other process can import, are pickled by value.
 """
 
 from __future__ import annotations
@@ -19,12 +19,12 @@ from parketto.errors import InvalidArgument
 
 Batches = Iterable[pa.RecordBatch]
 
-#: Goes ahead of all that travels: what one version has packed, another one may take for something else.
+#: Prefix of every payload: another version may misread what this one has pickled.
 VERSIONS = (__version__, pa.__version__)
 
 
-class OtherVersion(RuntimeError):
-    """A driver and a worker have versions that do not go together. Spark passes on no more than the text."""
+class VersionMismatch(RuntimeError):
+    """The driver and a worker have incompatible versions. Spark passes on only the message."""
 
     def __init__(self, library: str, here: str, there: str, rule: str) -> None:
         super().__init__(
@@ -39,7 +39,7 @@ MARK = "parketto-versions: "
 
 @functools.cache
 def _pickler() -> Any:
-    # Not before something travels: without Spark an engine must still be able to say what is missing.
+    # Imported on first use: without pyspark the engine must still be able to report what is missing.
     from pyspark import cloudpickle
 
     class Pickler(cloudpickle.CloudPickler):
@@ -55,8 +55,8 @@ def _schema(content: bytes) -> pa.Schema:
     return pa.ipc.read_schema(pa.py_buffer(content))
 
 
-def ship(thing: Any) -> bytes:
-    """Anything of ours as bytes, exactly as it is."""
+def dumps(thing: Any) -> bytes:
+    """Pickle an object; Arrow schemas are kept exactly."""
     sink = io.BytesIO()
     try:
         _pickler()(sink, pickle.HIGHEST_PROTOCOL).dump(thing)
@@ -68,28 +68,28 @@ def ship(thing: Any) -> bytes:
     return " ".join(VERSIONS).encode() + b"\n" + sink.getvalue()
 
 
-def unship(content: bytes) -> Any:
-    """What was shipped: by this driver or its own tasks, nobody else.
+def loads(content: bytes) -> Any:
+    """The object that `dumps` has pickled. Only for bytes from this driver or its own tasks.
 
     Raises:
-        OtherVersion: Those have another version of Parketto, or another major version of PyArrow.
+        VersionMismatch: The sender has another version of Parketto, or another major version of PyArrow.
     """
     versions, _, packed = content.partition(b"\n")
     theirs, their_arrow = versions.decode().split(" ")
     ours, our_arrow = VERSIONS
     if theirs != ours:
-        raise OtherVersion("Parketto", ours, theirs, "the versions must be the same")
+        raise VersionMismatch("Parketto", ours, theirs, "the versions must be the same")
     if their_arrow.partition(".")[0] != our_arrow.partition(".")[0]:
-        raise OtherVersion("PyArrow", our_arrow, their_arrow, "the major versions must be the same")
+        raise VersionMismatch("PyArrow", our_arrow, their_arrow, "the major versions must be the same")
     return pickle.loads(packed)  # noqa: S301 - see above
 
 
-class Shipped:
-    """A function over batches on its way to Spark's tasks."""
+class PickledFunction:
+    """A function over batches, pickled for Spark's tasks."""
 
     def __init__(self, function: Callable[[Batches], Iterator[pa.RecordBatch]]) -> None:
-        self._content = ship(function)
+        self._content = dumps(function)
 
     def __call__(self, batches: Batches) -> Iterator[pa.RecordBatch]:
-        """Call it there."""
-        yield from unship(self._content)(batches)
+        """Unpickle the function in the task, and call it."""
+        yield from loads(self._content)(batches)

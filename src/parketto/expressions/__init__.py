@@ -1,0 +1,1 @@
+"""Conditions and assignments, given as SQL or as PyArrow, Polars and Spark expressions."""

@@ -1,1 +1,0 @@
-"""How rows are ordered: pure functions from Arrow data to sort keys."""

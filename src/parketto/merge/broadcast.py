@@ -1,0 +1,217 @@
+"""The tasks of a broadcast merge, in which every task reads the whole source: match, rewrite, add."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from parketto.merge.keys import Indices, KeyIndex
+from parketto.merge.row_edits import Flags, Rewriting, Rewritten, RowEdits, logical_reader, rewrite_file
+from parketto.merge.rules import distinct_numbers, null_keys
+from parketto.merge.source import FOLDER, Prepared, SpooledSource
+from parketto.parquet.file_info import FileInfo
+from parketto.parquet.output import Output, Written
+from parketto.parquet.partition_spec import PartitionSpec
+from parketto.runtime.task import Worker
+from parketto.tasks.write import write_rows
+
+_ADDED_ROWS = 64 * 1024  # rows that are taken from the source at once
+
+
+@dataclass(frozen=True)
+class Matched:
+    """The source rows with a key in a file, whether they belong to its folder, and the number of matched rows."""
+
+    sources: Indices
+    at_home: Flags
+    num_rows: int
+    #: The numbers of the row groups with matches.
+    row_groups: frozenset[int] = frozenset()
+
+
+@dataclass(frozen=True)
+class MatchFile:
+    """Look up the keys of a file in the source. Reads only keys, and only if the footer allows a match."""
+
+    file: FileInfo
+    source: Prepared
+    keys: tuple[str, ...]
+    spec: PartitionSpec
+    #: The folder that rows of the file belong to; None if rows never move.
+    here: str | None
+
+    @property
+    def size_bytes(self) -> int:
+        """The size of the file."""
+        return self.file.size_bytes
+
+    def run(self, worker: Worker) -> Matched:
+        """Match all rows of the file."""
+        if not self.file.num_rows:
+            return Matched(np.empty(0, np.int64), np.empty(0, np.bool_), 0)
+        assert self.file.schema is not None, "files to match come from a snapshot"
+        source = SpooledSource.of(worker, self.source, self.keys)
+        # NULL keys must be detected, even if no key can match.
+        unknown = any(self.file.column_stats(name).null_count is None for name in self._inside())
+        found = source.lookup(self.file)
+        if found is None and not unknown:
+            return Matched(np.empty(0, np.int64), np.empty(0, np.bool_), 0)
+        index, start = found or (None, 0)
+        matches, hit = [np.empty(0, np.int64)], set[int]()
+        wanted = None if unknown else source.row_groups(self.file)
+        for rows, numbers in self._read_keys(worker, wanted):
+            refuse_null_keys(rows, self.keys)
+            if index is not None:
+                found_rows = index.find(rows)
+                matches.append(found_rows[found_rows >= 0] + start)
+                hit.update(distinct_numbers(numbers[found_rows >= 0]).tolist())
+        everything = np.concatenate(matches)
+        sources = distinct_numbers(everything)
+        return Matched(sources, self._at_home(source.rows, sources), len(everything), frozenset(hit))
+
+    def _inside(self) -> list[str]:
+        return [name for name in self.keys if name not in self.spec.path_only]
+
+    def _read_keys(self, worker: Worker, wanted: Sequence[int] | None) -> Iterator[tuple[pa.Table, Indices]]:
+        """Keys and their row groups, in large pieces, because the cost of a lookup grows with the source."""
+        batches: list[pa.RecordBatch] = []
+        numbers: list[int] = []
+        size = 0
+        reader = logical_reader(worker, self.file, self.keys, self.spec)
+        for number, rows in reader.read_row_groups(self.file, wanted):
+            for batch in worker.until_cancelled(rows):
+                batches.append(batch)
+                numbers.append(number)
+                size += batch.nbytes
+                if size >= worker.run_bytes:
+                    yield _piece(batches, numbers)
+                    batches, numbers, size = [], [], 0
+        if batches:
+            yield _piece(batches, numbers)
+
+    def _at_home(self, rows: pa.Table, sources: Indices) -> Flags:
+        if self.here is None:
+            return np.ones(len(sources), np.bool_)
+        belongs = rows.column(FOLDER).take(pa.array(sources))
+        return np.asarray(pc.equal(belongs, self.here).to_numpy(), dtype=np.bool_)
+
+
+def _piece(batches: list[pa.RecordBatch], numbers: list[int]) -> tuple[pa.Table, Indices]:
+    return pa.Table.from_batches(batches), np.repeat(numbers, [batch.num_rows for batch in batches])
+
+
+@dataclass(frozen=True)
+class RewriteMatches:
+    """Rewrite a file: matched rows are updated, moved or deleted; the others stay, unless all are deleted.
+
+    `homes` are the source rows that update rows in place, `leaving` those that move rows of the file to another
+    partition. `row_groups` are those with matched rows.
+    """
+
+    file: FileInfo
+    source: Prepared
+    keys: tuple[str, ...]
+    homes: Indices
+    leaving: Indices
+    row_groups: frozenset[int]
+    rewriting: Rewriting
+
+    @property
+    def size_bytes(self) -> int:
+        """The size of the file."""
+        return self.file.size_bytes
+
+    def run(self, worker: Worker) -> Rewritten:
+        """Rewrite the file with the edits of the source."""
+        source = SpooledSource.of(worker, self.source, self.keys)
+        homes, leaving = self._flags(self.homes), self._flags(self.leaving)
+        edits = _Edits(source, self.file, self.keys, homes, leaving, self.row_groups)
+        return rewrite_file(self.file, self.rewriting, edits, worker)
+
+    def _flags(self, rows: Indices) -> Flags:
+        flags = np.zeros(self.source.num_rows, np.bool_)
+        flags[rows] = True
+        return flags
+
+
+class _Edits:
+    """The edits of a file, found by looking up its keys in the source again."""
+
+    def __init__(
+        self,
+        source: SpooledSource,
+        file: FileInfo,
+        keys: Sequence[str],
+        homes: Flags,
+        leaving: Flags,
+        row_groups: frozenset[int],
+    ) -> None:
+        self._keys = keys
+        self._source, self._homes, self._leaving, self._row_groups = source, homes, leaving, row_groups
+        self._index: KeyIndex | None = None
+        self._first = 0
+        if (found := source.lookup(file)) is not None:
+            self._index, self._first = found
+
+    @property
+    def columns(self) -> Sequence[str]:
+        """The keys."""
+        return self._keys
+
+    def touch(self, number: int, _stop: int) -> bool:
+        """Whether a row group has matched rows."""
+        return number in self._row_groups
+
+    def of(self, _start: int, batch: pa.RecordBatch) -> RowEdits:
+        """The edits of a batch."""
+        found = np.full(batch.num_rows, -1) if self._index is None else self._index.find(batch)
+        at = np.flatnonzero(found >= 0)
+        sources = found[at] + self._first
+        rows = self._source.rows.take(pa.array(sources))
+        return RowEdits(at, _first(sources, self._homes), _first(sources, self._leaving), rows)
+
+
+def _first(sources: Indices, pending: Flags) -> Flags:
+    """Flags the first match of each pending source row, which is then no longer pending."""
+    chosen = np.zeros(len(sources), np.bool_)
+    candidates = np.flatnonzero(pending[sources])
+    _, first = np.unique(sources[candidates], return_index=True)
+    chosen[candidates[first]] = True
+    pending[sources[chosen]] = False
+    return chosen
+
+
+@dataclass(frozen=True)
+class AddRows:
+    """Write some rows of the source as new files."""
+
+    source: Prepared
+    rows: Indices
+    output: Output
+    keys: tuple[str, ...]
+
+    @property
+    def size_bytes(self) -> int:
+        """The approximate size of these rows."""
+        return int(self.source.size_bytes * len(self.rows) / max(1, self.source.num_rows))
+
+    def run(self, worker: Worker) -> Written:
+        """Take and write the rows, piece by piece."""
+        source = SpooledSource.of(worker, self.source, self.keys).rows.select(self.output.row_schema.names)
+        pieces = (
+            batch
+            for start in range(0, len(self.rows), _ADDED_ROWS)
+            for batch in source.take(pa.array(self.rows[start : start + _ADDED_ROWS])).to_batches()
+        )
+        return write_rows(pieces, self.output, worker, at_least_one=False)
+
+
+def refuse_null_keys(batch: pa.RecordBatch | pa.Table, keys: Sequence[str]) -> None:
+    """Refuse a target with NULL keys."""
+    for name in keys:
+        if batch.column(name).null_count:
+            raise null_keys(name, "target")

@@ -1,0 +1,218 @@
+"""Join merge: the columns that an engine's join needs, and how its result becomes file edits.
+
+The join reads whole source rows, but only the keys of the target. It finds the file and row of each source key.
+The edits of a file, sorted by row, then go to the task that rewrites the file.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+import pyarrow as pa
+
+from parketto.merge.broadcast import refuse_null_keys
+from parketto.merge.row_edits import Rewritten, RowEdits, rewrite_file
+from parketto.merge.source import check_nulls
+from parketto.merge.target import MergeOutcome, MergeTarget
+from parketto.parquet.exchange_types import exchange_name, from_exchange
+from parketto.parquet.file_info import FileInfo
+from parketto.parquet.output import Written
+from parketto.parquet.partitions import folders
+from parketto.runtime.staging import StagedFile
+from parketto.runtime.task import Worker
+
+#: Columns that a join needs of a source row: its sequence number, and the folder that it belongs to.
+SOURCE_FIELDS = (pa.field("seq", pa.int64()), pa.field("folder", pa.string()))
+#: Columns that a join needs of a target row: the position of its file, its row number, and its folder.
+TARGET_FIELDS = (pa.field("file", pa.int32()), pa.field("row", pa.int64()), pa.field("here", pa.string()))
+
+
+@dataclass(frozen=True)
+class SourceColumns:
+    """Checks source rows, and adds their sequence number and the folder that they belong to."""
+
+    target: MergeTarget
+
+    def __call__(
+        self, _file: FileInfo | None, position: int, row: int, batch: pa.RecordBatch
+    ) -> dict[str, pa.Array]:
+        """Further columns for a batch, whose first row has the number `row` in the file at `position`."""
+        check_nulls(batch, self.target.schema, self.target.rules.keys, self.target.source.names)
+        partition_by = self.target.spec.partition_by
+        sequence = (position << 40) + row + np.arange(batch.num_rows)
+        found = (
+            folders(pa.Table.from_batches([batch]), partition_by)
+            if partition_by
+            else pa.nulls(batch.num_rows, pa.string())
+        )
+        return {"seq": pa.array(sequence), "folder": found}
+
+
+@dataclass(frozen=True)
+class TargetColumns:
+    """Checks target keys, and adds their file, row and folder."""
+
+    target: MergeTarget
+
+    def __call__(self, file: FileInfo, position: int, row: int, batch: pa.RecordBatch) -> dict[str, pa.Array]:
+        """Further columns for a batch, whose first row has the number `row` in the file at `position`."""
+        refuse_null_keys(batch, self.target.rules.keys)
+        return {
+            "file": pa.repeat(pa.scalar(position, pa.int32()), batch.num_rows),
+            "row": pa.array(row + np.arange(batch.num_rows)),
+            "here": pa.repeat(pa.scalar(self.target.home_of(file), pa.string()), batch.num_rows),
+        }
+
+
+@dataclass(frozen=True)
+class Edited:
+    """The result of editing a file, by its position in the target."""
+
+    position: int
+    rewritten: Rewritten
+    matched: int
+    replaced: int
+
+
+def edit_file(
+    position: int, pieces: Iterator[pa.RecordBatch], target: MergeTarget, travelled: pa.Schema, worker: Worker
+) -> Edited:
+    """Rewrite a file of the target.
+
+    `pieces` are its edits, sorted by row: the number of the `row`, whether it is updated in place (`home`) or
+    moves to another partition (`leaving`), and the columns of the source row in exchange types. `travelled` is the
+    schema of these columns. Rows that are neither are deleted.
+    """
+    edits = _Edits(pieces, travelled)
+    rewritten = rewrite_file(target.files[position], target.rewriting, edits, worker)
+    return Edited(position, rewritten, edits.matched, edits.replaced)
+
+
+class _Edits:
+    """The edits of one file, consumed in row order."""
+
+    def __init__(self, pieces: Iterator[pa.RecordBatch], schema: pa.Schema) -> None:
+        self._pieces, self._schema = pieces, schema
+        self._pending: pa.Table | None = None
+        self.matched = self.replaced = 0
+
+    @property
+    def columns(self) -> Sequence[str]:
+        """None: row numbers identify rows."""
+        return ()
+
+    def touch(self, _number: int, stop: int) -> bool:
+        """Whether a pending edit is before the row `stop`."""
+        while self._pending is None:
+            piece = next(self._pieces, None)
+            if piece is None:
+                return False
+            if piece.num_rows:
+                self._pending = pa.Table.from_batches([piece])
+        return bool(self._pending.column("row")[0].as_py() < stop)
+
+    def of(self, start: int, batch: pa.RecordBatch) -> RowEdits:
+        """The edits of a batch, whose first row has the number `start`."""
+        ready = self._up_to(start + batch.num_rows)
+        if ready is None:
+            nothing = np.empty(0, np.bool_)
+            return RowEdits(np.empty(0, np.int64), nothing, nothing, self._schema.empty_table())
+        homes, leaving = (ready.column(name).to_numpy() for name in ("home", "leaving"))
+        self.matched += ready.num_rows
+        self.replaced += int(homes.sum() + leaving.sum())
+        return RowEdits(ready.column("row").to_numpy() - start, homes, leaving, self._rows(ready))
+
+    def _up_to(self, stop: int) -> pa.Table | None:
+        parts = [] if self._pending is None else [self._pending]
+        while not parts or parts[-1].column("row")[-1].as_py() < stop:
+            piece = next(self._pieces, None)
+            if piece is None:
+                break
+            if piece.num_rows:
+                parts.append(pa.Table.from_batches([piece]))
+        if not parts:
+            return None
+        table = pa.concat_tables(parts)
+        border = int(np.searchsorted(table.column("row").to_numpy(), stop))
+        self._pending = table.slice(border) if border < table.num_rows else None
+        return table.slice(0, border)
+
+    def _rows(self, ready: pa.Table) -> pa.Table:
+        payload = ready.select([exchange_name(at) for at in range(len(self._schema.names))])
+        parts = [from_exchange(part, self._schema) for part in payload.to_batches()]
+        return pa.Table.from_batches(parts, self._schema)
+
+
+def join_outcome(
+    target: MergeTarget,
+    edited: Mapping[int, Edited],
+    added: Written,
+    inserted: int,
+    moved: int,
+    ranges: Mapping[str, tuple[pa.Scalar, pa.Scalar]],
+    scanned: int,
+) -> MergeOutcome:
+    """The outcome of a merge: `edited` are the files with matches; `inserted` and `moved` rows were added."""
+    files = dict(enumerate(target.files))
+    matched = sum(edit.matched for edit in edited.values())
+    updated = sum(edit.replaced for edit in edited.values()) + moved
+    kept = {position: edit.rewritten.kept for position, edit in sorted(edited.items())}
+    removed = [files[position] for position, written in kept.items() if not written.staged]
+    gone = 0
+    if target.rules.removes_missing:
+        removed += [file for position, file in files.items() if position not in edited and file.num_rows]
+        gone = target.num_rows - matched
+    return MergeOutcome(
+        rewritten=tuple((files[position], written) for position, written in kept.items() if written.staged),
+        removed=tuple(removed),
+        added=sum((edit.rewritten.left for edit in edited.values()), added),
+        inserted=inserted,
+        updated=updated,
+        deleted=matched - updated + gone,
+        ranges=ranges,
+        scanned=scanned,
+    )
+
+
+def planned_outcome(
+    target: MergeTarget,
+    counts: Mapping[int, FileCounts],
+    inserted: int,
+    added_folders: Sequence[str],
+    ranges: Mapping[str, tuple[pa.Scalar, pa.Scalar]],
+    scanned: int,
+) -> MergeOutcome:
+    """The outcome of a dry run, from the counts of each file with matches, which include moved rows."""
+    edited = {
+        position: Edited(
+            position,
+            Rewritten(PLANNED if found.stay(target, target.files[position]) else Written()),
+            found.matched,
+            found.replaced,
+        )
+        for position, found in counts.items()
+    }
+    outcome = join_outcome(target, edited, Written(), inserted, 0, ranges, scanned)
+    return replace(outcome, added_folders=tuple(added_folders))
+
+
+@dataclass(frozen=True)
+class FileCounts:
+    """How many rows of a file match, how many of them get new values, and how many of those stay in the file."""
+
+    matched: int
+    replaced: int
+    homes: int
+
+    def __add__(self, other: FileCounts) -> FileCounts:
+        return FileCounts(self.matched + other.matched, self.replaced + other.replaced, self.homes + other.homes)
+
+    def stay(self, target: MergeTarget, file: FileInfo) -> int:
+        """The number of rows that stay in the file."""
+        return self.homes + (0 if target.rules.removes_missing else file.num_rows - self.matched)
+
+
+#: Placeholder for a file that would be written.
+PLANNED = Written((StagedFile("", ""),), 0)

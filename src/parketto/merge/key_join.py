@@ -1,0 +1,186 @@
+"""Joins the source rows and the target keys of one hash bucket, and decides what happens to each row.
+
+All rows of a key are in one bucket, so buckets are independent. The result does not depend on the order in which
+rows arrive: a retried task returns the same.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from parketto.merge.hashing import key_hashes
+from parketto.merge.join import FileCounts
+from parketto.merge.keys import Flags, Indices, KeyIndex, key_columns
+from parketto.merge.source import FOLDER, distinct_rows
+from parketto.merge.target import MergeTarget
+from parketto.parquet.exchange_types import exchange_name
+from parketto.parquet.output import Output, Written
+from parketto.parquet.row_source import FileRows
+from parketto.runtime.task import Worker
+from parketto.sorting.external_sort import sort_batches
+from parketto.sorting.order import by_number
+from parketto.tasks.write import write_rows
+
+SEQUENCE = "parketto:sequence"  # the position of a row in the source
+_ROW_BITS = 40  # low bits of a sort key of file and row: enough for the rows of a file
+FILE, ROW = "parketto:file", "parketto:row"  # the position of a target file, and the number of a row in it
+
+
+@dataclass(frozen=True)
+class JoinedBucket:
+    """The result of a bucket: `edits` of existing rows, and source rows to write to new files.
+
+    Edits are sorted by file and row: `file`, `row`, whether the row is updated in place (`home`) or moves to
+    another partition (`leaving`), and the new values by position.
+    """
+
+    edits: pa.Table
+    additions: pa.Table
+    inserted: int = 0
+    moved: int = 0
+    #: In a dry run: the counts of each file, and the folders that rows would be added to.
+    counts: dict[int, FileCounts] = field(default_factory=dict)
+    folders: frozenset[str] = frozenset()
+
+
+def by_bucket(rows: pa.Table, keys: tuple[str, ...], buckets: int) -> Iterator[tuple[int, pa.Table]]:
+    """The rows of each hash bucket."""
+    hashes = key_hashes(key_columns(rows, keys))
+    numbers = ((hashes >> np.uint64(32)) * np.uint64(buckets)) >> np.uint64(32)
+    order, spans = by_number(numbers.astype(np.int64))
+    ordered = rows.take(pa.array(order))
+    for bucket, start, stop in spans:
+        yield bucket, ordered.slice(start, stop - start)
+
+
+def edit_schema(schema: pa.Schema, updated: frozenset[str] | None) -> pa.Schema:
+    """The columns of an edit's new values."""
+    return pa.schema([item for item in schema if updated is None or item.name in updated])
+
+
+def join_bucket(source: pa.Table, keys: pa.Table, target: MergeTarget, schema: pa.Schema) -> JoinedBucket:
+    """Join one bucket, and decide what happens to its rows.
+
+    Args:
+        source: Source rows, with their sequence number and, if partitions can change, their folder.
+        keys: Keys of the target, each with its file and row.
+        target: The target and the rules of the merge.
+        schema: The schema of prepared source rows.
+    """
+    rules, change = target.rules, target.change
+    # Sort only keys and the columns that decide between duplicates; whole rows are taken once, at the end.
+    order = np.argsort(source.column(SEQUENCE).to_numpy())
+    deciding = source.select([*dict.fromkeys((*rules.keys, *rules.order_by))]).take(pa.array(order))
+    index = KeyIndex(deciding, rules.keys)
+    kept = distinct_rows(deciding, rules, index, complete=False)
+    if kept is not None:
+        order, index = order[kept], KeyIndex(deciding.take(pa.array(kept)), rules.keys)
+    found = index.find(keys)
+    hits = np.flatnonzero(found >= 0) if rules.updates else np.empty(0, np.int64)
+    is_matched = np.zeros(len(order), np.bool_)
+    is_matched[found[found >= 0]] = True
+    new = order[~is_matched] if rules.inserts else order[:0]
+    target.refuse_unfilled(len(new))
+    sources, values = order[found[hits]], edit_schema(schema, change.updated)
+    files, rows = (keys.column(name).to_numpy()[hits] for name in (FILE, ROW))
+    at_home = _at_home(source, sources, files, target)
+    is_first = _first_of_each(sources, at_home, files, rows)
+    homes, away = is_first & at_home, is_first & ~at_home
+    if target.dry_run:
+        added = np.concatenate([new, sources[away]])
+        nothing = source.slice(0, 0)
+        counts = _counts(files, is_first, homes)
+        return JoinedBucket(nothing, nothing, len(new), counts=counts, folders=_folders(source, added))
+    # If some columns are not updated, a moved row is read from its file; else the source has all of it.
+    leaving = away & (change.updated is not None)
+    moved = sources[away & ~leaving]
+    additions = source.take(pa.array(np.concatenate([new, moved])))
+    edits = _edits(source, values, sources, files, rows, homes, leaving)
+    return JoinedBucket(edits, additions, len(new), len(moved))
+
+
+def _at_home(source: pa.Table, sources: Indices, files: Indices, target: MergeTarget) -> Flags:
+    """Whether each matched row is in the folder that its source row belongs to."""
+    if target.change.moves == "never":
+        return np.ones(len(sources), np.bool_)
+    positions, codes = np.unique(files, return_inverse=True)
+    folders = pa.array([target.home_of(target.files[position]) for position in positions], pa.string())
+    belongs = source.column(FOLDER).take(pa.array(sources))
+    found: Flags = pc.equal(belongs, folders.take(pa.array(codes))).to_numpy()
+    return found
+
+
+def _first_of_each(sources: Indices, at_home: Flags, files: Indices, rows: Indices) -> Flags:
+    """Flags one match of each source row: the first in path order, matches in its own folder first."""
+    first = np.zeros(len(sources), np.bool_)
+    if np.bincount(sources).max(initial=0) <= 1:
+        return ~first
+    order = np.lexsort((rows, files, ~at_home, sources))
+    ordered = sources[order]
+    first[order[np.append(True, ordered[1:] != ordered[:-1])]] = True
+    return first
+
+
+def _edits(
+    source: pa.Table,
+    values: pa.Schema,
+    sources: Indices,
+    files: Indices,
+    rows: Indices,
+    homes: Flags,
+    leaving: Flags,
+) -> pa.Table:
+    order = np.argsort((files.astype(np.int64) << _ROW_BITS) + rows)
+    has_values = (homes | leaving)[order]
+    # Deleted rows have no new values.
+    positions = pa.array(sources[order], mask=None if has_values.all() else ~has_values)
+    taken = source.select(values.names).take(positions)
+    return pa.table(
+        {
+            "file": files[order],
+            "row": rows[order],
+            "home": homes[order],
+            "leaving": leaving[order],
+            **{exchange_name(at): column for at, column in enumerate(taken.columns)},
+        }
+    )
+
+
+def _folders(source: pa.Table, rows: Indices) -> frozenset[str]:
+    if FOLDER not in source.column_names:
+        return frozenset([""] if len(rows) else [])
+    return frozenset(pc.unique(source.column(FOLDER).take(pa.array(rows))).to_pylist())
+
+
+def _counts(files: Indices, is_first: Flags, homes: Flags) -> dict[int, FileCounts]:
+    positions, codes = np.unique(files, return_inverse=True)
+    counted = (np.bincount(codes, weights, len(positions)) for weights in (None, is_first, homes))
+    return {
+        int(position): FileCounts(*map(int, counts)) for position, *counts in zip(positions, *counted, strict=True)
+    }
+
+
+@dataclass(frozen=True)
+class WriteAdditions:
+    """Write added rows in source order."""
+
+    rows: FileRows
+    output: Output
+
+    @property
+    def size_bytes(self) -> int:
+        """The size of the spool files with the rows."""
+        return self.rows.size_bytes
+
+    def run(self, worker: Worker) -> Written:
+        """Sort the rows, spilling if needed, and write them."""
+        ordered = sort_batches(
+            self.rows.read(worker), self.rows.schema, [SEQUENCE], worker.run_bytes, worker.scratch_directory()
+        )
+        wanted = self.output.row_schema.names
+        return write_rows((batch.select(wanted) for batch in ordered), self.output, worker, at_least_one=False)

@@ -1,0 +1,213 @@
+"""Prepares the source of a merge once: checked, deduplicated, sorted, and spooled for all tasks."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.types as pat
+
+from parketto.errors import InvalidArgument
+from parketto.merge.keys import Indices, KeyIndex, SortedKeys, have_different_values, sort_by_key
+from parketto.merge.rules import MergeRules, duplicate_keys, null_keys
+from parketto.parquet.decoded_types import cast_column, decoded_schema
+from parketto.parquet.file_info import FileInfo
+from parketto.parquet.partition_spec import PartitionSpec
+from parketto.parquet.partitions import folders
+from parketto.parquet.row_source import ArrowRows, FileRows
+from parketto.runtime.task import Worker
+from parketto.sorting.order import order_keys
+from parketto.storage.store import Store
+
+FOLDER = "parketto:folder"
+
+
+@dataclass(frozen=True)
+class Prepared:
+    """The location and size of the prepared source."""
+
+    path: str
+    num_rows: int
+    size_bytes: int
+    #: Minimum and maximum of each key, where they can be compared with footers.
+    ranges: Mapping[str, tuple[pa.Scalar, pa.Scalar]] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class PrepareSource:
+    """Check the rows of a source, convert them to the target's columns, sort and spool them."""
+
+    source: FileRows | ArrowRows
+    target: pa.Schema
+    spec: PartitionSpec
+    rules: MergeRules
+    path: str
+
+    @property
+    def size_bytes(self) -> int:
+        """The size of the source, where it is known."""
+        return self.source.size_bytes if isinstance(self.source, FileRows) else 0
+
+    def run(self, worker: Worker) -> Prepared:
+        """Load the source into memory once; later tasks read it from the spool."""
+        rows = source_table(self.source.read(worker), self.target, self.spec)
+        check_nulls(rows, self.target, self.rules.keys, self.source.schema.names)
+        rows = distinct(rows, self.rules)
+        rows = sort_by_key(rows, self.rules.keys[0])
+        if self.spec.partition_by:
+            rows = rows.append_column(FOLDER, folders(rows, self.spec.partition_by))
+        rows = rows.combine_chunks()
+        path = worker.staging.of_attempt(self.path)
+        with worker.store.open_output(path) as sink, pa.ipc.new_file(sink, rows.schema) as writer:
+            writer.write_table(rows)
+        return Prepared(path, rows.num_rows, rows.nbytes, self._ranges(rows))
+
+    def _ranges(self, rows: pa.Table) -> dict[str, tuple[pa.Scalar, pa.Scalar]]:
+        names = [name for name in self.rules.keys if name not in self.spec.path_only]
+        kinds = {name: rows.schema.field(name).type for name in names}
+        return {
+            name: (found["min"], found["max"])
+            for name, kind in kinds.items()
+            if rows.num_rows and not pat.is_floating(kind) and not pat.is_fixed_size_binary(kind)
+            for found in [_min_max(rows.column(name))]
+        }
+
+
+class SpooledSource:
+    """The prepared source as tasks read it: memory-mapped from a local disk."""
+
+    def __init__(self, store: Store, prepared: Prepared, keys: Sequence[str]) -> None:
+        local = store.local_path(prepared.path)
+        self._source: Any = pa.memory_map(local) if local is not None else store.open_input(prepared.path)
+        self.rows: pa.Table = pa.ipc.open_file(self._source).read_all()
+        self._keys, self._sorted = keys, SortedKeys(self.rows, keys[0])
+        self._whole: KeyIndex | None = None
+
+    @classmethod
+    def of(cls, worker: Worker, prepared: Prepared, keys: Sequence[str]) -> SpooledSource:
+        """The source, opened once for all tasks of a worker."""
+        found: SpooledSource | None = worker.cache.get(prepared.path)
+        if found is None:
+            worker.cache[prepared.path] = found = cls(worker.store, prepared, keys)
+        return found
+
+    def lookup(self, file: FileInfo) -> tuple[KeyIndex, int] | None:
+        """An index of the rows whose keys the file may contain, and the number of its first row; None if empty."""
+        start, stop = self._sorted.span(file)
+        if start >= stop:
+            return None
+        if 2 * (stop - start) < self.rows.num_rows:
+            return KeyIndex(self.rows.slice(start, stop - start), self._keys), start
+        if self._whole is None:
+            self._whole = KeyIndex(self.rows, self._keys)
+        return self._whole, 0
+
+    def row_groups(self, file: FileInfo) -> list[int]:
+        """The row groups of a file that may contain a key, according to their bounds."""
+        return [number for number, group in enumerate(file.row_groups) if self._sorted.meets(file, group)]
+
+
+def source_table(batches: Iterable[pa.RecordBatch], target: pa.Schema, spec: PartitionSpec) -> pa.Table:
+    """The rows of a source with the target's columns, in the target's order and decoded types."""
+    schema = prepared_schema(target, spec)
+    return pa.Table.from_batches(list(as_target(batches, schema)), schema)
+
+
+def prepared_schema(target: pa.Schema, spec: PartitionSpec) -> pa.Schema:
+    """The schema of prepared source rows: columns of the path are strings, and all columns are nullable."""
+    return pa.schema(
+        pa.field(item.name, pa.string() if item.name in spec.path_only else item.type)
+        for item in decoded_schema(target)
+    )
+
+
+def as_target(batches: Iterable[pa.RecordBatch], schema: pa.Schema) -> Iterator[pa.RecordBatch]:
+    """Batches converted to the columns and types of a schema; missing columns are NULL."""
+    for batch in batches:
+        given = set(batch.schema.names)
+        columns = [
+            _as_type(batch.column(item.name), item) if item.name in given else pa.nulls(batch.num_rows, item.type)
+            for item in schema
+        ]
+        yield pa.RecordBatch.from_arrays(columns, schema=schema)
+
+
+def _as_type(column: pa.Array, field: pa.Field) -> pa.Array:
+    if column.type != field.type and pat.is_dictionary(column.type):
+        column = column.cast(column.type.value_type)
+    return cast_column(column, field)
+
+
+def check_nulls(
+    rows: pa.Table | pa.RecordBatch, target: pa.Schema, keys: Sequence[str], given: Sequence[str]
+) -> None:
+    """Refuse NULLs in keys, and in columns of the source that the target declares not null."""
+    for name in keys:
+        if rows.column(name).null_count:
+            raise null_keys(name, "source")
+    for item in target:
+        if not item.nullable and item.name in given and rows.column(item.name).null_count:
+            raise InvalidArgument(
+                f"the source has NULL values in {item.name!r}, which is declared not null in the target"
+            )
+
+
+def distinct(rows: pa.Table, rules: MergeRules, *, complete: bool = True) -> pa.Table:
+    """The rows with distinct keys: duplicates are refused, or the last or highest row of a key is taken.
+
+    Without `complete`, `rows` are not all rows of the source.
+    """
+    if have_different_values(rows, rules.keys[0]):
+        return rows
+    kept = distinct_rows(rows, rules, KeyIndex(rows, rules.keys), complete=complete)
+    return rows if kept is None else rows.take(pa.array(kept))
+
+
+def distinct_rows(rows: pa.Table, rules: MergeRules, index: KeyIndex, *, complete: bool = True) -> Indices | None:
+    """The positions of the rows that `distinct` returns; None if all. `index` is an index of their keys.
+
+    Without `complete`, `rows` are not all rows of the source, and have not all of its duplicates.
+    """
+    codes = index.codes
+    counts = np.bincount(codes)
+    if counts.max(initial=0) <= 1:
+        return None
+    if not rules.deduplicates:
+        example = int(np.flatnonzero(codes == np.argmax(counts > 1))[0])
+        key = {name: rows.column(name)[example].as_py() for name in rules.keys}
+        raise duplicate_keys(rules.strategy, rules.keys, key, int((counts > 1).sum()), complete=complete)
+    # Stable: equal rows stay in source order, and the last one wins.
+    order = _ascending(rows, rules.order_by) if rules.order_by else np.arange(rows.num_rows)
+    by_key = order[np.argsort(codes[order], kind="stable")]
+    last = np.append(codes[by_key][1:] != codes[by_key][:-1], True)
+    return np.sort(by_key[last])
+
+
+def _ascending(rows: pa.Table, columns: Sequence[str]) -> Indices:
+    """The positions of rows in ascending order, NULLs first, NaN last; the sort is stable."""
+    keys = order_keys(rows, columns)
+    ranked = {}
+    for name in keys.column_names:
+        column = keys.column(name)
+        ranked[f"{name} known"] = pc.is_valid(column)
+        if pat.is_floating(column.type):
+            ranked[f"{name} nan"] = pc.fill_null(pc.is_nan(column), False)
+        ranked[name] = column
+    table = pa.table(ranked)
+    found = pc.sort_indices(table, sort_keys=[(name, "ascending") for name in table.column_names])
+    return np.asarray(found.to_numpy(), dtype=np.int64)
+
+
+def _min_max(column: pa.ChunkedArray) -> dict[str, pa.Scalar]:
+    """Minimum and maximum of values without NULLs, also of types that Arrow sorts but `min_max` refuses."""
+    kind = column.type
+    if pat.is_decimal(kind) and kind.bit_width < 128:
+        column = column.cast(pa.decimal128(kind.precision, kind.scale))
+    elif pat.is_duration(kind):
+        column = column.cast(pa.int64())
+    found = pc.min_max(column)
+    return {end: found[end].cast(kind) for end in ("min", "max")}

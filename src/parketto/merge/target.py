@@ -1,0 +1,164 @@
+"""The target of a merge: its files, its partition spec, and the format of files for new rows."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+
+import pyarrow as pa
+import pyarrow.types as pat
+
+from parketto.arguments import DEFAULT_TARGET_MB, MEGABYTE
+from parketto.errors import InvalidArgument
+from parketto.merge.row_edits import Rewriting
+from parketto.merge.rules import Change, MergeRules, null_keys, unfilled
+from parketto.merge.source import prepared_schema
+from parketto.parquet.clustering_metadata import without_record
+from parketto.parquet.file_format import FileFormat
+from parketto.parquet.file_info import FileInfo
+from parketto.parquet.geo_area import without_bbox
+from parketto.parquet.output import Output, Written
+from parketto.parquet.partition_spec import PartitionSpec, partition_spec_of
+from parketto.parquet.partitions import canonical_folder, folder_names
+from parketto.parquet.row_source import common_schema
+
+_TARGET_BYTES = DEFAULT_TARGET_MB * MEGABYTE  # size of files with new rows, the same as after a compaction
+#: A folder that no row belongs to.
+NOWHERE = "\0"
+
+
+@dataclass(frozen=True)
+class MergeTarget:
+    """The dataset to merge into; without files, one that is to be created."""
+
+    root: str
+    files: tuple[FileInfo, ...]
+    spec: PartitionSpec
+    schema: pa.Schema
+    rules: MergeRules
+    compression: str
+    source: pa.Schema
+    #: Only report what would happen: no file of the dataset is written.
+    dry_run: bool = False
+
+    @classmethod
+    def of(
+        cls,
+        root: str,
+        files: Sequence[FileInfo],
+        rules: MergeRules,
+        compression: str,
+        source: pa.Schema,
+        partition_by: tuple[str, ...],
+        *,
+        dry_run: bool = False,
+    ) -> MergeTarget:
+        """A dataset's files as a target; they must have the same columns and the same partition spec."""
+        spec = partition_spec_of(files)
+        if partition_by and partition_by != spec.partition_by:
+            raise InvalidArgument(
+                f"the dataset is partitioned by {list(spec.partition_by)}, not by {list(partition_by)}; leave "
+                "partition_by out, or repartition first"
+            )
+        schema = spec.row_schema(common_schema(files))
+        return cls(root, tuple(files), spec, schema, rules, compression, source, dry_run)
+
+    @cached_property
+    def change(self) -> Change:
+        """What an update does to a row."""
+        return Change.of(self.rules, self.source, self.schema, self.spec)
+
+    @cached_property
+    def rewriting(self) -> Rewriting:
+        """How files with matches are rewritten."""
+        change = self.change
+        leaves = change.updated is not None and change.moves != "never"
+        return Rewriting(
+            self.spec,
+            self.compression,
+            change.updated,
+            not self.rules.removes_missing,
+            self.additions if leaves else None,
+            # Floats that are equal keys may still differ: zero has two signs.
+            frozenset(name for name in self.rules.keys if not pat.is_floating(self.schema.field(name).type)),
+        )
+
+    @property
+    def lacks_values(self) -> bool:
+        """Whether the source lacks a non-nullable column."""
+        return unfilled(self.rules, self.source, self.schema) is not None
+
+    def refuse_unfilled(self, inserted: int) -> None:
+        """Refuse new rows without values for non-nullable columns."""
+        problem = unfilled(self.rules, self.source, self.schema)
+        if inserted and problem is not None:
+            raise problem
+
+    def home_of(self, file: FileInfo) -> str | None:
+        """The folder that rows of a file belong to; None if rows never move."""
+        match self.change.moves:
+            case "never":
+                return None
+            case "compare":
+                return canonical_folder(file, self.spec)
+            case "always":
+                return NOWHERE
+
+    @property
+    def num_rows(self) -> int:
+        """The number of rows before the merge."""
+        return sum(file.num_rows for file in self.files)
+
+    @cached_property
+    def additions(self) -> Output:
+        """The output for new rows, in the format of the first file."""
+        rows = prepared_schema(self.schema, self.spec)
+        if not self.files:
+            file_format = FileFormat(self.schema, self.compression)
+            return Output(self.root, file_format, rows, self.spec.partition_by, roll_bytes=_TARGET_BYTES)
+        first = self.files[0]
+        assert first.schema is not None, "files of a target come from a snapshot"
+        file_format = FileFormat(
+            first.schema,
+            self.compression,
+            without_bbox(without_record(first.metadata)),
+            first.traits,
+            readable_as=first.schema,
+        )
+        folders = folder_names(self.files, self.spec, self.root) if self.spec.partition_by else {}
+        return Output(
+            self.root,
+            file_format,
+            rows,
+            self.spec.partition_by,
+            roll_bytes=_TARGET_BYTES,
+            prefix="merge",
+            folders=folders,
+        )
+
+    def refuse_null_keys(self) -> None:
+        """Refuse NULL keys that footers and paths show; others are found when keys are read."""
+        for name in self.rules.keys:
+            for file in filter(lambda each: each.num_rows, self.files):
+                in_path = name in self.spec.path_only
+                if dict(file.partition)[name] is None if in_path else file.column_stats(name).null_count:
+                    raise null_keys(name, "target")
+
+
+@dataclass(frozen=True)
+class MergeOutcome:
+    """The files that a merge wrote, and its row counts."""
+
+    rewritten: tuple[tuple[FileInfo, Written], ...]
+    removed: tuple[FileInfo, ...]
+    added: Written
+    inserted: int
+    updated: int
+    deleted: int
+    #: Minimum and maximum of each key of the source.
+    ranges: Mapping[str, tuple[pa.Scalar, pa.Scalar]]
+    #: Number of files that footers and paths could not rule out.
+    scanned: int = 0
+    #: The folders of rows that would be added; "" without partitions.
+    added_folders: tuple[str, ...] = ()

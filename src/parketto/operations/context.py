@@ -1,0 +1,199 @@
+"""The context of every operation: the dataset's store, workspace and engine, and how operations run."""
+
+from __future__ import annotations
+
+import logging
+import random
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Literal, TypeVar, cast
+
+from parketto.commit.backup import Backup
+from parketto.commit.committing import AlreadyCommitted, Request
+from parketto.commit.identity import identity_of
+from parketto.commit.recovery import list_settled
+from parketto.commit.transaction import Transaction
+from parketto.commit.workspace import Workspace
+from parketto.engines.base import Context, Engine, ProgressCallback
+from parketto.errors import CommitConflict, DatasetNotFound, InvalidArgument, LockTimeout, quoted
+from parketto.expressions.time_zones import Clock
+from parketto.parquet.file_info import FileInfo, StatsColumns
+from parketto.parquet.snapshot import Snapshot, read_snapshot
+from parketto.runtime.staging import Staging
+from parketto.storage.hive import PartitionFilter, directory_matcher
+from parketto.storage.listing import is_inside, refuse_missing, retry_on_vanished_files
+from parketto.storage.store import FileEntry, Store
+from parketto.tasks.footers import footer_tasks
+
+logger = logging.getLogger(__name__)
+
+Result = TypeVar("Result")
+Isolation = Literal["serializable", "snapshot"]
+ISOLATIONS = ("serializable", "snapshot")
+# Delay before the first retry; it doubles with each retry. Jitter keeps two writers from colliding again.
+_RETRY_DELAY_SECONDS = 0.02
+
+
+def check_isolation(isolation: str) -> Isolation:
+    """Validate an isolation level."""
+    if isolation not in ISOLATIONS:
+        raise InvalidArgument(f"unknown isolation {isolation!r}; valid choices: {quoted(ISOLATIONS)}")
+    return cast("Isolation", isolation)
+
+
+def check_retries(retries: Any) -> int:
+    """Validate a number of retries."""
+    if not isinstance(retries, int) or isinstance(retries, bool) or retries < 0:
+        raise InvalidArgument(f"retries must be a whole number of at least 0, got {retries!r}")
+    return int(retries)
+
+
+@dataclass(frozen=True)
+class Backups:
+    """A folder for backups, on any filesystem."""
+
+    store: Store
+    directory: str
+    #: Whether to identify backups by URLs instead of paths.
+    as_url: bool = False
+
+    def check_outside(self, store: Store, root: str) -> None:
+        """Refuse a folder inside the dataset: readers would take the copies for data."""
+        if self.store.same_files(store) and is_inside(self.directory, root):
+            raise InvalidArgument(f"backups in {self.directory!r} would be inside the dataset {root!r}")
+
+
+@dataclass(frozen=True)
+class DatasetContext:
+    """A dataset's location, its engine, and the settings of its operations."""
+
+    store: Store
+    root: str
+    workspace: Workspace
+    engine: Engine
+    swap: bool = True
+    #: The time zone of expressions; None means the engine's.
+    timezone: str | None = None
+    #: Whether concurrently added files can be a conflict, and how often to retry after a conflict.
+    isolation: Isolation = "serializable"
+    retries: int = 3
+
+    def clock(self) -> Clock:
+        """The time zone and the current time for the expressions of one operation."""
+        return Clock(self.engine.timezone if self.timezone is None else self.timezone)
+
+    def snapshot(self, partition_filter: PartitionFilter = None, stats_columns: StatsColumns = ()) -> Snapshot:
+        """A snapshot of the current files, for reading."""
+        return self._discover(lambda: list_settled(self.workspace, partition_filter).files, stats_columns)
+
+    def listed(self, partition_filter: PartitionFilter = None) -> list[FileEntry]:
+        """The current data files; it is an error if there are none."""
+        return list_settled(self.workspace, partition_filter).files
+
+    def run(
+        self,
+        request: Request,
+        attempt: Callable[[Transaction], Result],
+        *,
+        known: Callable[[Mapping[str, Any]], Result] | None = None,
+        backups: Backups | None = None,
+        repeatable: bool = True,
+    ) -> Result:
+        """Run an operation in a transaction; after a conflict, retry it with a fresh plan.
+
+        The last attempt keeps other writers from committing while it runs, so that no operation starves.
+
+        Args:
+            request: The operation, as the log records it.
+            attempt: Discovers, plans, executes and commits.
+            known: Builds the result from the statistics of an earlier commit with the same `commit_id`.
+            backups: Where to keep the retired files.
+            repeatable: Whether a second attempt can read the same rows again.
+        """
+        self.engine.check_store(self.store)
+        retries = self.retries if repeatable else 0
+        try:
+            self._refuse_repeated(request)
+            for number in range(retries + 1):
+                try:
+                    with self._transaction(request, backups, alone=0 < retries == number) as transaction:
+                        return attempt(transaction)
+                except LockTimeout:
+                    raise
+                except CommitConflict as conflict:
+                    if number == retries:
+                        raise
+                    logger.info("retrying %s after a conflict: %s", request.operation, conflict)
+                    time.sleep(random.uniform(0.5, 1.0) * _RETRY_DELAY_SECONDS * 2**number)  # noqa: S311 - no secret
+        except AlreadyCommitted as done:
+            entry = done.entry
+            logger.info("%s %r was already committed at %s", request.operation, request.commit_id, entry["at"])
+            assert known is not None, "operations that take a commit_id pass `known`"
+            return known(entry["statistics"])
+        raise AssertionError("unreachable")
+
+    def _transaction(self, request: Request, backups: Backups | None, *, alone: bool) -> Transaction:
+        backup = None
+        if backups is not None:
+            backup = Backup(backups.store, backups.directory, request.operation, as_url=backups.as_url)
+        return Transaction(self.workspace, request, swap=self.swap, backup=backup, alone=alone)
+
+    def _refuse_repeated(self, request: Request) -> None:
+        """Raise AlreadyCommitted if the log contains the commit_id."""
+        if (commit_id := request.commit_id) is not None:
+            log, identity = self.workspace.log, identity_of(self.store, self.root)
+            entry = self.workspace.read_log(lambda view: log.find(commit_id, view, identity))
+            if entry is not None:
+                raise AlreadyCommitted(entry)
+
+    def request(
+        self, operation: str, arguments: Mapping[str, Any] | None = None, commit_id: Any = None
+    ) -> Request:
+        """The operation, as the log records it, without the arguments that are None."""
+        if commit_id is not None and not (commit_id and isinstance(commit_id, str)):
+            raise InvalidArgument(f"commit_id must be a non-empty string such as 'orders:17', got {commit_id!r}")
+        given = {name: value for name, value in (arguments or {}).items() if value is not None}
+        return Request(operation, given, self.engine.name, commit_id)
+
+    def snapshot_in(
+        self,
+        transaction: Transaction,
+        partition_filter: PartitionFilter = None,
+        stats_columns: StatsColumns = (),
+    ) -> Snapshot:
+        """A snapshot of the files at a moment when no commit is half done."""
+        return self._discover(lambda: transaction.list_files(partition_filter), stats_columns)
+
+    def check_exists(self, partition_filter: PartitionFilter = None) -> None:
+        """Refuse an invalid filter or a missing dataset before anything is created."""
+        directory_matcher(partition_filter)
+        refuse_missing(self.store, self.root)
+
+    def existing(self, transaction: Transaction, *, loosely: bool = False) -> list[FileEntry]:
+        """The current files; none if the dataset does not exist yet."""
+        try:
+            return transaction.list_loosely() if loosely else transaction.list_files()
+        except DatasetNotFound:
+            return []
+
+    def context(self, transaction: Transaction, progress: ProgressCallback | None = None) -> Context:
+        """The engine's context for a transaction."""
+        return Context(self.store, transaction.staging, transaction.operation, progress)
+
+    def _discover(self, list_files: Callable[[], Sequence[FileEntry]], stats_columns: StatsColumns) -> Snapshot:
+        return retry_on_vanished_files(self.root, lambda: self._read(list_files(), stats_columns))
+
+    def _read(self, listed: Sequence[FileEntry], stats_columns: StatsColumns) -> Snapshot:
+        """Read footers in local threads or, from the engine's threshold on, in its tasks."""
+        if self.engine.footers_in_tasks is None or len(listed) < self.engine.footers_in_tasks:
+            return read_snapshot(self.store, self.root, listed, stats_columns)
+        self.engine.check_store(self.store)
+        tasks = footer_tasks(listed, self.root, stats_columns)
+        found = self.engine.run(tasks, Context(self.store, Staging(""), "footers"))
+        return Snapshot(self.root, tuple(file for files in found for file in files))
+
+
+def entries(files: Sequence[FileInfo]) -> list[FileEntry]:
+    """The listing entries of files."""
+    return [file.entry for file in files]

@@ -1,0 +1,1 @@
+"""Reading and writing Parquet files: footers, row groups as bytes, rows as batches."""

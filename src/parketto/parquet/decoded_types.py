@@ -1,0 +1,132 @@
+"""Decoded types, in which rows are processed: dictionaries as their values, views as large strings or binary.
+
+Arrow cannot reorder views. It writes an existing dictionary as a whole into every row group, or gives up on it
+where the next file has a different one. Plain values get a new dictionary when they are written. The Parquet types
+are the same either way. The file's own schema entry is kept verbatim and still names the original type: readers
+see no difference.
+"""
+
+from __future__ import annotations
+
+import pyarrow as pa
+import pyarrow.types as pat
+
+from parketto.errors import IncompatibleTypes
+from parketto.parquet.exchange_types import cast_back
+from parketto.parquet.variants import cast, has_variants
+
+_PLAIN = (
+    pat.is_boolean,
+    pat.is_integer,
+    pat.is_float32,
+    pat.is_float64,
+    pat.is_string,
+    pat.is_large_string,
+    pat.is_binary,
+    pat.is_large_binary,
+    pat.is_date32,
+)
+
+
+def is_plain(kind: pa.DataType) -> bool:
+    """Whether all libraries have a type, with the same meaning."""
+    return any(test(kind) for test in _PLAIN)
+
+
+def decoded_schema(schema: pa.Schema) -> pa.Schema:
+    """The schema in which rows are processed.
+
+    >>> decoded_schema(pa.schema({"a": pa.dictionary(pa.int8(), pa.string()), "b": pa.int64()})).types
+    [DataType(string), DataType(int64)]
+    """
+    fields = [_decoded_field(field) for field in schema]
+    return pa.schema(fields, metadata=schema.metadata)
+
+
+def recast(batch: pa.RecordBatch, schema: pa.Schema) -> pa.RecordBatch:
+    """The same rows cast to the decoded schema, or back to the original one."""
+    columns = [_cast(column, kind) for column, kind in zip(batch.columns, schema.types, strict=True)]
+    return pa.RecordBatch.from_arrays(columns, schema=schema)
+
+
+def cast_rows(batch: pa.RecordBatch, schema: pa.Schema) -> pa.RecordBatch:
+    """Rows from outside cast to a schema; values that do not fit raise an error that names the column."""
+    columns = [cast_column(column, item) for column, item in zip(batch.columns, schema, strict=True)]
+    return pa.RecordBatch.from_arrays(columns, schema=schema)
+
+
+def cast_column(column: pa.Array, field: pa.Field) -> pa.Array:
+    """A column cast to the type of a field, without loss."""
+    try:
+        return _cast(column, field.type)
+    except pa.ArrowInvalid as error:
+        raise IncompatibleTypes(
+            f"column {field.name!r} has values of type {column.type} that {field.type} cannot hold without loss: "
+            f"{error}. Round or cast them first; nothing was changed"
+        ) from error
+
+
+def _cast(column: pa.Array, kind: pa.DataType) -> pa.Array:
+    if column.type == kind:
+        return column
+    if pat.is_dictionary(kind):
+        return column.cast(kind.value_type).dictionary_encode().cast(kind)
+    if has_variants(column.type, kind) or not _refuses_nulls(column.type, kind):
+        return cast(column, kind)
+    # Arrow casts lists without checking their NULLs, and does not cast structs at all.
+    if _has_refused_nulls(column, kind):
+        raise pa.ArrowInvalid("there are NULLs in a nested field that is declared not null")
+    return cast_back(column, kind)
+
+
+def _refuses_nulls(source: pa.DataType, kind: pa.DataType) -> bool:
+    """Whether nested fields are not nullable in a type but nullable in a source type of the same shape."""
+    if not pat.is_nested(kind) or source.num_fields != kind.num_fields:
+        return False
+    pairs = [(source.field(at), kind.field(at)) for at in range(kind.num_fields)]
+    return any(
+        (mine.nullable and not other.nullable) or _refuses_nulls(mine.type, other.type) for mine, other in pairs
+    )
+
+
+def _has_refused_nulls(column: pa.Array, kind: pa.DataType) -> bool:
+    if not pat.is_nested(kind):
+        return False
+    column = column.drop_null()
+    if pat.is_struct(kind):
+        children = [column.field(at) for at in range(kind.num_fields)]
+        fields = [kind.field(at) for at in range(kind.num_fields)]
+    elif pat.is_map(kind):
+        entries = column.cast(pa.list_(pa.struct([column.type.key_field, column.type.item_field]))).flatten()
+        children, fields = [entries.field(0), entries.field(1)], [kind.key_field, kind.item_field]
+    else:
+        children, fields = [column.flatten()], [kind.value_field]
+    return any(
+        (child.null_count and not field.nullable) or _has_refused_nulls(child, field.type)
+        for child, field in zip(children, fields, strict=True)
+    )
+
+
+def _decoded_field(field: pa.Field) -> pa.Field:
+    return field.with_type(decoded_type(field.type))
+
+
+def decoded_type(kind: pa.DataType) -> pa.DataType:
+    """The type in which values of a type are processed."""
+    if pat.is_dictionary(kind):
+        return decoded_type(kind.value_type)
+    if pat.is_string_view(kind):
+        return pa.large_string()
+    if pat.is_binary_view(kind):
+        return pa.large_binary()
+    if pat.is_struct(kind):
+        return pa.struct([_decoded_field(kind.field(index)) for index in range(kind.num_fields)])
+    if pat.is_map(kind):
+        return pa.map_(_decoded_field(kind.key_field), _decoded_field(kind.item_field), kind.keys_sorted)
+    if pat.is_fixed_size_list(kind):
+        return pa.list_(_decoded_field(kind.value_field), kind.list_size)
+    if pat.is_list(kind):
+        return pa.list_(_decoded_field(kind.value_field))
+    if pat.is_large_list(kind):
+        return pa.large_list(_decoded_field(kind.value_field))
+    return kind

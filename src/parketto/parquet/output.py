@@ -1,0 +1,75 @@
+"""The specification of new files, and the files that were written."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass, field
+
+import pyarrow as pa
+
+from parketto.arguments import DEFAULT_CODEC
+from parketto.parquet.clustering_metadata import without_record
+from parketto.parquet.decoded_types import decoded_schema
+from parketto.parquet.file_format import FileFormat
+from parketto.parquet.file_info import FileInfo
+from parketto.parquet.geo_area import without_bbox
+from parketto.parquet.row_group_info import writable_codec
+from parketto.runtime.staging import StagedFile
+
+
+@dataclass(frozen=True)
+class Output:
+    """The specification of new files.
+
+    `row_schema` is the schema of the input rows. The files have it too, without the partition columns if only the
+    path contains those (then the format's schema lacks them).
+    """
+
+    directory: str
+    format: FileFormat
+    row_schema: pa.Schema
+    partition_by: tuple[str, ...] = ()
+    max_rows: int | None = None
+    roll_bytes: int | None = None
+    row_group_rows: int | None = None
+    #: Whether to write all rows to one file.
+    single: bool = False
+    prefix: str = "part"
+    #: Existing partition folders with non-canonical names (`day=01`), by their canonical names (`day=1`).
+    folders: Mapping[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Written:
+    """Staged files, and the number of rows in them."""
+
+    staged: tuple[StagedFile, ...] = ()
+    num_rows: int = 0
+
+    def __add__(self, other: Written) -> Written:
+        return Written(self.staged + other.staged, self.num_rows + other.num_rows)
+
+
+def output_like(
+    file: FileInfo, prefix: str, compression: str | None = None, changed: Collection[str] = ()
+) -> Output:
+    """The specification of files like an existing one: the same directory, schema, metadata and physical types.
+
+    Args:
+        file: The existing file.
+        prefix: The prefix of the new file names.
+        compression: The codec; None: that of the file.
+        changed: Columns with new values; their GeoParquet bounding boxes are dropped.
+    """
+    assert file.schema is not None, "files to rewrite come from a snapshot"
+    schema = decoded_schema(file.schema)
+    codec = compression or writable_codec(file.codec) or DEFAULT_CODEC
+    metadata = without_bbox(kept_metadata(file), changed)
+    file_format = FileFormat(schema, codec, metadata, file.traits, readable_as=file.schema)
+    return Output(file.directory, file_format, schema, prefix=prefix)
+
+
+def kept_metadata(file: FileInfo) -> Mapping[bytes, bytes]:
+    """The key-value metadata that a rewritten file keeps: all except an unreadable clustering record."""
+    metadata = file.metadata or {}
+    return metadata if file.clustering is not None else without_record(metadata)

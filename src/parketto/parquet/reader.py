@@ -1,0 +1,390 @@
+"""Reads files as a stream of small batches, however far their data expands when it is decoded."""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import math
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from itertools import chain
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+import pyarrow.types as pat
+
+from parketto.arguments import check_columns_exist
+from parketto.errors import IncompatibleTypes, UnreadableFile
+from parketto.parquet.calendars import CalendarCheck
+from parketto.parquet.decoded_types import decoded_schema, recast
+from parketto.parquet.file_info import FileInfo
+from parketto.parquet.int96 import with_instants
+from parketto.parquet.partition_spec import PartitionSpec
+from parketto.parquet.unreadable import naming_file
+from parketto.runtime.batches import RowSizes
+from parketto.runtime.memory import release_unused
+from parketto.storage.ranged import RangedFile
+from parketto.storage.store import Store
+
+_MAX_BATCH_ROWS = 32 * 1024
+_MIN_BATCH_ROWS = 64
+_PROBE_ROWS = 128  # decoded first, to estimate the width of rows
+_READ_BUFFER = 1024 * 1024
+# Local files up to this size (bytes) are read whole if all columns are needed: a tenth faster than by column.
+_SMALL_FILE = 4 * 1024 * 1024
+# Remote row groups are read together up to this size (bytes), each run of columns in one request. Of a larger row
+# group about as much is held: a piece of each column.
+_REMOTE_RUN = 16 * 1024 * 1024
+_REMOTE_PIECE = (256 * 1024, 8 * 1024 * 1024)  # minimum and maximum bytes
+_MIN_PARALLEL_BYTES = 256 * 1024  # below this, waking threads takes longer than decoding
+
+
+# A rewrite must not turn corrupt pages into valid ones.
+_VERIFY = {"page_checksum_verification": True}
+_NANOSECOND_SECONDS = 2**63 // 10**9  # the seconds that 64-bit nanoseconds can represent
+
+
+class BatchReader:
+    """Yields the rows of files, in order, as batches of about `batch_bytes`.
+
+    Footers do not contain decoded sizes: a dictionary can turn a kilobyte into a gigabyte. So the first rows of
+    the first file are decoded to measure their width, and every later batch refines it; the number of rows per
+    batch follows. Readers that share `widths` share these measurements.
+    """
+
+    def __init__(
+        self,
+        store: Store,
+        schema: pa.Schema,
+        batch_bytes: int,
+        *,
+        use_threads: bool = True,
+        widths: dict[tuple[str, ...], float] | None = None,
+    ) -> None:
+        self._store, self._batch_bytes, self._use_threads = store, batch_bytes, use_threads
+        self._names = schema.names
+        # Metadata is written verbatim at the end; here it would only make equal schemas differ.
+        self.schema = schema.remove_metadata()
+        self._widths = {} if widths is None else widths
+        #: Computes the sizes of its batches.
+        self.sizes = RowSizes(self.schema)
+        self._row_bytes = self.sizes.fixed or self._widths.get(tuple(self._names))
+
+    def read(self, files: Sequence[FileInfo]) -> Iterator[pa.RecordBatch]:
+        """All rows of the files, file by file."""
+        for file in files:
+            with self.open(file) as opened:
+                yield from opened.rows(*range(len(file.row_groups)))
+
+    def read_row_groups(self, files: Sequence[FileInfo]) -> Iterator[Iterator[pa.RecordBatch]]:
+        """The rows of each row group, file by file."""
+        for file in files:
+            with self.open(file) as opened:
+                for number in range(len(file.row_groups)):
+                    yield opened.rows(number)
+
+    @contextlib.contextmanager
+    def open(self, file: FileInfo, *, for_bytes: bool = False) -> Iterator[OpenFile]:
+        """Open a file to read its row groups in any order or, with `for_bytes`, to copy them."""
+        with naming_file(file.path):
+            whole = not for_bytes and file.schema is not None and file.schema.names == self._names
+            at_once = _SMALL_FILE if whole and self._store.often_cached else 0
+            source = open_file(self._store, file, at_once, _REMOTE_PIECE[1] if for_bytes else 0)
+        with source:
+            yield OpenFile(self, file, source)
+
+    def _batches(self, opened: OpenFile, numbers: Sequence[int]) -> Iterator[pa.RecordBatch]:
+        file = opened.file
+        assert file.schema is not None, "files to read come from a snapshot"
+        groups = [file.row_groups[number] for number in numbers]
+        filled = [number for number, group in zip(numbers, groups, strict=True) if group.num_rows]
+        if not filled:
+            return
+        size, count = sum(group.total_byte_size for group in groups), sum(group.num_rows for group in groups)
+        whole = file.schema.names == self._names
+        columns = None if whole else self._names
+        # The rows per batch if decoding did not expand them; at least one.
+        fitting = max(1, int(self._batch_bytes * count / max(1, size)))
+        if self._row_bytes is None:
+            rows = min(_PROBE_ROWS, fitting)
+            parquet, _ = next(opened.runs(filled[:1], self._names))
+            probe = next(parquet.iter_batches(rows, row_groups=filled[:1], columns=columns))
+            self._row_bytes = self._width(self._exact(probe))
+        threads = self._use_threads and size >= _MIN_PARALLEL_BYTES
+        width = max(self._row_bytes, size / count if whole else 0, 1)
+        # The widest rows so far may be those of another file; that is no reason to read these one by one.
+        rows = int(min(max(self._batch_bytes / width, min(_MIN_BATCH_ROWS, fitting)), _MAX_BATCH_ROWS))
+        # Batches of equal size: a short last batch would have the overhead of a whole one.
+        rows = math.ceil(count / math.ceil(count / int(1.25 * rows)))
+        for parquet, some in opened.runs(filled, self._names):
+            for found in parquet.iter_batches(rows, row_groups=some, columns=columns, use_threads=threads):
+                batch = self._exact(found)
+                if self.sizes.fixed is None:
+                    self._row_bytes = max(self._row_bytes, self._width(batch))
+                    self._widths[tuple(self._names)] = self._row_bytes
+                    if fitting == 1:
+                        release_unused()  # frees the pages of a huge value
+                yield batch
+
+    def _exact(self, batch: pa.RecordBatch) -> pa.RecordBatch:
+        if batch.schema.equals(self.schema, check_metadata=True):
+            return batch
+        # Arrow reads a column `a.b` along with `a`, and returns columns in file order.
+        return recast(batch if batch.schema.names == self._names else batch.select(self._names), self.schema)
+
+    def _width(self, batch: pa.RecordBatch) -> float:
+        return self.sizes.of(batch) / max(1, int(batch.num_rows))
+
+
+class OpenFile:
+    """An open file: the rows of its row groups, and its bytes in `source`."""
+
+    def __init__(self, reader: BatchReader, file: FileInfo, source: Any) -> None:
+        self.file, self.source = file, source
+        self._reader = reader
+        self._seconds: pq.ParquetFile | None = None
+
+    @functools.cached_property
+    def _parquet(self) -> pq.ParquetFile:
+        # Without pre-buffering only pages in use are held, not whole column chunks, but each page is a request.
+        if isinstance(self.source, RangedFile):
+            return self._opened(pre_buffer=True)
+        return self._opened(pre_buffer=False, buffer_size=_READ_BUFFER)
+
+    def _opened(self, **more: Any) -> pq.ParquetFile:
+        return pq.ParquetFile(self.source, coerce_int96_timestamp_unit=self.file.int96_unit, **more, **_VERIFY)
+
+    def runs(self, numbers: Sequence[int], names: Sequence[str]) -> Iterator[tuple[pq.ParquetFile, list[int]]]:
+        """Row groups to read together, each time with the `ParquetFile` that reads them."""
+        if not isinstance(self.source, RangedFile):
+            yield self._parquet, list(numbers)
+            return
+        metadata = self._parquet.metadata
+        wanted = set(names)
+        leaves = [
+            at
+            for at, path in enumerate(metadata.schema.column(at).path for at in range(metadata.num_columns))
+            if path in wanted or path.partition(".")[0] in wanted
+        ]
+        run: list[int] = []
+        held = 0
+        for number in numbers:
+            group = metadata.row_group(number)
+            size = sum(group.column(at).total_compressed_size for at in leaves)
+            if run and held + size > _REMOTE_RUN:
+                yield self._parquet, run
+                run, held = [], 0
+            if size > _REMOTE_RUN:
+                yield self._piecewise(metadata, len(leaves)), [number]
+            else:
+                run.append(number)
+                held += size
+        if run:
+            yield self._parquet, run
+
+    def _piecewise(self, metadata: pq.FileMetaData, columns: int) -> pq.ParquetFile:
+        """The same file, read in pieces: one piece of each column is held."""
+        smallest, largest = _REMOTE_PIECE
+        piece = min(max(_REMOTE_RUN // max(1, columns), smallest), largest)
+        return self._opened(metadata=metadata, pre_buffer=False, buffer_size=piece)
+
+    def read_by(self, reader: BatchReader) -> OpenFile:
+        """The same open file for a reader of other columns."""
+        other = OpenFile(reader, self.file, self.source)
+        with naming_file(self.file.path):
+            other._parquet = self._parquet
+        return other
+
+    def rows(self, *numbers: int) -> Iterator[pa.RecordBatch]:
+        """The rows of row groups. Read small ones together: a call takes longer than decoding one."""
+        with naming_file(self.file.path):
+            if self._parquet.num_row_groups != len(self.file.row_groups):
+                raise UnreadableFile(self.file.path, "it has changed while it was read")
+            if self.file.traits.int96_timestamps and self.file.int96_unit == "ns":
+                if self._seconds is None:
+                    self._seconds = _in_seconds(self.source)
+                _check_int96_range(self.file.path, self._seconds, numbers)
+            yield from self._reader._batches(self, numbers)
+
+
+def open_file(store: Store, file: FileInfo, at_once: int = 0, block_bytes: int = 0) -> Any:
+    """Open a file for reading. Known bytes of a remote file are not requested again; a small file is one request.
+
+    Args:
+        store: The store of the file.
+        file: The file.
+        at_once: Files up to this size are read whole, besides those up to the limit of the store.
+        block_bytes: The read size if the whole file is read in order.
+    """
+    if file.tail and len(file.tail) == file.size_bytes:
+        return pa.BufferReader(file.tail)
+    if file.size_bytes <= max(at_once, store.whole_file_bytes):
+        return pa.BufferReader(store.read_range(file.path, 0, file.size_bytes, file.fingerprint))
+    return store.open_input(file.path, file.entry, file.tail, block_bytes)
+
+
+def _in_seconds(source: Any) -> pq.ParquetFile:
+    """A file whose INT96 timestamps are read as seconds, which can represent all of them."""
+    return pq.ParquetFile(source, pre_buffer=False, coerce_int96_timestamp_unit="s", **_VERIFY)
+
+
+def _check_int96_range(path: str, seconds: pq.ParquetFile, numbers: Sequence[int]) -> None:
+    """Raise for years before 1677 or after 2262: Arrow decodes INT96 to nanoseconds, which silently overflow."""
+    schema = seconds.metadata.schema
+    columns = [c.path for c in map(schema.column, range(len(schema))) if c.physical_type == "INT96"]
+    for batch in seconds.iter_batches(_MAX_BATCH_ROWS, row_groups=list(numbers), columns=columns):
+        for found in filter(lambda array: array.type == pa.timestamp("s"), _leaf_arrays(batch.columns)):
+            bounds = pc.min_max(found.cast(pa.int64()))
+            if bounds["min"].is_valid and (
+                bounds["min"].as_py() <= -_NANOSECOND_SECONDS or bounds["max"].as_py() >= _NANOSECOND_SECONDS
+            ):
+                raise UnreadableFile(path, "it has INT96 timestamps outside of the years 1677 to 2262")
+
+
+class LogicalReader:
+    """Reads rows as a reader of the dataset sees them: with the partition columns that only the path contains.
+
+    Args:
+        store: The store of the files.
+        schema: The columns to read, in this order.
+        batch_bytes: The approximate size of batches.
+        spec: The partition spec of the dataset.
+        use_threads: Whether Arrow may use several threads.
+        widths: Row widths that other readers have measured.
+    """
+
+    def __init__(
+        self,
+        store: Store,
+        schema: pa.Schema,
+        batch_bytes: int,
+        spec: PartitionSpec,
+        *,
+        use_threads: bool = False,
+        widths: dict[tuple[str, ...], float] | None = None,
+    ) -> None:
+        self.schema = decoded_schema(schema).remove_metadata()
+        self._spec = spec
+        inside = [item for item in self.schema if item.name not in spec.path_only]
+        self._reader = BatchReader(store, pa.schema(inside), batch_bytes, use_threads=use_threads, widths=widths)
+        self._has_path_columns = len(inside) < len(self.schema.names)
+        self._has_file_columns = bool(inside)
+
+    def read(self, file: FileInfo) -> Iterator[pa.RecordBatch]:
+        """The rows of one file, in decoded types."""
+        return chain.from_iterable(rows for _, rows in self.read_row_groups(file))
+
+    def read_row_groups(
+        self, file: FileInfo, wanted: Sequence[int] | None = None
+    ) -> Iterator[tuple[int, Iterator[pa.RecordBatch]]]:
+        """The numbers of row groups, all or those `wanted`, each with its rows."""
+        numbers = range(len(file.row_groups)) if wanted is None else wanted
+        if not self._has_file_columns:
+            yield from ((number, self._constants(file, number)) for number in numbers)
+            return
+        with self._reader.open(file) as opened:
+            for number in numbers:
+                yield number, self.rows(opened, number)
+
+    @contextlib.contextmanager
+    def open(self, file: FileInfo) -> Iterator[OpenFile]:
+        """Open a file to read its row groups one by one with `rows`."""
+        with self._reader.open(file) as opened:
+            yield opened
+
+    def also(self, opened: OpenFile) -> OpenFile:
+        """A file that another reader opened, for this reader."""
+        return opened.read_by(self._reader)
+
+    def rows(self, opened: OpenFile, number: int) -> Iterator[pa.RecordBatch]:
+        """The rows of a row group of an open file."""
+        if not self._has_file_columns:  # without columns, Arrow does not report the number of rows
+            yield from self._constants(opened.file, number)
+            return
+        file = opened.file
+        check = CalendarCheck(self._reader.schema, file.metadata, file.traits.int96)
+        for batch in opened.rows(number):
+            check.refuse_read(file.path, batch)
+            yield self._completed(batch, file) if self._has_path_columns else batch
+
+    def _constants(self, file: FileInfo, number: int) -> Iterator[pa.RecordBatch]:
+        total = file.row_groups[number].num_rows
+        for start in range(0, total, _MAX_BATCH_ROWS):
+            rows = min(_MAX_BATCH_ROWS, total - start)
+            columns = [self._constant(file, item, rows) for item in self.schema]
+            yield pa.RecordBatch.from_arrays(columns, schema=self.schema)
+
+    def _completed(self, batch: pa.RecordBatch, file: FileInfo) -> pa.RecordBatch:
+        columns = [
+            self._constant(file, item, batch.num_rows)
+            if item.name in self._spec.path_only
+            else batch.column(item.name)
+            for item in self.schema
+        ]
+        return pa.RecordBatch.from_arrays(columns, schema=self.schema)
+
+    def _constant(self, file: FileInfo, item: pa.Field, rows: int) -> pa.Array:
+        text = dict(file.partition)[item.name]
+        value = pa.scalar(text, pa.string()).cast(self._spec.path_only[item.name]).cast(item.type)
+        return pa.repeat(value, rows)
+
+
+def _leaf_arrays(arrays: Iterable[pa.Array]) -> Iterator[pa.Array]:
+    for array in arrays:
+        if array.type.num_fields == 0 or isinstance(array, pa.DictionaryArray):
+            yield array
+        else:
+            yield from _leaf_arrays(array.flatten() if pat.is_struct(array.type) else [array.values])
+
+
+def read_table(store: Store, files: Sequence[FileInfo], columns: Sequence[str] | None) -> pa.Table:
+    """All rows of the files as one table.
+
+    Columns that a file lacks are NULL, but every file must contain the columns that are requested by name.
+    """
+    tables = []
+    for file in files:
+        assert file.schema is not None, "files to read come from a snapshot"
+        if columns is not None:
+            check_columns_exist(columns, file.schema)
+        with naming_file(file.path), open_file(store, file) as source:
+            parquet = pq.ParquetFile(source, coerce_int96_timestamp_unit=file.int96_unit, **_VERIFY)
+            if file.traits.int96_timestamps and file.int96_unit == "ns":
+                _check_int96_range(file.path, _in_seconds(source), range(parquet.num_row_groups))
+            table = parquet.read(None if columns is None else list(columns))
+        if file.traits.int96_timestamps:
+            table = table.cast(
+                with_instants(table.schema, file.traits.int96, pa.timestamp(file.int96_unit, "UTC"))
+            )
+        CalendarCheck(table.schema, file.metadata, file.traits.int96).refuse_read(file.path, table)
+        tables.append(table)
+    if all(table.schema.equals(tables[0].schema) for table in tables):
+        return pa.concat_tables([table.cast(tables[0].schema) for table in tables])
+    try:
+        return pa.concat_tables(tables, promote_options="default")
+    except pa.ArrowTypeError:
+        schemas = [table.schema.remove_metadata() for table in tables]
+        _raise_incompatible_types(dict(zip((file.path for file in files), schemas, strict=True)))
+        raise
+
+
+def _raise_incompatible_types(schemas: Mapping[str, pa.Schema]) -> None:
+    """Raise an error that names the first column whose types Arrow cannot unify."""
+    first: dict[str, tuple[pa.Field, str]] = {}
+    for path, schema in schemas.items():
+        for item in schema:
+            known, where = first.setdefault(item.name, (item, path))
+            try:
+                pa.unify_schemas([pa.schema([known]), pa.schema([item])])
+            except pa.ArrowTypeError:
+                raise other_types(item.name, (known.type, where), (item.type, path)) from None
+
+
+def other_types(column: str, *found: tuple[object, str]) -> IncompatibleTypes:
+    """The error for a column whose types differ between files: each type, with a file that has it."""
+    each = " and ".join(f"{kind} in {path!r}" for kind, path in found)
+    return IncompatibleTypes(
+        f"column {column!r} is {each}. Files that are read together need one type per column: rewrite those of "
+        "one type with the other one, or move them into a separate dataset. Nothing was changed"
+    )

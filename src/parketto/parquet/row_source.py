@@ -1,0 +1,226 @@
+"""Sources of rows: the caller's memory, files, or a frame of an engine; each with its exact schema."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any, Protocol
+
+import pyarrow as pa
+
+from parketto.errors import InvalidArgument
+from parketto.parquet.clustering_metadata import without_record
+from parketto.parquet.decoded_types import decoded_type
+from parketto.parquet.file_info import FileInfo
+from parketto.parquet.partition_spec import PartitionSpec, partition_spec_of
+from parketto.parquet.reader import LogicalReader, other_types
+from parketto.parquet.spark_schema import unnamed_types
+from parketto.parquet.variant_types import unshredded
+from parketto.runtime.task import Worker
+from parketto.storage.store import Store
+
+
+@dataclass
+class ArrowRows:
+    """Batches in memory, or a stream of batches that can be read once."""
+
+    schema: pa.Schema
+    batches: Iterable[pa.RecordBatch]
+
+    @property
+    def repeatable(self) -> bool:
+        """Whether the batches can be read more than once."""
+        return isinstance(self.batches, Sequence)
+
+    def read(self, worker: Worker) -> Iterator[pa.RecordBatch]:  # noqa: ARG002 - the same call for every source
+        """The batches."""
+        return iter(self.batches)
+
+
+class Transform(Protocol):
+    """A function over rows, which is shipped to the tasks."""
+
+    @property
+    def takes(self) -> pa.Schema:
+        """The columns of its input."""
+
+    def __call__(self, batches: Iterator[pa.RecordBatch], limit_bytes: int) -> Iterator[pa.RecordBatch]:
+        """The new rows for those of one file, in decoded types, processed about `limit_bytes` at a time."""
+
+
+@dataclass(frozen=True)
+class FileRows:
+    """The rows of Parquet files, with the partition columns that only their paths contain.
+
+    With a `transform`, `schema` is that of its output; counts and sizes are those of the files.
+    """
+
+    schema: pa.Schema
+    store: Store
+    files: tuple[FileInfo, ...]
+    spec: PartitionSpec = field(default_factory=PartitionSpec)
+    transform: Transform | None = None
+    repeatable = True
+
+    @classmethod
+    def of(cls, store: Store, files: Sequence[FileInfo]) -> FileRows:
+        """The rows of files that have the same columns."""
+        spec = partition_spec_of(files)
+        schema = spec.row_schema(common_schema(files))
+        return cls(schema, store, tuple(files), spec)
+
+    def selected(self, columns: Sequence[str]) -> FileRows:
+        """The same files with only these columns, in this order."""
+        return replace(self, schema=pa.schema([self.schema.field(name) for name in columns], self.schema.metadata))
+
+    @property
+    def size_bytes(self) -> int:
+        """The total size of the files."""
+        return sum(file.size_bytes for file in self.files)
+
+    @property
+    def num_rows(self) -> int:
+        """The total number of rows."""
+        return sum(file.num_rows for file in self.files)
+
+    def read(self, worker: Worker) -> Iterator[pa.RecordBatch]:
+        """All rows in decoded types, file by file."""
+        read = self.reader(worker, use_threads=worker.use_threads)
+        for file in self.files:
+            yield from read(file)
+            if worker.file_read is not None:
+                worker.file_read(file)
+
+    def reader(self, worker: Worker, *, use_threads: bool) -> Callable[[FileInfo], Iterator[pa.RecordBatch]]:
+        """A function that returns the rows of a file in decoded types; each file refines the row width."""
+        wanted = self.schema if self.transform is None else self.transform.takes
+        reader = LogicalReader(
+            self.store, wanted, worker.batch_bytes, self.spec, use_threads=use_threads, widths=worker.widths
+        )
+        if self.transform is None:
+            return reader.read
+        transform = self.transform
+        return lambda file: transform(reader.read(file), worker.run_bytes)
+
+
+@dataclass(frozen=True)
+class FrameRows:
+    """The rows of a frame that only its engine can read."""
+
+    schema: pa.Schema
+    frame: Any
+    repeatable = True
+
+
+RowSource = ArrowRows | FileRows | FrameRows
+
+
+def arrow_rows(rows: Any) -> ArrowRows:
+    """Rows from PyArrow, pandas, Polars, DuckDB and all other objects with an Arrow stream.
+
+    >>> arrow_rows(pa.table({"a": [1]})).schema.names
+    ['a']
+    """
+    if isinstance(rows, pa.RecordBatch):
+        rows = pa.Table.from_batches([rows])
+    if isinstance(rows, pa.RecordBatchReader):
+        return ArrowRows(checked_columns(rows.schema), rows)
+    if not isinstance(rows, pa.Table):
+        rows = _from_library(rows)
+    return ArrowRows(checked_columns(rows.schema), rows.to_batches())
+
+
+def is_path(rows: object) -> bool:
+    """Whether a source is a path."""
+    return isinstance(rows, str | os.PathLike)
+
+
+def _from_library(rows: Any) -> pa.Table:
+    library = type(rows).__module__.partition(".")[0]
+    if library == "pyspark":
+        raise InvalidArgument("a Spark DataFrame needs the Spark engine: Dataset(path, engine='spark')")
+    if library == "pandas" and hasattr(rows, "columns"):
+        named = [name for name in rows.index.names if name is not None]
+        # An unnamed index is a row number; a named one is a column.
+        return pa.Table.from_pandas(rows.reset_index(named) if named else rows, preserve_index=False)
+    if library == "polars" and hasattr(rows, "collect"):
+        rows = rows.collect()
+    if library == "polars" and hasattr(rows, "to_arrow"):
+        found = rows.to_arrow()
+        return found.cast(pa.schema([item.with_type(_without_views(item.type)) for item in found.schema]))
+    if hasattr(rows, "__arrow_c_stream__"):
+        return pa.table(rows)
+    raise InvalidArgument(
+        f"rows must be a PyArrow Table, RecordBatch or RecordBatchReader, a pandas or Polars frame, a path, or a "
+        f"Spark DataFrame (with the Spark engine), not {type(rows).__name__}"
+    )
+
+
+def _without_views(kind: pa.DataType) -> pa.DataType:
+    return kind if isinstance(kind, pa.DictionaryType) else decoded_type(kind)
+
+
+def checked_columns(schema: pa.Schema) -> pa.Schema:
+    """A schema that can be written: with columns, unique names, and no clustering record of earlier files."""
+    if not schema.names:
+        raise InvalidArgument("rows without any column cannot be written")
+    if len(set(schema.names)) < len(schema.names):
+        duplicates = sorted({name for name in schema.names if schema.names.count(name) > 1})
+        raise InvalidArgument(f"column names must be distinct; several columns are named {duplicates}")
+    return schema.with_metadata(without_record(schema.metadata) or None)
+
+
+def common_schema(files: Sequence[FileInfo]) -> pa.Schema:
+    """The schema of the first file, if the others have the same columns.
+
+    Variants that files shred differently are unshredded in it.
+    """
+    first = files[0].schema
+    assert first is not None, "files to read come from a snapshot"
+    to_unshred: set[str] = set()
+    seen = {id(first)}
+    for file in files:
+        assert file.schema is not None, "files to read come from a snapshot"
+        if id(file.schema) in seen:
+            continue
+        seen.add(id(file.schema))
+        if not _same_rows(first, file.schema):
+            mine, others = _row_types(first), _row_types(file.schema)
+            for name in mine if set(mine) == set(others) else ():
+                if mine[name] != others[name]:
+                    kinds = (_named_type(schema, name) for schema in (first, file.schema))
+                    raise other_types(name, *zip(kinds, (files[0].path, file.path), strict=True))
+            raise InvalidArgument(
+                f"the files have different columns: {files[0].path!r} has {_described(first)}, "
+                f"{file.path!r} has {_described(file.schema)}"
+            )
+        to_unshred |= {
+            item.name
+            for item in first
+            if decoded_type(item.type) != decoded_type(file.schema.field(item.name).type)
+        }
+    if not to_unshred:
+        return first
+    fields = [item.with_type(unshredded(item.type)) if item.name in to_unshred else item for item in first]
+    return pa.schema(fields, first.metadata)
+
+
+def _same_rows(one: pa.Schema, other: pa.Schema) -> bool:
+    """Whether rows of both schemas can be read together: the same columns in any order."""
+    return _row_types(one) == _row_types(other)
+
+
+def _row_types(schema: pa.Schema) -> dict[str, tuple[pa.DataType, object]]:
+    """The properties of column types that must be equal in files that are read together."""
+    spark_types = unnamed_types(schema.metadata)
+    return {item.name: (unshredded(decoded_type(item.type)), spark_types.get(item.name)) for item in schema}
+
+
+def _named_type(schema: pa.Schema, name: str) -> object:
+    """The type of a column, with Spark's name if Arrow has none."""
+    return unnamed_types(schema.metadata).get(name, schema.field(name).type)
+
+
+def _described(schema: pa.Schema) -> str:
+    return ", ".join(f"{item.name}: {_named_type(schema, item.name)}" for item in schema)

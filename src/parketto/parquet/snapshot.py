@@ -1,0 +1,90 @@
+"""Snapshots: one listing and one footer read per file, the only view of a dataset that later steps have."""
+
+from __future__ import annotations
+
+import statistics
+import time
+from collections.abc import Callable, Iterable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from functools import cached_property
+from itertools import islice
+
+from parketto.parquet.file_info import FileInfo, FooterReader, StatsColumns
+from parketto.storage.hive import partition_values
+from parketto.storage.listing import directory_of, retry_on_vanished_files
+from parketto.storage.store import FileEntry, Store
+
+_PROBE_FILES = 5  # read in this thread, to measure their share of CPU time
+_MAX_CPU_SHARE = 0.6  # above this, threads only wait for the interpreter lock
+
+
+@dataclass(frozen=True)
+class Snapshot:
+    """The files of a dataset at one moment, ordered by path."""
+
+    root: str
+    files: tuple[FileInfo, ...]
+
+    @cached_property
+    def total_bytes(self) -> int:
+        """The total size of the files."""
+        return sum(file.size_bytes for file in self.files)
+
+    @cached_property
+    def total_rows(self) -> int:
+        """The total number of rows."""
+        return sum(file.num_rows for file in self.files)
+
+
+def read_snapshot(
+    store: Store,
+    root: str,
+    entries: Iterable[FileEntry],
+    stats_columns: StatsColumns = (),
+    *,
+    keep_bytes: bool = True,
+) -> Snapshot:
+    """Read the footers of listed files concurrently, and small remote files whole (`FileInfo.tail`)."""
+    reader = FooterReader(store, stats_columns, keep_bytes=keep_bytes)
+
+    def read(entry: FileEntry) -> FileInfo:
+        return reader.read(entry, partition_values(directory_of(entry, root)))
+
+    remaining = iter(entries)
+    files: list[FileInfo] = []
+    if store.often_cached:
+        # Threads help only where reads wait for I/O. The first files show whether they do.
+        shares = []
+        for entry in islice(remaining, _PROBE_FILES):
+            started, cpu_started = time.perf_counter(), time.thread_time()
+            files.append(read(entry))
+            shares.append((time.thread_time() - cpu_started) / (time.perf_counter() - started))
+        if shares and statistics.median(shares) > _MAX_CPU_SHARE:
+            files += [read(entry) for entry in remaining]
+    with ThreadPoolExecutor(store.parallel_reads, thread_name_prefix="parketto-footer") as pool:
+        files += pool.map(read, remaining)
+    return Snapshot(root, tuple(files))
+
+
+def read_files(store: Store, paths: Sequence[str], stats_columns: StatsColumns = ()) -> list[FileInfo]:
+    """Read the footers of files by path, without a listing: on S3 one request each.
+
+    Raises:
+        FileNotFoundError: One of the files does not exist.
+    """
+    reader = FooterReader(store, stats_columns)
+    if len(paths) <= 1 or store.often_cached:
+        return [reader.read_path(path) for path in paths]
+    with ThreadPoolExecutor(store.parallel_reads, thread_name_prefix="parketto-footer") as pool:
+        return list(pool.map(reader.read_path, paths))
+
+
+def discover(
+    store: Store,
+    root: str,
+    list_files: Callable[[], Sequence[FileEntry]],
+    stats_columns: StatsColumns = (),
+) -> Snapshot:
+    """List the data files and read their footers."""
+    return retry_on_vanished_files(root, lambda: read_snapshot(store, root, list_files(), stats_columns))

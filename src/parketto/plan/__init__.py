@@ -1,1 +1,0 @@
-"""Planning: from a snapshot and a request to plain data that says what will be rewritten. No I/O."""

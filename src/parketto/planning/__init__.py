@@ -1,0 +1,1 @@
+"""Plans: plain data that describes what will be rewritten. No I/O."""

@@ -1,0 +1,1 @@
+"""Sorting: sort keys, space-filling curves, and sorts that spill to disk."""

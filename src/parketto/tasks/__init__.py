@@ -1,0 +1,1 @@
+"""The tasks that engines run: independent units of work on files."""

@@ -1,0 +1,181 @@
+"""Writes rows as new files: in one directory, or in one per partition."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterable, Iterator
+from concurrent.futures import Future
+from contextlib import closing
+from dataclasses import dataclass
+
+import pyarrow as pa
+
+from parketto.errors import InvalidArgument
+from parketto.parquet.calendars import CalendarCheck
+from parketto.parquet.decoded_types import cast_rows, decoded_schema
+from parketto.parquet.file_info import FileInfo
+from parketto.parquet.file_writer import file_writer
+from parketto.parquet.output import Output, Written
+from parketto.parquet.partitions import by_partition, spill_by_partition
+from parketto.parquet.row_source import FileRows
+from parketto.runtime.task import Worker
+from parketto.runtime.threads import ThreadPool
+from parketto.sorting.spill import SpillFile
+
+# Partitions are written in parallel only if each can have row groups of this many decoded bytes.
+_MIN_ROW_GROUP_BYTES = 16 * 1024 * 1024
+
+
+def write_rows(
+    batches: Iterable[pa.RecordBatch],
+    output: Output,
+    worker: Worker,
+    *,
+    at_least_one: bool = True,
+    in_partition_order: bool = False,
+    ahead: bool = True,
+) -> Written:
+    """Write rows; without any, one file with the schema if `at_least_one`.
+
+    With `ahead`, another thread may prefetch from `batches`. Not for an iterator of the caller: it may work only
+    in the caller's thread, or block for so long that it could not be interrupted.
+    """
+    rows = worker.until_cancelled(iter(batches))
+    if not output.partition_by:
+        return _write_directory(rows, output, output.directory, worker, at_least_one=at_least_one)
+    if in_partition_order:
+        # Only one file is open at a time, however many partitions there are.
+        folders = by_partition(rows, output.partition_by)
+        written = sum((write_folder(found, output, folder, worker) for folder, found in folders), Written())
+    else:
+        written = _write_partitions(rows, output, worker, prefetch=ahead)
+    if not written.staged and at_least_one:
+        return _write_directory(iter(()), output, output.directory, worker, at_least_one=True)
+    return written
+
+
+def _write_partitions(
+    rows: Iterator[pa.RecordBatch], output: Output, worker: Worker, *, prefetch: bool
+) -> Written:
+    """Write unsorted rows to the folders of their partitions, as many at once as memory allows."""
+    decoded = decoded_schema(output.row_schema)
+    given = (cast_rows(batch, decoded) for batch in rows)
+    folders = spill_by_partition(
+        given,
+        decoded,
+        output.partition_by,
+        worker.run_bytes,
+        worker.scratch_directory(),
+        threads=worker.threads if prefetch else 1,
+    )
+    written = Written()
+    at_once = max(1, min(worker.threads, worker.row_group_bytes // _MIN_ROW_GROUP_BYTES))
+    share = worker.shared_by(at_once)
+    pending: deque[Future[Written]] = deque()
+    with closing(folders), ThreadPool(at_once, "parketto-write") as pool:
+        for folder, found in folders:
+            if at_once == 1 or not isinstance(found, SpillFile):
+                written += write_folder(found, output, folder, worker)
+                continue
+            pending.append(
+                pool.submit(
+                    write_folder, pool.until_stopped(worker.until_cancelled(iter(found))), output, folder, share
+                )
+            )
+            if len(pending) > at_once:
+                written += pending.popleft().result()
+        return sum((each.result() for each in pending), written)
+
+
+def write_folder(batches: Iterable[pa.RecordBatch], output: Output, folder: str, worker: Worker) -> Written:
+    """Write the rows of one partition."""
+    directory = f"{output.directory}/{output.folders.get(folder, folder)}"
+    return _write_directory(iter(batches), output, directory, worker, at_least_one=False)
+
+
+@dataclass(frozen=True)
+class CopyRows:
+    """Write the rows of files as new files."""
+
+    source: FileRows
+    output: Output
+
+    @property
+    def size_bytes(self) -> int:
+        """The size of the files."""
+        return self.source.size_bytes
+
+    @property
+    def files(self) -> tuple[FileInfo, ...]:
+        """The files that it reads."""
+        return self.source.files
+
+    def run(self, worker: Worker) -> Written:
+        """Read and write the rows."""
+        rows = self.source.read(worker)
+        return write_rows(rows, self.output, worker, at_least_one=False, ahead=self.source.transform is None)
+
+
+@dataclass(frozen=True)
+class WriteSlice:
+    """Write a slice of rows that are in memory."""
+
+    rows: pa.Table
+    output: Output
+
+    @property
+    def size_bytes(self) -> int:
+        """The size of these rows."""
+        return int(self.rows.nbytes)
+
+    def run(self, worker: Worker) -> Written:
+        """Write them as whole files."""
+        return write_rows(self.rows.to_batches(), self.output, worker, at_least_one=False)
+
+
+def row_slices(batches: list[pa.RecordBatch], max_rows: int, parts: int) -> list[pa.Table]:
+    """Rows split into about equal parts, each of whole files of `max_rows`.
+
+    >>> rows = pa.table({"n": range(10)}).to_batches(max_chunksize=4)
+    >>> [part.num_rows for part in row_slices(rows, 3, 2)]
+    [6, 4]
+    """
+    table = pa.Table.from_batches(batches)
+    files = -(-table.num_rows // max_rows)
+    step = max_rows * max(1, -(-files // parts))
+    return [table.slice(start, step) for start in range(0, table.num_rows, step)]
+
+
+def _write_directory(
+    batches: Iterator[pa.RecordBatch], output: Output, directory: str, worker: Worker, *, at_least_one: bool
+) -> Written:
+    first = next((batch for batch in batches if batch.num_rows), None)
+    if first is None and not at_least_one:
+        return Written()
+    rows = 0
+    schema = output.format.schema
+    calendar = CalendarCheck(schema, output.format.metadata, output.format.traits.int96)
+    with file_writer(output, worker, directory=directory) as writer:
+        for batch in _with_first(first, batches):
+            rows += batch.num_rows
+            if batch.schema.names != schema.names:
+                batch = batch.select(schema.names)
+            batch = cast_rows(batch, schema)
+            _refuse_nulls(batch)
+            calendar.refuse_written(batch)
+            writer.write(batch)
+    return Written(tuple(writer.staged), rows)
+
+
+def _refuse_nulls(batch: pa.RecordBatch) -> None:
+    for item, column in zip(batch.schema, batch.columns, strict=True):
+        if not item.nullable and column.null_count:
+            raise InvalidArgument(
+                f"the rows have NULL values in {item.name!r}, which is declared not null; nothing was changed"
+            )
+
+
+def _with_first(first: pa.RecordBatch | None, rest: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    if first is not None:
+        yield first
+        yield from rest

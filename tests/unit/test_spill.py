@@ -1,0 +1,45 @@
+"""Rows dealt out by partition: every row once, in the order that it came, however many folders there are."""
+
+from __future__ import annotations
+
+import os
+from collections import defaultdict
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pytest
+
+from parketto.parquet import partitions
+from parketto.parquet.partitions import spill_by_partition
+
+
+@pytest.mark.parametrize("run_bytes", [1, 4_000, 10**9])
+@pytest.mark.parametrize(("values", "most"), [(1, 256), (7, 256), (40, 8)])
+def test_every_row_comes_to_its_folder_in_order(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, run_bytes: int, values: int, most: int
+) -> None:
+    monkeypatch.setattr(partitions, "_MAX_SPILL_FILES", most)
+    chance = np.random.default_rng(values)
+    days = [None if day == 3 else int(day) for day in chance.integers(0, values, 500)]
+    table = pa.table({"day": pa.array(days, pa.int32()), "n": range(500)})
+    expected = defaultdict(list)
+    for number, day in enumerate(days):
+        expected["day=__HIVE_DEFAULT_PARTITION__" if day is None else f"day={day}"].append(number)
+
+    found = defaultdict(list)
+    for folder, batches in spill_by_partition(
+        table.to_batches(max_chunksize=50), table.schema, ["day"], run_bytes, str(tmp_path)
+    ):
+        assert folder not in found, "a folder comes once"
+        for batch in batches:
+            found[folder] += batch.column("n").to_pylist()
+
+    if values > most:  # the rows of some folders were sorted, and rows of one folder are all the same to a sort
+        found = {folder: sorted(numbers) for folder, numbers in found.items()}
+    assert found == expected
+    assert os.listdir(tmp_path) == []
+
+
+def test_no_rows_make_no_folder(tmp_path: Path) -> None:
+    assert list(spill_by_partition([], pa.schema({"day": pa.int8()}), ["day"], 100, str(tmp_path))) == []
