@@ -1,4 +1,4 @@
-"""Working ahead must look like working one after the other, and hold no more than it says."""
+"""Reading in parallel must look like reading in sequence, and hold no more than it may."""
 
 from __future__ import annotations
 

@@ -297,7 +297,7 @@ def sweep_free(workspace: Workspace, sight: WorkspaceState) -> int:
     try:
         sweep(workspace, sight.log.last + 1, dead)
     except FileExistsError:
-        return 0  # somebody else is at work; another time
+        return 0  # another process is sweeping or committing
     abort_dead_uploads(workspace, sight)
     return len(dead)
 

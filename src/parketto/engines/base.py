@@ -175,7 +175,7 @@ class TaskEngine:
             if isinstance(source, FileRows):
                 worker.file_read = context.reporter(source.files)
             ours = isinstance(source, FileRows) and source.transform is None
-            return write_rows(source.read(worker), output, worker, ahead=ours)
+            return write_rows(source.read(worker), output, worker, prefetch=ours)
 
     def count_partitions(self, source: RowSource, columns: tuple[str, ...], context: Context) -> Counter[str]:
         """Row counts by partition folder, from footers where they suffice."""

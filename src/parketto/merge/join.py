@@ -77,15 +77,15 @@ class Edited:
 
 
 def edit_file(
-    position: int, pieces: Iterator[pa.RecordBatch], target: MergeTarget, travelled: pa.Schema, worker: Worker
+    position: int, pieces: Iterator[pa.RecordBatch], target: MergeTarget, values_schema: pa.Schema, worker: Worker
 ) -> Edited:
     """Rewrite a file of the target.
 
     `pieces` are its edits, sorted by row: the number of the `row`, whether it is updated in place (`home`) or
-    moves to another partition (`leaving`), and the columns of the source row in exchange types. `travelled` is the
-    schema of these columns. Rows that are neither are deleted.
+    moves to another partition (`leaving`), and the columns of the source row in exchange types, of the schema
+    `values_schema`. Rows that are neither are deleted.
     """
-    edits = _Edits(pieces, travelled)
+    edits = _Edits(pieces, values_schema)
     rewritten = rewrite_file(target.files[position], target.rewriting, edits, worker)
     return Edited(position, rewritten, edits.matched, edits.replaced)
 

@@ -33,12 +33,12 @@ def write_rows(
     *,
     at_least_one: bool = True,
     in_partition_order: bool = False,
-    ahead: bool = True,
+    prefetch: bool = True,
 ) -> Written:
     """Write rows; without any, one file with the schema if `at_least_one`.
 
-    With `ahead`, another thread may prefetch from `batches`. Not for an iterator of the caller: it may work only
-    in the caller's thread, or block for so long that it could not be interrupted.
+    With `prefetch`, another thread may read from `batches`. Not for an iterator of the caller: it may work only in
+    the caller's thread, or block for so long that it could not be interrupted.
     """
     rows = worker.until_cancelled(iter(batches))
     if not output.partition_by:
@@ -48,7 +48,7 @@ def write_rows(
         folders = by_partition(rows, output.partition_by)
         written = sum((write_folder(found, output, folder, worker) for folder, found in folders), Written())
     else:
-        written = _write_partitions(rows, output, worker, prefetch=ahead)
+        written = _write_partitions(rows, output, worker, prefetch=prefetch)
     if not written.staged and at_least_one:
         return _write_directory(iter(()), output, output.directory, worker, at_least_one=True)
     return written
@@ -113,7 +113,7 @@ class CopyRows:
     def run(self, worker: Worker) -> Written:
         """Read and write the rows."""
         rows = self.source.read(worker)
-        return write_rows(rows, self.output, worker, at_least_one=False, ahead=self.source.transform is None)
+        return write_rows(rows, self.output, worker, at_least_one=False, prefetch=self.source.transform is None)
 
 
 @dataclass(frozen=True)

@@ -54,7 +54,7 @@ class ReadRows:
     columns: pa.Schema
     as_read: pa.Schema
     memory: int
-    travelling: pa.Schema
+    exchanged: pa.Schema
     added: ExtraColumns | None = None
 
     def __call__(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
@@ -64,7 +64,7 @@ class ReadRows:
             for position in chain.from_iterable(batch.column(0).to_pylist() for batch in batches):
                 file = self.rows.files[position]
                 rows = as_target(reader.read(file), self.columns)
-                yield from to_exchange_with(rows, self.travelling, file, position, self.added)
+                yield from to_exchange_with(rows, self.exchanged, file, position, self.added)
 
 
 def read_frame(
