@@ -436,7 +436,9 @@ class TestRepartition:
         with pytest.raises(ValueError, match=r"'month'.*available columns: 'side', 'day', 'n'"):
             place.dataset(engine=engine).repartition(["month"])
         with pytest.raises(FileNotFoundError):
-            place.dataset(engine=engine).__class__(f"{place.root}x", engine, place.fs).repartition(["n"])
+            place.dataset(engine=engine).__class__(f"{place.root}x", engine, filesystem=place.fs).repartition(
+                ["n"]
+            )
         assert place.state() == before
 
     def test_files_of_a_sensible_number(self, place: Place, engine: Engine) -> None:
