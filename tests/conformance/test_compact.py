@@ -23,10 +23,10 @@ from parketto import (
 )
 from parketto.engines.base import Engine
 from parketto.parquet import file_info as footers
+from parketto.parquet.encoders import polars as streaming
 from parketto.parquet.file_info import FileInfo
 from parketto.parquet.reader import BatchReader
 from parketto.storage.store import FileEntry
-from parketto.tasks import polars_encoder as streaming
 
 KEYS = {
     "before_file_count",

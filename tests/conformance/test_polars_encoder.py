@@ -24,8 +24,8 @@ from helpers import oracle
 from helpers.parquet_files import check_chunks, check_pages, read_by_duckdb, read_by_polars
 from parketto import Dataset, UnreadableFile
 from parketto.engines.base import Engine
+from parketto.parquet.encoders import polars as streaming
 from parketto.parquet.footer import read_footer
-from parketto.tasks import polars_encoder as streaming
 
 ROWS = 5000
 NAN = struct.unpack("<d", struct.pack("<Q", 0x7FF8000000001234))[0]
@@ -69,15 +69,15 @@ COLUMNS = {
 def streamed(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[int]]:
     """How many files went into each stream of Polars that was used to its end."""
     found: list[int] = []
-    stream_files = streaming.stream_files
+    encode_files = streaming.encode_files
 
-    def counted(group: Any, output: Any, worker: Any) -> Any:
-        result = stream_files(group, output, worker)
+    def counted(files: Any, output: Any, worker: Any) -> Any:
+        result = encode_files(files, output, worker)
         if result is not None:
-            found.append(len(group.files))
+            found.append(len(files))
         return result
 
-    monkeypatch.setattr("parketto.tasks.rewrite.stream_files", counted)
+    monkeypatch.setattr(streaming, "encode_files", counted)
     return found
 
 

@@ -34,7 +34,7 @@ FLOORS = [
 LIBRARY_HOMES = {
     "pyspark": ["engines/spark/"],
     "duckdb": ["engines/duckdb/"],
-    "polars": ["expressions/polars.py", "compat/transform.py", "tasks/polars_encoder.py"],
+    "polars": ["expressions/polars.py", "compat/transform.py", "parquet/encoders/polars.py"],
     "pandas": [],
 }
 MODULES = sorted(SOURCE.rglob("*.py"))

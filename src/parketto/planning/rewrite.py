@@ -131,6 +131,11 @@ class FileGroup:
         return copies(self.files, rewrite, self.required_codec, keeps_row_groups=self.keeps_row_groups)
 
     @property
+    def encodes_all(self) -> bool:
+        """Whether all rows are encoded, into row groups of any size: no row group is copied or kept."""
+        return not self.keeps_row_groups and not any(map(any, self.copies))
+
+    @property
     def required_codec(self) -> str | None:
         """The codec that copied row groups must have; None leaves each its own."""
         return self.compression if self.recompress else None

@@ -10,6 +10,7 @@ from parketto.errors import FooterError
 from parketto.parquet.copy_rules import copyable, copyable_footer
 from parketto.parquet.damage import refuse_damage
 from parketto.parquet.decoded_types import decoded_schema
+from parketto.parquet.encoders.arrow import ENCODED_ROWS
 from parketto.parquet.file_info import FileInfo
 from parketto.parquet.file_writer import FileWriter, file_writer
 from parketto.parquet.output import Output
@@ -18,9 +19,6 @@ from parketto.parquet.reader import BatchReader, OpenFile
 from parketto.planning.rewrite import FileGroup
 from parketto.runtime.staging import StagedFile
 from parketto.runtime.task import Worker
-
-# Rows per encoded row group. Larger ones do not help readers, and with several, encoding overlaps with reading.
-_ENCODED_ROWS = 256 * 1024
 
 
 def copy_files(group: FileGroup, output: Output, worker: Worker) -> tuple[StagedFile, ...]:
@@ -43,7 +41,7 @@ def copy_files(group: FileGroup, output: Output, worker: Worker) -> tuple[Staged
             output,
             worker,
             single_file=True,
-            row_group_rows=_ENCODED_ROWS,
+            row_group_rows=ENCODED_ROWS,
             index_all=not all(map(all, group.copies)),
         ) as writer,
         closing(_copied_or_read(group, reader, writer, worker)) as found,

@@ -12,6 +12,7 @@ from parketto.errors import UnreadableFile
 from parketto.parquet.clustering_metadata import Clustering, read_clustering
 from parketto.parquet.damage import refuse_damage
 from parketto.parquet.decoded_types import decoded_schema
+from parketto.parquet.encoders import encode_files
 from parketto.parquet.file_format import FileFormat
 from parketto.parquet.file_info import FileInfo
 from parketto.parquet.file_writer import CannotCombine, FileWriter, file_writer
@@ -24,7 +25,6 @@ from parketto.sorting.bucket_sort import sort_by_bucket
 from parketto.sorting.external_sort import sort_batches
 from parketto.tasks.cluster import bucket_column, sampled_buckets, with_buckets, write_buckets
 from parketto.tasks.copy import copy_files
-from parketto.tasks.polars_encoder import stream_files
 
 _BUCKET_ROOM = 2  # row groups may have twice the planned rows, because buckets vary in size
 _PREFIXES: Mapping[str, str] = {"compact": "compact", "optimize": "optimized"}
@@ -64,10 +64,9 @@ class RewriteGroup:
         if self.clustering is None and group.outputs == 1:
             output = group_output(group, self.operation, columns)
             try:
-                streamed = stream_files(group, output, worker)
-                return copy_files(group, output, worker) if streamed is None else streamed
+                return _one_file(group, output, worker)
             except CannotCombine:  # the unfinished file is removed with the staging area
-                return copy_files(replace(group, rewrite="encode"), output, worker)
+                return _one_file(replace(group, rewrite="encode"), output, worker)
         with group_writer(group, self.operation, columns, worker) as writer:
             if self.clustering is None:
                 self._stream(writer, schema, worker)
@@ -117,6 +116,12 @@ class RewriteGroup:
                 writer.write(batch)
             if self.group.keeps_row_groups:
                 writer.end_row_group()
+
+
+def _one_file(group: FileGroup, output: Output, worker: Worker) -> tuple[StagedFile, ...]:
+    if group.encodes_all:
+        return (encode_files(group.files, output, worker),)
+    return copy_files(group, output, worker)
 
 
 def group_writer(group: FileGroup, operation: str, order_by: tuple[str, ...], worker: Worker) -> FileWriter:

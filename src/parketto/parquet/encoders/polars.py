@@ -11,6 +11,7 @@ import math
 import os
 import sys
 import threading
+from collections.abc import Sequence
 from contextlib import nullcontext
 from importlib.metadata import PackageNotFoundError, version
 from typing import IO, Literal, TypeAlias
@@ -30,7 +31,6 @@ from parketto.parquet.footer import MAGIC
 from parketto.parquet.output import Output
 from parketto.parquet.page_index import has_checksums
 from parketto.parquet.unreadable import naming_file
-from parketto.planning.rewrite import FileGroup
 from parketto.runtime.batches import RowSizes, decoded_bytes, has_fixed_width
 from parketto.runtime.staging import StagedFile
 from parketto.runtime.task import Worker
@@ -71,37 +71,38 @@ if hasattr(os, "register_at_fork"):
     os.register_at_fork(after_in_child=_after_fork)
 
 
-def stream_files(group: FileGroup, output: Output, worker: Worker) -> tuple[StagedFile, ...] | None:
-    """Re-encode all rows of a group's files into one file; None if Arrow must do it."""
-    if not _suits_polars(group, output, worker):
+def encode_files(files: Sequence[FileInfo], output: Output, worker: Worker) -> StagedFile | None:
+    """Write all rows of the files as one staged file; None if Arrow must do it."""
+    filled = [file for file in files if file.num_rows]
+    if not filled or not _suits_polars(filled, output, worker):
         return None
     staged = worker.new_files(output.prefix, output.directory)()
-    if not _streamed(group, output, worker, staged):
+    if not _streamed(filled, output, worker, staged):
         worker.store.remove(staged.path)
         return None
-    return (staged,)
+    return staged
 
 
-def _streamed(group: FileGroup, output: Output, worker: Worker, staged: StagedFile) -> bool:
+def _streamed(files: Sequence[FileInfo], output: Output, worker: Worker, staged: StagedFile) -> bool:
     """Whether Polars succeeded. If not, Arrow does it again: its errors name the file."""
     try:
         # An optional dependency, which nothing else needs.
         from polars.exceptions import PanicException, PolarsError
     except ImportError:
         return False
-    store, files = worker.store, [file for file in group.files if file.num_rows]
+    store, num_rows = worker.store, sum(file.num_rows for file in files)
     try:
-        row_group_rows = _row_group_rows(group, output, worker)
+        row_group_rows = _row_group_rows(files, output, worker)
         if row_group_rows is None or any(_may_have_checksums(store, file) for file in files):
             return False
         sources = [store.local_path(file.path) or file.path for file in files]
         target = store.local_path(staged.path) or staged.path
-        with _ONE_AT_A_TIME if group.num_rows > row_group_rows else nullcontext():
+        with _ONE_AT_A_TIME if num_rows > row_group_rows else nullcontext():
             worker.check_cancelled()
             _stream(sources, target, output.format.codec, row_group_rows)
         worker.check_cancelled()
         with store.open_written(staged.path) as file:
-            _take_over(file, output.format, group.num_rows)
+            _take_over(file, output.format, num_rows)
     except (PolarsError, PanicException, FooterError, OSError):
         return False
     except KeyboardInterrupt:
@@ -139,21 +140,19 @@ def _take_over(file: IO[bytes], file_format: FileFormat, num_rows: int) -> None:
         out.finish(file_format.metadata or {})
 
 
-def _suits_polars(group: FileGroup, output: Output, worker: Worker) -> bool:
+def _suits_polars(files: Sequence[FileInfo], output: Output, worker: Worker) -> bool:
     """Whether Polars writes the same as Arrow, within the memory of the task, and pays off."""
+    wanted = output.format
     return (
         worker.any_thread
-        and worker.store.local_path(group.directory) is not None
-        and not any(map(any, group.copies))
-        and not group.keeps_row_groups
-        and not output.format.order_by
-        and output.format.codec in _CODECS
-        and group.num_rows > 0
-        and all(leaf.endswith(_OPTIONAL) for leaf in group.traits.leaves)
-        and not group.traits.int96_timestamps
-        and _are_plain(group.schema)
+        and worker.store.local_path(output.directory) is not None
+        and not wanted.order_by
+        and wanted.codec in _CODECS
+        and all(leaf.endswith(_OPTIONAL) for leaf in wanted.traits.leaves)
+        and not wanted.traits.int96_timestamps
+        and _are_plain(wanted.readable_as or wanted.schema)
         and _has_polars()
-        and _is_worth_loading(group.size_bytes, worker)
+        and _is_worth_loading(sum(file.size_bytes for file in files), worker)
     )
 
 
@@ -201,28 +200,28 @@ def _may_have_checksums(store: Store, file: FileInfo) -> bool:
         return has_checksums(source, len(MAGIC), file.size_bytes)
 
 
-def _row_group_rows(group: FileGroup, output: Output, worker: Worker) -> int | None:
+def _row_group_rows(files: Sequence[FileInfo], output: Output, worker: Worker) -> int | None:
     """The rows per row group: the same for all, and as many as fit into memory. None if too few would fit."""
-    row_bytes = _row_bytes(group, worker)
+    row_bytes = _row_bytes(files, output.format.readable_as or output.format.schema, worker)
     fitting = int(worker.row_group_bytes / row_bytes)
     longest = max(
-        max(part.num_rows for part in file.row_groups) if file.num_rows > fitting else 0 for file in group.files
+        max(part.num_rows for part in file.row_groups) if file.num_rows > fitting else 0 for file in files
     )
     if longest > fitting or 2 * fitting < _MIN_ROWS:
         return None
     most = min(output.row_group_rows or _MAX_ROWS, max(_MIN_ROWS, min(fitting, _MAX_ROWS)))
-    return math.ceil(group.num_rows / math.ceil(group.num_rows / most))
+    num_rows = sum(file.num_rows for file in files)
+    return math.ceil(num_rows / math.ceil(num_rows / most))
 
 
-def _row_bytes(group: FileGroup, worker: Worker) -> float:
+def _row_bytes(files: Sequence[FileInfo], schema: pa.Schema, worker: Worker) -> float:
     """The estimated decoded size of a row. Footers do not record it, so some rows are decoded."""
-    fixed = pa.schema([field for field in group.schema if has_fixed_width(field.type)])
-    others = [field.name for field in group.schema if not has_fixed_width(field.type)]
+    fixed = pa.schema([field for field in schema if has_fixed_width(field.type)])
+    others = [field.name for field in schema if not has_fixed_width(field.type)]
     found = max(1.0, RowSizes(fixed).fixed or 0.0)
     if not others:
         return found
     # The first group of an operation is probed more thoroughly: the next ones are probably similar.
-    files = [file for file in group.files if file.num_rows]
     known: dict[str, float] = worker.cache.setdefault("text bytes", {})
     places = {len(files) // 2} if known else {0, len(files) // 2, len(files) - 1}
     for at in places:
