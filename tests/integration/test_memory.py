@@ -160,7 +160,7 @@ def test_duckdb_spills(local: Place) -> None:
     assert sum(result["mark"]) == 400_000
 
 
-@pytest.mark.parametrize("name", ["pyarrow", "duckdb"])
+@pytest.mark.parametrize("name", ["pyarrow", pytest.param("duckdb", marks=pytest.mark.sweep)])
 @pytest.mark.parametrize("operation", ["encode", "delete", "update", "repartition"])
 def test_values_as_large_as_the_memory(local: Place, operation: str, name: str) -> None:
     """The bound is the setting, and a few times the largest row group: here 64 MB, of two values."""
