@@ -13,23 +13,12 @@ import pyarrow.types as pat
 
 # Rows per sample for estimating the distinct count; samples of adjacent rows have twice as many.
 _MIN_SAMPLE_ROWS, _MAX_SAMPLE_ROWS = 256, 4096
-
-
 _UNSAMPLED_ROWS = 512  # up to this, reading all rows is as fast as sampling
-
-
+_FEW_ROWS = 16 * 1024  # up to this, adjacent rows alone decide: a second sample takes longer than it saves
 _LOW_DISTINCT_SHARE = 0.5  # below this share of distinct values in a sample, a dictionary always pays off
-
-
 _MAX_ENCODED_SHARE = 0.8  # of the plain size; above this, a dictionary is not worth the time
-
-
 _MAX_DICTIONARY_BYTES = 1024 * 1024  # writers give up on larger dictionaries half-way
-
-
 _MIN_VALUE_BYTES, _LENGTH_BYTES = 4, 4  # plain bytes of the narrowest value, and of a string's length
-
-
 HUGE_VALUE_BYTES = 1024 * 1024  # average bytes per value above which every copy counts
 
 
@@ -48,12 +37,10 @@ def is_high_cardinality(column: pa.ChunkedArray) -> bool:
         return True  # counting distinct values would copy it
     if len(column) <= _UNSAMPLED_ROWS:
         return _sample_is_high_cardinality(column, len(column))
-    # Adjacent rows reveal runs, scattered rows reveal values that recur: both samples must agree.
     rows = min(_MAX_SAMPLE_ROWS, max(_MIN_SAMPLE_ROWS, len(column) // 32))
-    return all(
-        _sample_is_high_cardinality(sample(column, rows), len(column))
-        for sample in (_adjacent_rows, _scattered_rows)
-    )
+    # Adjacent rows reveal runs, scattered rows reveal values that recur far apart: both samples must agree.
+    samples = (_adjacent_rows,) if len(column) <= _FEW_ROWS else (_adjacent_rows, _scattered_rows)
+    return all(_sample_is_high_cardinality(sample(column, rows), len(column)) for sample in samples)
 
 
 def has_huge_values(column: pa.ChunkedArray) -> bool:
