@@ -85,7 +85,7 @@ def several(tmp_path):
 
 @pytest.mark.parametrize("page_version", ["1.0", "2.0"])
 @pytest.mark.parametrize("codec", ["none", "snappy", "gzip", "zstd", "lz4", "brotli"])
-def test_every_codec_and_page_version(several, tmp_path, codec, page_version) -> None:
+def test_copies_keep_rows_for_every_codec_and_page_version(several, tmp_path, codec, page_version) -> None:
     options = {"compression": codec, "data_page_version": page_version, "row_group_size": 700}
     paths = several([everything(number) for number in range(3)], **options, write_page_index=True)
     out = join_paths(paths, tmp_path / "out")
@@ -113,7 +113,7 @@ def test_every_codec_and_page_version(several, tmp_path, codec, page_version) ->
     ],
     ids=str,
 )
-def test_however_the_files_were_written(several, tmp_path, options) -> None:
+def test_rows_statistics_and_metadata_survive_every_writer_option(several, tmp_path, options) -> None:
     if options.get("flavor") == "spark":
         tables = [everything(number).drop_columns(["map", "deep"]) for number in range(2)]
     else:
@@ -133,7 +133,7 @@ def test_however_the_files_were_written(several, tmp_path, options) -> None:
     assert one.metadata == many[0].metadata
 
 
-def test_pages_are_found_through_the_index(several, tmp_path) -> None:
+def test_page_indexes_of_copied_row_groups_find_pages(several, tmp_path) -> None:
     paths = several(
         [everything(number) for number in range(3)],
         row_group_size=900,
@@ -152,7 +152,7 @@ def test_pages_are_found_through_the_index(several, tmp_path) -> None:
         assert read_by_polars([out], chosen).equals(read_by_polars(paths, chosen))
         filters = [("id", ">=", low), ("id", "<", low + 20)]
         assert read_by_pyarrow([out], filters).equals(read_by_pyarrow(paths, filters))
-    # All of them stand together before the footer, where readers fetch them in one go.
+    # All page indexes are stored together before the footer, so readers fetch them in one request.
     footer = read_footer(io.BytesIO(data))
     indexes = [
         place for group in footer.row_groups for column in group.columns for place in (column.column_index,)
@@ -163,17 +163,17 @@ def test_pages_are_found_through_the_index(several, tmp_path) -> None:
     )
 
 
-def test_only_some_inputs_have_an_index(several, tmp_path) -> None:
+def test_page_indexes_are_dropped_if_some_inputs_have_none(several, tmp_path) -> None:
     paths = several([everything(0)], write_page_index=True) + several([everything(1)], write_page_index=False)
     out = join_paths(paths, tmp_path / "out")
     assert_same_rows(out, paths)
-    # Readers that look at one column to see whether there are indexes are not misled.
+    # Some readers check one column only to see whether there are page indexes.
     assert not list(page_places((tmp_path / "out").read_bytes()))
     for group in footer_of(out).row_groups:
         assert all(column.column_index is column.offset_index is None for column in group.columns)
 
 
-def test_an_index_that_points_elsewhere() -> None:
+def test_offset_index_with_wrong_positions_is_refused() -> None:
     source = simple(rows=1000, max_rows_per_page=100, write_page_index=True).getvalue()
     start, size = read_footer(io.BytesIO(source)).row_groups[0].columns[0].offset_index
     pages = decode(source[start : start + size], {key(1, LIST): {}})
@@ -187,7 +187,7 @@ def test_an_index_that_points_elsewhere() -> None:
             joined([io.BytesIO(source[:start] + index + source[start + size :])])
 
 
-def test_bloom_filters_of_pyarrow(several, tmp_path) -> None:
+def test_bloom_filters_of_pyarrow_are_kept(several, tmp_path) -> None:
     table = pa.table({"word": [f"w{number}" for number in range(2000)]})
     blooms = {"bloom_filter_options": {"word": {"ndv": 2000, "fpp": 0.01}}, "row_group_size": 500}
     paths = several([table.slice(0, 1000), table.slice(1000)], **blooms)
@@ -215,7 +215,7 @@ def check_blooms(path: str, column: str, where: dict[Any, int]) -> None:
 
 
 @pytest.mark.parametrize("with_length", [True, False])
-def test_bloom_filters_of_duckdb(tmp_path, with_length) -> None:
+def test_bloom_filters_of_duckdb_are_kept(tmp_path, with_length) -> None:
     paths = []
     for number in range(2):
         paths.append(str(tmp_path / f"{number}.parquet"))
@@ -265,7 +265,7 @@ def simple(start: int = 0, rows: int = 100, **options: Any) -> io.BytesIO:
     )
 
 
-def test_some_row_groups_in_any_order() -> None:
+def test_selected_row_groups_are_appended_in_the_given_order() -> None:
     source = simple(rows=100, row_group_size=10)
     sink = io.BytesIO()
     with RowGroupAppender(sink) as out:
@@ -282,7 +282,7 @@ def test_some_row_groups_in_any_order() -> None:
             RowGroupAppender(io.BytesIO()).append(source, read_footer(source), wrong)
 
 
-def test_files_without_rows() -> None:
+def test_files_without_rows_can_be_appended() -> None:
     table = pa.table({"id": pa.array([], pa.int64()), "s": pa.array([], pa.string())})
     empty = io.BytesIO()
     with pq.ParquetWriter(empty, table.schema):
@@ -295,19 +295,19 @@ def test_files_without_rows() -> None:
         assert pl.read_parquet(io.BytesIO(data)).height == sum(pq.read_metadata(file).num_rows for file in sources)
 
 
-def test_nothing_appended_is_no_file() -> None:
+def test_finish_without_appended_files_is_refused() -> None:
     with pytest.raises(InvalidArgument, match="nothing was appended"):
         RowGroupAppender(io.BytesIO()).finish()
 
 
-def test_a_file_begins_at_its_beginning() -> None:
+def test_sink_with_earlier_bytes_is_refused() -> None:
     sink = io.BytesIO()
     sink.write(b"something")
     with pytest.raises(InvalidArgument, match="first byte"):
         RowGroupAppender(sink)
 
 
-def test_finished_is_finished() -> None:
+def test_finished_appender_refuses_more_calls() -> None:
     sink = io.BytesIO()
     source = simple()
     with RowGroupAppender(sink) as out:
@@ -320,7 +320,7 @@ def test_finished_is_finished() -> None:
     assert pq.read_table(sink).num_rows == 100
 
 
-def test_what_is_refused_leaves_the_file_usable() -> None:
+def test_refused_file_leaves_the_appender_usable() -> None:
     sink = io.BytesIO()
     one, other = simple(), in_memory(pa.table({"x": [1]}))
     with RowGroupAppender(sink) as out:
@@ -336,7 +336,7 @@ def append_and_fail(out: RowGroupAppender, source: io.BytesIO) -> None:
     raise FooterError("of the caller")
 
 
-def test_an_error_of_the_caller_finishes_nothing() -> None:
+def test_exception_in_the_with_block_writes_no_footer() -> None:
     sink = io.BytesIO()
     source = simple()
     with pytest.raises(FooterError), RowGroupAppender(sink) as out:
@@ -345,7 +345,7 @@ def test_an_error_of_the_caller_finishes_nothing() -> None:
         read_footer(sink)
 
 
-def test_notes_of_the_first_or_given_ones() -> None:
+def test_key_value_metadata_comes_from_the_first_file_or_the_argument() -> None:
     tables = [pa.table({"id": [number]}).replace_schema_metadata({"who": str(number)}) for number in range(2)]
     sources = [in_memory(table) for table in tables]
     with pytest.raises(FooterError, match="Arrow"):
@@ -358,7 +358,7 @@ def test_notes_of_the_first_or_given_ones() -> None:
     assert pq.read_metadata(sink).metadata == {b"a": b"b", b"": b"\xff"}
 
 
-def test_field_ids_stay() -> None:
+def test_field_ids_are_kept_and_compared() -> None:
     schema = pa.schema([pa.field("id", pa.int64(), metadata={"PARQUET:field_id": "7"})])
     other = pa.schema([pa.field("id", pa.int64(), metadata={"PARQUET:field_id": "8"})])
     one, same, different = (
@@ -370,7 +370,7 @@ def test_field_ids_stay() -> None:
         joined([one, different])
 
 
-def test_unknown_fields_survive_below_the_footer_only() -> None:
+def test_unknown_thrift_fields_survive_in_row_groups_and_columns_only() -> None:
     unknown = {key(60, BINARY): b"new", key(61, STRUCT): b"\x15\x02\x00", key(900, LIST): b"\x25\x02\x04"}
 
     def extend(footer: dict[int, Any]) -> None:
@@ -385,14 +385,14 @@ def test_unknown_fields_survive_below_the_footer_only() -> None:
     data = joined(sources)
     assert pq.read_table(io.BytesIO(data)).num_rows == 200
     footer = read_footer(io.BytesIO(data))
-    assert unknown.keys().isdisjoint(footer.fields), "what an unknown field says of the whole file is stale"
+    assert unknown.keys().isdisjoint(footer.fields), "unknown file-level fields describe the old file"
     for group in footer.row_groups:
         for fields in (group.fields, group.columns[0].fields, group.columns[1].meta):
             assert unknown.items() <= fields.items()
     assert pq.read_table(io.BytesIO(joined([sources[0], simple()]))).num_rows == 200
 
 
-def test_a_second_footer_in_an_extension_does_not_survive() -> None:
+def test_footer_extensions_are_dropped() -> None:
     extension = key(32767, BINARY)
 
     def extend(footer: dict[int, Any]) -> None:
@@ -405,7 +405,7 @@ def test_a_second_footer_in_an_extension_does_not_survive() -> None:
 
 
 @pytest.mark.parametrize("bogus", [0, 10**9, -5])
-def test_nonsense_for_the_place_of_a_dictionary(bogus) -> None:
+def test_bogus_dictionary_page_offset_is_ignored(bogus) -> None:
     def change(footer: dict[int, Any]) -> None:
         for meta in metas(footer):
             assert MetaKeys.DICTIONARY_PAGE_OFFSET not in meta
@@ -420,7 +420,7 @@ def test_nonsense_for_the_place_of_a_dictionary(bogus) -> None:
     assert not metadata.has_dictionary_page
 
 
-def test_offsets_of_chunks_mislead_nobody() -> None:
+def test_stale_file_offsets_are_corrected() -> None:
     starts: list[int] = []
 
     def change(footer: dict[int, Any]) -> None:
@@ -428,7 +428,7 @@ def test_offsets_of_chunks_mislead_nobody() -> None:
         group[GroupKeys.FILE_OFFSET] = 99999  # as one release of a writer did
         first, second = group[GroupKeys.COLUMNS]
         first[ChunkKeys.FILE_OFFSET] = first[ChunkKeys.META_DATA][MetaKeys.DICTIONARY_PAGE_OFFSET]
-        second[ChunkKeys.FILE_OFFSET] = 123456  # the copy of a description, behind the chunk
+        second[ChunkKeys.FILE_OFFSET] = 123456  # a copy of the column metadata, after the chunk
         starts.append(first[ChunkKeys.FILE_OFFSET])
 
     source = io.BytesIO(changed_footer(simple().getvalue(), change))
@@ -438,7 +438,7 @@ def test_offsets_of_chunks_mislead_nobody() -> None:
     assert group.columns[1].fields[ChunkKeys.FILE_OFFSET] == 0
 
 
-def test_ordinals_are_counted_anew() -> None:
+def test_row_group_ordinals_are_renumbered() -> None:
     def number(footer: dict[int, Any]) -> None:
         for at, group in enumerate(footer[FileKeys.ROW_GROUPS]):
             group[GroupKeys.ORDINAL] = at
@@ -448,7 +448,7 @@ def test_ordinals_are_counted_anew() -> None:
     assert [group.ordinal for group in footer.row_groups] == [0, 1, 2, 3]
 
 
-def test_more_row_groups_than_ordinals(monkeypatch) -> None:
+def test_ordinals_are_omitted_above_the_maximum(monkeypatch) -> None:
     def number(footer: dict[int, Any]) -> None:
         for at, group in enumerate(footer[FileKeys.ROW_GROUPS]):
             group[GroupKeys.ORDINAL] = at
@@ -459,8 +459,8 @@ def test_more_row_groups_than_ordinals(monkeypatch) -> None:
     assert ordinals == [None] * 4
 
 
-def test_what_lies_in_one_place_is_not_copied_twice() -> None:
-    """Else a small file could ask for a copy of any size."""
+def test_overlapping_byte_ranges_are_refused() -> None:
+    """Otherwise a small file could cause a copy of any size."""
 
     def same_chunk(footer: dict[int, Any]) -> None:
         footer[FileKeys.ROW_GROUPS] *= 2
@@ -501,7 +501,7 @@ def test_what_lies_in_one_place_is_not_copied_twice() -> None:
         (MetaKeys.BLOOM_OFFSET, -5),
     ],
 )
-def test_what_cannot_be_true(place, value) -> None:
+def test_impossible_column_metadata_is_refused(place, value) -> None:
     def change(footer: dict[int, Any]) -> None:
         metas(footer)[0][place] = value
 
@@ -509,8 +509,8 @@ def test_what_cannot_be_true(place, value) -> None:
         joined([io.BytesIO(changed_footer(simple(use_dictionary=False).getvalue(), change))])
 
 
-def test_gaps_and_columns_in_another_order_of_place() -> None:
-    """Chunks that do not lie side by side: some writers put a copy of the description behind each."""
+def test_column_chunks_with_gaps_or_in_another_order_are_copied() -> None:
+    """Column chunks need not be adjacent: some writers put a copy of the column metadata after each."""
     source = simple().getvalue()
     footer = read_footer(io.BytesIO(source))
     moved = b"PAR1" + b"gap"
@@ -557,7 +557,7 @@ def test_bounds_without_a_declared_order_do_not_become_trusted() -> None:
     assert key(5, BINARY) in decode(both.row_groups[1].columns[1].meta[MetaKeys.STATISTICS])
 
 
-def test_files_of_several_writers_in_one(tmp_path) -> None:
+def test_files_of_several_writers_are_combined(tmp_path) -> None:
     rows_ = pa.table(
         {
             "id": pa.array(range(500), pa.int64()),
@@ -586,7 +586,7 @@ def test_files_of_several_writers_in_one(tmp_path) -> None:
         assert created_by.endswith(" (build row-group-copy)")
 
 
-def test_sources_of_all_kinds(tmp_path) -> None:
+def test_sources_and_sinks_of_every_file_type(tmp_path) -> None:
     import fsspec
 
     data = simple(write_page_index=True).getvalue()

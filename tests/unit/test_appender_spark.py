@@ -34,7 +34,7 @@ def spark_reader(request, spark) -> Any:
 
 @pytest.fixture(scope="module")
 def written(spark, tmp_path_factory) -> dict[str, list[str]]:
-    """Files of Spark and of PyArrow, with small pages, indexes and Bloom filters."""
+    """Files written by Spark and PyArrow, with small pages, page indexes and Bloom filters."""
     folder = tmp_path_factory.mktemp("spark")
     found: dict[str, list[str]] = {}
     for kind, options in (
@@ -72,7 +72,7 @@ def written(spark, tmp_path_factory) -> dict[str, list[str]]:
     return found
 
 
-def test_spark_reads_what_it_read(spark_reader, written, tmp_path) -> None:
+def test_spark_reads_the_same_rows_after_copying(spark_reader, written, tmp_path) -> None:
     for kind, paths in written.items():
         out = join_paths(paths, tmp_path / f"{kind}.parquet")
         one, many = spark_reader.read.parquet(out), spark_reader.read.parquet(*paths)
@@ -84,7 +84,7 @@ def test_spark_reads_what_it_read(spark_reader, written, tmp_path) -> None:
             assert expected
 
 
-def test_splits_of_spark_find_every_row_group_once(spark, written, tmp_path) -> None:
+def test_spark_splits_read_every_row_group_once(spark, written, tmp_path) -> None:
     for kind in ("v1", "arrow"):
         out = join_paths(written[kind] * 2, tmp_path / f"{kind}.parquet")
         spark.conf.set("spark.sql.files.maxPartitionBytes", "50000")
@@ -96,7 +96,7 @@ def test_splits_of_spark_find_every_row_group_once(spark, written, tmp_path) -> 
             spark.conf.unset("spark.sql.files.maxPartitionBytes")
 
 
-def test_other_readers_read_spark_s_row_groups(written, tmp_path) -> None:
+def test_other_readers_read_copied_spark_row_groups(written, tmp_path) -> None:
     for kind, paths in written.items():
         out = join_paths(paths, tmp_path / f"{kind}.parquet")
         assert_same_rows(out, paths)
@@ -106,7 +106,7 @@ def test_other_readers_read_spark_s_row_groups(written, tmp_path) -> None:
     assert all(bloom is not None for bloom in blooms)
 
 
-def test_spark_and_others_in_one_file(spark_reader, tmp_path) -> None:
+def test_spark_reads_a_file_combined_from_spark_and_pyarrow(spark_reader, tmp_path) -> None:
     spark = spark_reader
     spark.range(100).selectExpr("id", "concat('s', id) s", "array(id) l").coalesce(1).write.parquet(
         str(tmp_path / "spark")
@@ -125,7 +125,7 @@ def test_spark_and_others_in_one_file(spark_reader, tmp_path) -> None:
     assert pq.read_metadata(out).created_by.startswith("parketto version")
 
 
-def test_legacy_dates_stay_apart(spark, tmp_path) -> None:
+def test_files_with_legacy_dates_are_not_combined_with_others(spark, tmp_path) -> None:
     for mode in ("LEGACY", "CORRECTED"):
         spark.conf.set("spark.sql.parquet.datetimeRebaseModeInWrite", mode)
         try:

@@ -1,4 +1,4 @@
-"""Row groups copied but for some columns: readers see new columns beside old ones, and nothing is half done."""
+"""Row groups copied except for some columns: readers see the new columns, and refused patches write nothing."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ CODECS = ["none", "snappy", "gzip", "zstd", "lz4", "brotli"]
 
 
 def table(first: int = 0) -> pa.Table:
-    """Columns of several kinds. With another `first` all values are others, and lie elsewhere."""
+    """Columns of several types. A different `first` changes all values, and their ranges."""
     ids = range(first, first + ROWS)
     return pa.table(
         {
@@ -50,7 +50,7 @@ def table(first: int = 0) -> pa.Table:
 def grafted(
     source: io.BytesIO, patches: dict[int, io.BytesIO], sorting_columns: bytes | None = None, **options: Any
 ) -> bytes:
-    """A file with all row groups of another one; those with a patch have their columns from there."""
+    """A copy of the source in which patched row groups take columns from their patch."""
     footer, sink = read_footer(source), io.BytesIO()
     with RowGroupAppender(sink, **options) as out:
         for number in range(len(footer.row_groups)):
@@ -69,7 +69,7 @@ def patch_of(new: pa.Table, names: list[str], number: int, **options: Any) -> io
 
 
 def with_columns(old: pa.Table, new: pa.Table, names: list[str], numbers: list[int]) -> pa.Table:
-    """What must come out: the new columns in the rows of some row groups."""
+    """The expected table: the new columns in the rows of some row groups."""
     parts = []
     for number in range(GROUPS):
         part, other = (each.slice(number * PER_GROUP, PER_GROUP) for each in (old, new))
@@ -80,7 +80,7 @@ def with_columns(old: pa.Table, new: pa.Table, names: list[str], numbers: list[i
 
 
 def check_sound(data: bytes) -> None:
-    """Pages lie where the footer says, sizes are those of chunks, each row group begins with its first column."""
+    """Pages are where the footer says, sizes match the chunks, each row group starts with its first column."""
     check_chunks(data)
     check_pages(data)
     footer = read_footer(io.BytesIO(data))
@@ -89,7 +89,7 @@ def check_sound(data: bytes) -> None:
         assert group.total_byte_size == group.total_uncompressed_size
         start = group.columns[0].start
         assert group.fields[GroupKeys.FILE_OFFSET] == start == min(column.start for column in group.columns)
-        # Where Spark, and what else splits files, looks for the row group.
+        # Spark and other readers that split files assign a row group by its midpoint.
         middle = start + group.fields[GroupKeys.TOTAL_COMPRESSED_SIZE] // 2
         assert middle < max(column.start + column.size for column in group.columns)
     ranges = sorted((c.start, c.start + c.size) for group in footer.row_groups for c in group.columns)
@@ -103,8 +103,10 @@ def chunk(data: bytes, group: int, column: int) -> bytes:
 
 @pytest.mark.parametrize("page_version", ["1.0", "2.0"])
 @pytest.mark.parametrize("codec", CODECS)
-def test_every_codec_and_page_version(tmp_path: Any, codec: str, page_version: str) -> None:
-    """The old columns of one kind, the new ones of another."""
+def test_columns_are_replaced_for_every_codec_and_page_version(
+    tmp_path: Any, codec: str, page_version: str
+) -> None:
+    """The patch uses another page version, and mostly another codec, than the source."""
     old, new, names = table(), table(10_000), ["id", "list"]
     source = in_memory(
         old,
@@ -131,8 +133,8 @@ def test_every_codec_and_page_version(tmp_path: Any, codec: str, page_version: s
 
 
 @pytest.mark.parametrize("names", [["flag"], ["real"], ["flag", "real"], ["struct"], ["list", "struct"], ["word"]])
-def test_wherever_the_columns_stand(names: list[str]) -> None:
-    """The first column above all: whoever splits a file counts from where it lies."""
+def test_columns_are_replaced_at_every_position(names: list[str]) -> None:
+    """Above all the first column: readers that split files locate a row group by its offset."""
     old, new = table(), table(10_000)
     source = in_memory(old, row_group_size=PER_GROUP, write_page_index=True)
     data = grafted(source, {number: patch_of(new, names, number) for number in range(GROUPS)})
@@ -145,8 +147,8 @@ def test_wherever_the_columns_stand(names: list[str]) -> None:
 
 
 @pytest.mark.parametrize("name", exotic(0).schema.names)
-def test_every_type(name: str) -> None:
-    """Each column of all types that there are gets the values of other rows."""
+def test_columns_of_every_type_are_replaced(name: str) -> None:
+    """Each column, one of every type, gets the values of other rows."""
     old, new = exotic(1), exotic(2)
     source = in_memory(old, store_schema=True, write_page_index=True)
     patch = in_memory(new.select([name]), store_schema=True, write_page_index=True)
@@ -160,7 +162,7 @@ def test_every_type(name: str) -> None:
 
 
 def test_bounds_are_those_of_the_new_values(tmp_path: Any) -> None:
-    """Of the row group and of its pages: whoever filters finds what is there now, and nothing that was."""
+    """For row groups and pages: filters find the new values, and none of the old ones."""
     old, new = table(), table(10_000)
     source = in_memory(
         old,
@@ -191,7 +193,7 @@ def test_bounds_are_those_of_the_new_values(tmp_path: Any) -> None:
             assert connection.sql(where).fetchall() == [(old.column("word").to_pylist().count(word),)]
 
 
-def test_without_page_indexes_there_are_none() -> None:
+def test_no_page_index_is_written_if_the_source_has_none() -> None:
     """Some readers give up at a column without one, others look at the first column only."""
     source = in_memory(table(), row_group_size=PER_GROUP)
     data = grafted(source, {1: patch_of(table(10_000), ["id"], 1)})
@@ -199,8 +201,8 @@ def test_without_page_indexes_there_are_none() -> None:
         assert all(column.offset_index is None and column.column_index is None for column in group.columns)
 
 
-def test_bounds_that_nobody_trusted_do_not_become_trusted() -> None:
-    """A file that does not say in which order its bounds are still does not, whatever the patch says."""
+def test_missing_column_orders_are_not_taken_from_the_patch() -> None:
+    """Readers must not start to trust the bounds of a file that declares no column orders."""
     content = in_memory(table(), row_group_size=PER_GROUP, write_page_index=True).getvalue()
     source = io.BytesIO(with_footer(content, lambda fields: fields.pop(FileKeys.COLUMN_ORDERS)))
     data = grafted(source, {1: patch_of(table(10_000), ["id"], 1)})
@@ -208,7 +210,7 @@ def test_bounds_that_nobody_trusted_do_not_become_trusted() -> None:
     assert pq.read_table(io.BytesIO(data)).num_rows == ROWS
 
 
-def test_an_order_is_declared_anew() -> None:
+def test_sorting_columns_of_a_patched_row_group_can_be_changed() -> None:
     options: dict[str, Any] = {"row_group_size": PER_GROUP, "sorting_columns": [pq.SortingColumn(1)]}
     source = in_memory(table(), **options)
     raw = read_footer(source).row_groups[0].sorting_columns
@@ -221,8 +223,8 @@ def test_an_order_is_declared_anew() -> None:
         ]
 
 
-def test_the_newer_version_of_the_format_is_noted() -> None:
-    """Readers of the older one are told that they may not know all encodings."""
+def test_footer_declares_the_newer_format_version() -> None:
+    """So that readers of the older version know that encodings may be unknown to them."""
     columns = table().select(["flag", "id", "real"])
     source = in_memory(columns, row_group_size=PER_GROUP, version="1.0")
     patch = patch_of(columns, ["id"], 1, version="2.6")
@@ -231,7 +233,7 @@ def test_the_newer_version_of_the_format_is_noted() -> None:
 
 
 def with_footer(content: bytes, change: Callable[[dict[int, Any]], object]) -> bytes:
-    """The same file with something else in its footer."""
+    """The same file with a changed footer."""
     footer = read_footer(io.BytesIO(content))
     fields = dict(footer.fields)
     change(fields)
@@ -240,7 +242,7 @@ def with_footer(content: bytes, change: Callable[[dict[int, Any]], object]) -> b
 
 
 def retyped(name: str, kind: pa.DataType | None = None, *, nullable: bool = True) -> io.BytesIO:
-    """A column of the second row group, as something else."""
+    """A column of the second row group with another type or nullability."""
     column = table().column(name).slice(PER_GROUP, PER_GROUP)
     return in_memory(
         pa.table([column.cast(kind or column.type)], pa.schema([pa.field(name, kind or column.type, nullable)]))
@@ -252,7 +254,7 @@ def of_another_writer() -> io.BytesIO:
     return io.BytesIO(with_footer(content, lambda fields: fields.update({FileKeys.CREATED_BY: b"somebody"})))
 
 
-def in_no_order() -> io.BytesIO:
+def without_column_orders() -> io.BytesIO:
     content = patch_of(table(), ["id"], 1).getvalue()
     return io.BytesIO(with_footer(content, lambda fields: fields.pop(FileKeys.COLUMN_ORDERS)))
 
@@ -282,13 +284,13 @@ REFUSED: dict[str, tuple[Callable[[], io.BytesIO], str]] = {
     "no rows": (lambda: in_memory(table().select(["id"]).slice(0, 0)), "one row group|0 rows do not fit"),
     "several row groups": (two_row_groups, "one row group"),
     "a writer without a version": (of_another_writer, "does not declare its version"),
-    "bounds in no order": (in_no_order, "column orders are missing"),
+    "bounds in no order": (without_column_orders, "column orders are missing"),
 }
 
 
 @pytest.mark.parametrize("why", REFUSED)
-def test_what_is_refused_leaves_the_file_as_it_was(why: str) -> None:
-    """Nothing of it was written: the row group can still be copied, or patched with something else."""
+def test_refused_patch_writes_nothing(why: str) -> None:
+    """The row group can still be copied, or patched with other columns."""
     make, message = REFUSED[why]
     source, sink = in_memory(table(), row_group_size=PER_GROUP), io.BytesIO()
     footer, patch = read_footer(source), make()
@@ -317,7 +319,7 @@ def test_files_that_have_changed_are_refused(changed: str) -> None:
         out.append(again := in_memory(table()), read_footer(again))
 
 
-def test_a_row_group_that_is_not_there() -> None:
+def test_row_group_number_out_of_range_is_refused() -> None:
     source, patch = in_memory(table(), row_group_size=PER_GROUP), patch_of(table(), ["id"], 1)
     out = RowGroupAppender(io.BytesIO())
     for number in (-1, GROUPS):
@@ -325,8 +327,8 @@ def test_a_row_group_that_is_not_there() -> None:
             out.replace_columns(source, read_footer(source), number, patch, read_footer(patch))
 
 
-def test_pages_that_are_not_in_the_patch() -> None:
-    """Both sides are looked through before the first byte of either is written."""
+def test_patch_with_page_offsets_beyond_its_end_is_refused() -> None:
+    """Source and patch are validated before the first byte is written."""
     source, sink = in_memory(table(), row_group_size=PER_GROUP), io.BytesIO()
     patch = patch_of(table(), ["id"], 1)
     broken = read_footer(patch)
@@ -338,15 +340,15 @@ def test_pages_that_are_not_in_the_patch() -> None:
     assert out.is_open
 
 
-def test_two_columns_of_one_name_are_not_told_apart() -> None:
+def test_duplicate_column_names_are_refused() -> None:
     rows = pa.table([range(5), range(5), range(5)], names=["a", "b", "b"])
     source, patch = in_memory(rows), in_memory(pa.table({"b": range(5)}))
     with pytest.raises(FooterError, match="columns of the file"):
         grafted(source, {0: patch}, same_arrow_schema=any_arrow)
 
 
-def test_a_name_with_a_dot_beside_a_struct() -> None:
-    """The paths of both are written alike in many places."""
+def test_column_name_with_a_dot_is_not_confused_with_a_struct_field() -> None:
+    """Both have the same dotted path."""
     rows = pa.table({"a": [{"b": 1}, {"b": 2}], "a.b": [3, 4], "c": [5, 6]})
     source = in_memory(rows)
     for name, values in (("a.b", [7, 8]), ("a", [{"b": 7}, {"b": 8}])):
@@ -361,28 +363,28 @@ NOT_HERE: dict[str, tuple[int, Any]] = {
 }
 
 
-def saying(footer: Footer, why: str) -> Footer:
-    """A footer that says of a column that its pages cannot be read from here."""
+def with_unreadable_column(footer: Footer, why: str) -> Footer:
+    """A footer that declares the pages of its first column external or encrypted."""
     place, value = NOT_HERE[why]
     footer.row_groups[0].columns[0].fields[place] = value
     return footer
 
 
 @pytest.mark.parametrize("why", NOT_HERE)
-def test_pages_that_cannot_be_read_from_here_are_refused_on_either_side(why: str) -> None:
+def test_external_and_encrypted_pages_are_refused_in_source_and_patch(why: str) -> None:
     source, patch = in_memory(table(), row_group_size=PER_GROUP), patch_of(table(), ["id"], 1)
     sink = io.BytesIO()
     out = RowGroupAppender(sink)
     with pytest.raises(FooterError, match=why):
-        out.replace_columns(source, saying(read_footer(source), why), 1, patch, read_footer(patch))
+        out.replace_columns(source, with_unreadable_column(read_footer(source), why), 1, patch, read_footer(patch))
     with pytest.raises(FooterError, match=why):
-        out.replace_columns(source, read_footer(source), 1, patch, saying(read_footer(patch), why))
+        out.replace_columns(source, read_footer(source), 1, patch, with_unreadable_column(read_footer(patch), why))
     assert not sink.getvalue()
     assert out.is_open
 
 
-def test_a_first_column_that_lies_elsewhere_is_put_first() -> None:
-    """A file may have its columns in any order; a copy has the first one where those look that split files."""
+def test_first_column_is_moved_to_the_start_of_the_row_group() -> None:
+    """Columns may be stored in any order; readers that split files expect the first one first."""
     plain: dict[str, Any] = {"use_dictionary": False, "compression": "none"}
     rows = pa.table({"small": pa.array([1] * 100, pa.int32()), "large": pa.array(range(100), pa.int64())})
     before = in_memory(rows, **plain).getvalue()

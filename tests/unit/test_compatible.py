@@ -1,4 +1,4 @@
-"""Which files' row groups may stand in one file, and why others may not."""
+"""Which files' row groups may be combined in one file, and why others may not."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def footer(schema: pa.Schema = PLAIN, **options: Any) -> Footer:
 
 
 def noted(schema: pa.Schema = PLAIN, created_by: bytes | None = b"", **notes: str) -> Footer:
-    """A footer with some notes, and another writer."""
+    """A footer with key-value metadata and, if given, another writer."""
     found = footer(schema)
     entries = {name.replace("__", ".").encode(): value.encode() for name, value in notes.items()}
     fields = dict(found.fields)
@@ -67,7 +67,7 @@ def with_schema(found: Footer, change: Any) -> Footer:
     ],
     ids=str,
 )
-def test_other_schemas_are_refused(other) -> None:
+def test_different_schemas_are_refused(other) -> None:
     assert "schemas" in why_not_combinable(footer(), footer(other))
     assert "schemas" in why_not_combinable(footer(other), footer())
 
@@ -89,21 +89,21 @@ def test_other_schemas_are_refused(other) -> None:
     ],
     ids=str,
 )
-def test_other_types_are_refused(one, other) -> None:
+def test_different_types_are_refused(one, other) -> None:
     assert "schemas" in why_not_combinable(footer(pa.schema([("c", one)])), footer(pa.schema([("c", other)])))
 
 
-def test_integers_of_decimals_are_not_their_bytes() -> None:
+def test_decimals_stored_as_integers_and_as_bytes_are_not_combined() -> None:
     schema = pa.schema([("c", pa.decimal128(9, 2))])
     assert why_not_combinable(footer(schema), footer(schema, store_decimal_as_integer=True)) is not None
 
 
-def test_int96_is_not_int64() -> None:
+def test_int96_and_int64_timestamps_are_not_combined() -> None:
     schema = pa.schema([("c", pa.timestamp("ns"))])
     assert why_not_combinable(footer(schema), footer(schema, use_deprecated_int96_timestamps=True)) is not None
 
 
-def test_the_root_may_be_named_anyhow() -> None:
+def test_name_of_the_schema_root_is_ignored() -> None:
     def change(elements: list[Any]) -> None:
         elements[0][NAME] = b"spark_schema"
         elements[0].pop(REPETITION)
@@ -125,7 +125,7 @@ def test_the_root_may_be_named_anyhow() -> None:
     ],
     ids=str,
 )
-def test_types_in_their_older_form_only(kind) -> None:
+def test_converted_and_logical_types_are_equivalent(kind) -> None:
     def older(elements: list[Any]) -> None:
         for element in elements:
             element.pop(LOGICAL, None)
@@ -140,7 +140,7 @@ def test_types_in_their_older_form_only(kind) -> None:
             assert why_not_combinable(one, other) is None
 
 
-def test_timestamps_in_their_older_form_are_others_to_arrow() -> None:
+def test_timestamps_without_a_logical_type_are_not_combined_with_others() -> None:
     def older(elements: list[Any]) -> None:
         elements[1].pop(LOGICAL)
 
@@ -150,7 +150,7 @@ def test_timestamps_in_their_older_form_are_others_to_arrow() -> None:
     assert why_not_combinable(old, old) is None
 
 
-def test_forms_that_contradict_each_other() -> None:
+def test_contradicting_converted_and_logical_types_are_refused() -> None:
     def change(elements: list[Any]) -> None:
         elements[2][CONVERTED] = 4
 
@@ -181,7 +181,7 @@ SPARK = {"org__apache__spark__version": "4.0.1"}
         ({"author": "one"}, {"author": "two"}, True),
     ],
 )
-def test_what_old_dates_mean(one, other, together) -> None:
+def test_files_with_different_calendars_or_time_zones_are_not_combined(one, other, together) -> None:
     for first, second in ((one, other), (other, one)):
         reason = why_not_combinable(noted(DATES, **first), noted(DATES, **second))
         assert (reason is None) == together
@@ -189,15 +189,15 @@ def test_what_old_dates_mean(one, other, together) -> None:
         assert why_not_combinable(noted(**first), noted(**second)) is None
 
 
-def test_areas() -> None:
+def test_geo_metadata_must_be_equal_except_for_bounding_boxes() -> None:
     assert "geo" in why_not_combinable(noted(geo="here"), noted(geo="there"))
     assert why_not_combinable(noted(geo="here"), noted(geo="here")) is None
     assert "geo" in why_not_combinable(noted(geo="{}"), noted())
     one, two = (noted(geo=f'{{"columns": {{"g": {{"bbox": [{n}, 0, 9, 1]}}}}}}') for n in range(2))
-    assert why_not_combinable(one, two) is None, "what differs in boxes only is united"
+    assert why_not_combinable(one, two) is None, "bounding boxes may differ"
 
 
-def test_notes_that_cannot_be_read_are_found_before_anything_is_copied() -> None:
+def test_damaged_key_value_metadata_is_refused_before_copying() -> None:
     source = in_memory(pa.table({"x": [1]}))
     found = read_footer(source)
     damaged = Footer({**found.fields, FileKeys.KEY_VALUES: b"\x5c\x18"}, found.file_size, found.data_end)
@@ -209,7 +209,7 @@ def test_notes_that_cannot_be_read_are_found_before_anything_is_copied() -> None
     assert not sink.getvalue()
 
 
-def test_temporal_columns_are_found_however_they_are_written() -> None:
+def test_temporal_columns_are_recognised_in_every_physical_type() -> None:
     for kind, options in (
         (pa.timestamp("us"), {}),
         (pa.timestamp("ns"), {"use_deprecated_int96_timestamps": True}),
@@ -237,13 +237,13 @@ def test_temporal_columns_are_found_however_they_are_written() -> None:
         (b"x version 99999999999999999999.1.1", b"parquet-rs version 53.1.0", False),
     ],
 )
-def test_writers_that_readers_treat_differently(one, other, together) -> None:
+def test_files_of_writers_that_readers_treat_differently_are_not_combined(one, other, together) -> None:
     for first, second in ((one, other), (other, one)):
         reason = why_not_combinable(noted(created_by=first), noted(created_by=second))
         assert (reason is None) == together, reason
 
 
-def test_int96_depends_on_the_writer() -> None:
+def test_int96_files_of_java_and_other_writers_are_not_combined() -> None:
     found = read_footer(
         in_memory(pa.table({"c": pa.array([1], pa.timestamp("ns"))}), use_deprecated_int96_timestamps=True)
     )
@@ -257,7 +257,7 @@ def test_int96_depends_on_the_writer() -> None:
     assert why_not_combinable(java, newer) is None
 
 
-def test_java_keeps_its_name_on_int96_and_parses_ours() -> None:
+def test_created_by_stays_that_of_java_for_int96_and_is_valid_for_java_otherwise() -> None:
     sources = []
     for text in (b"parquet-mr version 1.13.1 (build a)", b"parquet-mr version 1.15.0 (build b)"):
         pair = []
@@ -271,14 +271,14 @@ def test_java_keeps_its_name_on_int96_and_parses_ours() -> None:
     int96 = pq.read_metadata(io.BytesIO(joined([sources[0][0], sources[1][0]]))).created_by
     plain = pq.read_metadata(io.BytesIO(joined([sources[0][1], sources[1][1]]))).created_by
     assert int96 == "parquet-mr version 1.13.1 (build a)"
-    # The pattern by which parquet-mr reads it.
+    # The pattern that parquet-mr parses it with.
     parsed = re.fullmatch(r"(.*?)\s+version\s*(?:([^(]*?)\s*(?:\(\s*build\s*([^)]*?)\s*\))?)?", plain)
     assert parsed is not None
     assert parsed.group(1) == "parketto"
     assert re.match(r"\d+\.\d+\.\d+", parsed.group(2))
 
 
-def test_notes_of_arrow() -> None:
+def test_different_arrow_schemas_are_refused_unless_declared_equal() -> None:
     small, large = (in_memory(pa.table({"s": pa.array(["a"], kind)})) for kind in (pa.string(), pa.large_string()))
     one, other = read_footer(small), read_footer(large)
     assert "Arrow" in why_not_combinable(one, other)
@@ -287,7 +287,7 @@ def test_notes_of_arrow() -> None:
     assert why_not_combinable(one, one) is None
 
 
-def test_files_of_other_writers_that_do_not_fit(tmp_path) -> None:
+def test_files_of_writers_with_different_physical_types_are_refused(tmp_path) -> None:
     rows_ = pa.table(
         {"price": pa.array([1], pa.decimal128(20, 2)), "at": pa.array([1], pa.timestamp("us", "UTC"))}
     )
@@ -301,14 +301,14 @@ def test_files_of_other_writers_that_do_not_fit(tmp_path) -> None:
     assert "'price'" in why_not_combinable(found["pyarrow"], found["duckdb"], same_arrow_schema=any_arrow)
 
 
-def test_columns_in_other_files() -> None:
+def test_columns_stored_in_other_files_are_refused() -> None:
     source = in_memory(pa.table({"c": [1]}))
     found = read_footer(source)
     found.fields[FileKeys.ROW_GROUPS][0][GroupKeys.COLUMNS][0][ChunkKeys.FILE_PATH] = b"other.parquet"
     assert "other files" in why_not_combinable(found, found)
 
 
-def test_different_orders_of_bounds() -> None:
+def test_different_column_orders_are_refused() -> None:
     one = footer()
     other = Footer(
         {**one.fields, FileKeys.COLUMN_ORDERS: encode_structs([encode({key(2, STRUCT): {}})] * 2)},
@@ -322,8 +322,8 @@ TWO_COLUMNS = pa.table({"x": [1], "y": [2]})
 
 
 @pytest.mark.parametrize("form", FORMS)
-def test_encrypted_files(form) -> None:
-    """Pages are encrypted for their place in their file: elsewhere nobody can read them, with no key at all."""
+def test_encrypted_files_are_refused(form) -> None:
+    """Pages are encrypted for their position in their file: copied elsewhere, no key decrypts them."""
     found = io.BytesIO(encrypted(TWO_COLUMNS, form))
     with pytest.raises(FooterError, match="encrypted"):
         read_footer(found)
@@ -331,10 +331,10 @@ def test_encrypted_files(form) -> None:
         append_files([in_memory(TWO_COLUMNS), found], io.BytesIO())
 
 
-@pytest.mark.parametrize("form", [form for form, told in FORMS.items() if told.get("plaintext_footer")])
+@pytest.mark.parametrize("form", [form for form, options in FORMS.items() if options.get("plaintext_footer")])
 @pytest.mark.parametrize("first", [True, False])
-def test_encrypted_columns_of_a_footer_that_does_not_say_so(form, first) -> None:
-    """Neither the algorithm nor a signature is there, only what each column says of itself."""
+def test_encrypted_columns_are_refused_even_if_the_footer_declares_no_encryption(form, first) -> None:
+    """The footer has neither algorithm nor signing key; only the columns have encryption metadata."""
     data = encrypted(TWO_COLUMNS, form)
     size = int.from_bytes(data[-8:-4], "little")
     fields, _ = decode_first(data[-8 - size : -8], FOOTER_SHAPE)

@@ -1,4 +1,4 @@
-"""Row groups whose columns were encoded in parts: one row group as if it had been written at once."""
+"""Row groups whose columns are encoded in parts equal row groups that are encoded at once."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def part(rows: pa.Table, names: list[str], **options: object) -> tuple[io.BytesI
 
 
 def splits(names: list[str]) -> list[list[list[str]]]:
-    """All ways to cut the columns into runs."""
+    """All ways to split the columns into contiguous runs."""
     return [
         [names[start:end] for start, end in itertools.pairwise([0, *cuts, len(names)])]
         for count in range(len(names))
@@ -60,7 +60,7 @@ def splits(names: list[str]) -> list[list[list[str]]]:
 
 @pytest.mark.parametrize("page_version", ["1.0", "2.0"])
 @pytest.mark.parametrize("codec", ["none", "zstd", "snappy"])
-def test_however_the_columns_are_cut_it_is_the_same_row_group(
+def test_row_group_does_not_depend_on_the_split_of_its_columns(
     tmp_path: Path, codec: str, page_version: str
 ) -> None:
     rows = table()
@@ -89,7 +89,7 @@ def test_however_the_columns_are_cut_it_is_the_same_row_group(
 
 
 def refused(parts: list[tuple[io.BytesIO, object]]) -> tuple[str, bool]:
-    """Why parts are refused, and whether the file can go on."""
+    """Why parts are refused, and whether the appender is still usable."""
     whole = read_footer(in_memory(table().slice(0, 0)))
     out = RowGroupAppender(io.BytesIO())
     with pytest.raises(FooterError) as caught:
@@ -98,7 +98,7 @@ def refused(parts: list[tuple[io.BytesIO, object]]) -> tuple[str, bool]:
     return str(caught.value), out.is_open
 
 
-def test_what_does_not_fit_is_refused() -> None:
+def test_parts_that_do_not_match_the_schema_are_refused() -> None:
     rows, names = table(), table().schema.names
     first, rest = part(rows, names[:2]), part(rows, names[2:])
 
@@ -113,7 +113,7 @@ def test_what_does_not_fit_is_refused() -> None:
     assert refused([part(rows.cast(required), names[:2]), rest])[1]
 
 
-def test_a_file_goes_on_after_a_first_part_that_does_not_fit_but_not_after_half_a_row_group() -> None:
+def test_appender_stays_usable_unless_part_of_a_row_group_was_written() -> None:
     rows, names = table(), table().schema.names
 
     assert refused([part(rows, names[1:]), part(rows, names[:1])])[1]
@@ -121,10 +121,10 @@ def test_a_file_goes_on_after_a_first_part_that_does_not_fit_but_not_after_half_
 
 
 @pytest.mark.parametrize("threads", [0, 2, 5])
-def test_rows_are_written_as_they_came_whoever_encodes_them(
+def test_rows_round_trip_for_any_number_of_encoding_threads(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, threads: int
 ) -> None:
-    """In several parts even without threads, in several row groups, with every kind of column."""
+    """In several parts even without threads, in several row groups, with columns of every type."""
     monkeypatch.setattr("parketto.parquet.file_writer._PART_BYTES", 2**20)
     rows = pa.concat_tables([exotic(seed) for seed in range(100)] * 60)
     rows = rows.append_column("nth", pa.array(range(rows.num_rows)))
@@ -157,8 +157,8 @@ def test_rows_are_written_as_they_came_whoever_encodes_them(
     assert all(last.column(at).has_offset_index for at in range(last.num_columns))
 
 
-def test_field_ids_of_one_dataset_are_not_those_of_the_next(tmp_path: Path) -> None:
-    """To Arrow schemas are equal that differ in them; whoever remembers one by the other writes the wrong ids."""
+def test_field_ids_of_datasets_with_equal_schemas_are_not_mixed_up(tmp_path: Path) -> None:
+    """Arrow schemas that differ in field ids only are equal; a cache keyed by schema would write wrong ids."""
     for number in (1, 2, None):
         notes = None if number is None else {b"PARQUET:field_id": str(number).encode()}
         schema = pa.schema([pa.field("n", pa.int64(), metadata=notes)])
@@ -177,8 +177,8 @@ def test_field_ids_of_one_dataset_are_not_those_of_the_next(tmp_path: Path) -> N
         assert found.schema_arrow.field("n").metadata == notes
 
 
-def test_what_reads_ahead_ends_with_an_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """And not when Python happens to collect it, in the middle of something else."""
+def test_prefetch_threads_end_after_an_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """At once, not when Python happens to collect the prefetching reader."""
     rows = pa.table({"n": range(50_000), "text": [f"{n:0200d}" for n in range(50_000)]})
     for number in range(8):
         pq.write_table(rows, tmp_path / f"{number}.parquet")
@@ -206,7 +206,7 @@ def test_what_reads_ahead_ends_with_an_error(tmp_path: Path, monkeypatch: pytest
 
 
 @pytest.mark.parametrize("threads", [0, 2])
-def test_two_columns_may_have_the_same_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, threads: int) -> None:
+def test_duplicate_column_names_are_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, threads: int) -> None:
     monkeypatch.setattr("parketto.parquet.file_writer._MIN_PART_BYTES", 1)
     rows = pa.Table.from_arrays([pa.array(range(500)), pa.array(["a", "b"] * 250)] * 2, names=["x", "y", "y", "z"])
     staged = StagedFile(str(tmp_path / "new.parquet"), "")
@@ -225,8 +225,8 @@ def column(values: pa.Array) -> pa.ChunkedArray:
 
 
 @pytest.mark.parametrize("kind", [pa.int32(), pa.int64(), pa.float64(), pa.timestamp("us"), pa.string()])
-def test_dictionaries_are_for_values_that_repeat(kind: pa.DataType) -> None:
-    """What hardly repeats is larger with a dictionary; what repeats a few times is smaller."""
+def test_high_cardinality_columns_get_no_dictionary(kind: pa.DataType) -> None:
+    """A dictionary makes high-cardinality columns larger, and columns with repeated values smaller."""
     count = 20_000
     scattered = [n * 7919 % count for n in range(count)]
     unique = pa.array(scattered, pa.int64()).cast(kind) if kind != pa.string() else pa.array(map(str, scattered))
@@ -248,7 +248,7 @@ def test_dictionaries_are_for_values_that_repeat(kind: pa.DataType) -> None:
     assert plain < with_dictionary
 
 
-def test_no_file_begins_a_dictionary_in_vain(tmp_path: Path) -> None:
+def test_every_row_group_has_dictionaries_for_low_cardinality_columns_only(tmp_path: Path) -> None:
     count = 20_000
     rows = pa.table({"id": pa.array(range(count)), "few": pa.array([n * 31 % 100 for n in range(count)])})
     staged = StagedFile(str(tmp_path / "new.parquet"), "")
