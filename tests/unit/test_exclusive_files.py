@@ -1,4 +1,4 @@
-"""Files that are made only if there is none of their name: by one of many, and complete at once."""
+"""Exclusive creation of files: exactly one of many writers succeeds, and readers never see a partial file."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from conftest import Place
 from parketto.storage.opening import open_store
 
 
-def test_one_of_many_makes_a_file(place: Place) -> None:
+def test_exactly_one_of_many_writers_creates_a_file(place: Place) -> None:
     store, folder = open_store(place.root, place.fs)
     store.make_dirs(folder)
     path = f"{folder}/1.json"
@@ -36,7 +36,7 @@ def test_one_of_many_makes_a_file(place: Place) -> None:
         store.create(f"{folder}/2.json", b"")
 
 
-def test_readers_find_all_or_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_created_file_appears_complete_and_synced(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     store, folder = open_store(tmp_path)
     synced: list[str] = []
     fsync = os.fsync
@@ -62,7 +62,7 @@ def test_readers_find_all_or_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyP
         assert synced[1:] == [folder]
 
 
-def test_a_link_that_leads_nowhere_is_in_the_way(tmp_path: Path) -> None:
+def test_dangling_symlink_counts_as_an_existing_file(tmp_path: Path) -> None:
     store, folder = open_store(tmp_path)
     os.symlink(tmp_path / "nowhere", tmp_path / "1.json")
     with pytest.raises(FileExistsError):
@@ -70,7 +70,7 @@ def test_a_link_that_leads_nowhere_is_in_the_way(tmp_path: Path) -> None:
     assert os.listdir(folder) == ["1.json"]
 
 
-def test_filesystems_without_hard_links(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_creation_is_exclusive_without_hard_links(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def refuse(*_: object, **__: object) -> None:
         raise OSError(errno.EPERM, "no links here")
 
@@ -83,7 +83,7 @@ def test_filesystems_without_hard_links(tmp_path: Path, monkeypatch: pytest.Monk
     assert os.listdir(folder) == ["1.json"]
 
 
-def test_folders_that_are_not_there(tmp_path: Path) -> None:
+def test_creation_in_a_missing_folder_fails(tmp_path: Path) -> None:
     store, folder = open_store(tmp_path / "nowhere")
     with pytest.raises(FileNotFoundError):
         store.create(f"{folder}/1.json", b"content")

@@ -53,7 +53,7 @@ def test_any_column_and_value_round_trip(column: str, value: str) -> None:
     assert decode_segment(segment) == (column, value if value != NULL_PARTITION else None)
 
 
-def test_null_and_empty_are_filed_like_hive_does() -> None:
+def test_null_and_empty_use_the_default_partition_of_hive() -> None:
     assert encode_segment("day", None) == f"day={NULL_PARTITION}"
     assert encode_segment("day", "") == f"day={NULL_PARTITION}"
     assert decode_segment(f"day={NULL_PARTITION}") == ("day", None)
@@ -74,7 +74,7 @@ def test_values_are_written_as_spark_writes_them(value: object, text: str) -> No
     assert encode_segment("v", value) == f"v={text}"
 
 
-def test_what_cannot_be_a_partition_is_refused() -> None:
+def test_invalid_partition_values_and_names_are_refused() -> None:
     with pytest.raises(InvalidArgument, match="list"):
         encode_segment("v", [1])
     with pytest.raises(InvalidArgument, match="name"):
@@ -101,7 +101,7 @@ def test_only_segments_with_a_column_are_partitions() -> None:
         ("._year=2024/a.parquet", False),
     ],
 )
-def test_what_is_data(path: str, is_data: bool) -> None:
+def test_hidden_and_non_parquet_files_are_not_data(path: str, is_data: bool) -> None:
     assert is_data_path(path) is is_data
 
 
@@ -137,11 +137,11 @@ def test_what_is_data(path: str, is_data: bool) -> None:
         (None, "anything", True),
     ],
 )
-def test_partition_filters(wanted: object, directory: str, matches: bool) -> None:
+def test_partition_filters_match_whole_segments(wanted: object, directory: str, matches: bool) -> None:
     assert directory_matcher(wanted)(directory) is matches  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize("wrong", ["", "/", [], {}, [""], [3]])
-def test_filters_that_say_nothing_are_refused(wrong: object) -> None:
+def test_empty_or_invalid_partition_filters_are_refused(wrong: object) -> None:
     with pytest.raises(InvalidArgument, match="partition_filter"):
         directory_matcher(wrong)  # type: ignore[arg-type]

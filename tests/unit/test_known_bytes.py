@@ -1,4 +1,4 @@
-"""What is known of a remote file is not asked for again, and does not fill the memory."""
+"""Cached bytes of remote files are not requested again, and use bounded memory."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ CONTENT = random.Random(0).randbytes(500_000)
 
 
 class Counted:
-    """Some bytes, and which ranges of them were asked for."""
+    """Serves ranges of some bytes, and records the requested ranges."""
 
     def __init__(self) -> None:
         self.asked: list[tuple[int, int]] = []
@@ -37,7 +37,9 @@ class Counted:
 
 @pytest.mark.parametrize("known", [0, 10, 1_000, 300_000, 500_000])
 @pytest.mark.parametrize("block", [0, 200_000])
-def test_any_range_is_what_it_should_be(known: int, block: int, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_ranged_file_returns_the_bytes_of_any_range(
+    known: int, block: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(ranged, "_CACHE_BYTES", 150_000)
     fetch, chance = Counted(), random.Random(known + block)
     tail = CONTENT[len(CONTENT) - known :]
@@ -55,7 +57,7 @@ def test_any_range_is_what_it_should_be(known: int, block: int, monkeypatch: pyt
     assert bool(fetch.asked) == (known < len(CONTENT))
 
 
-def test_what_was_read_is_not_asked_for_again() -> None:
+def test_cached_ranges_are_not_requested_again() -> None:
     fetch = Counted()
     with RangedFile(fetch, len(CONTENT), CONTENT[-1_000:], 100_000) as file:
         for start in (0, 4, 50_000, 99_990, 0):
@@ -64,22 +66,22 @@ def test_what_was_read_is_not_asked_for_again() -> None:
         assert fetch.asked == [(0, 100_000)]
         file.seek(450_000)
         file.read(10)
-        assert fetch.asked[1:] == [(450_000, 499_000)], "the end is known"
+        assert fetch.asked[1:] == [(450_000, 499_000)], "the tail is cached"
         file.seek(499_500)
         file.read()
         assert len(fetch.asked) == 2
 
 
-def far(tmp_path: Path, count: int, rows: int = 10) -> Dataset:
-    """A dataset on a filesystem that may be far away."""
+def remote_dataset(tmp_path: Path, count: int, rows: int = 10) -> Dataset:
+    """A dataset on a filesystem that is treated as remote."""
     (tmp_path / "events").mkdir()
     for number in range(count):
         pq.write_table(pa.table({"x": range(rows)}), tmp_path / "events" / f"{number}.parquet")
     return Dataset("events", "pyarrow", filesystem=DirFileSystem(str(tmp_path), fsspec.filesystem("file")))
 
 
-def test_small_remote_files_are_kept_with_their_footers(tmp_path: Path) -> None:
-    files = far(tmp_path, 3).files()
+def test_small_remote_files_are_cached_with_their_footers(tmp_path: Path) -> None:
+    files = remote_dataset(tmp_path, 3).files()
     assert [file.tail for file in files] == [(tmp_path / file.path).read_bytes() for file in files]
     assert "tail" not in repr(files[0])
     copy = pickle.loads(pickle.dumps(files[0]))
@@ -87,15 +89,15 @@ def test_small_remote_files_are_kept_with_their_footers(tmp_path: Path) -> None:
     assert copy.tail == b""
 
 
-def test_only_the_ends_of_large_ones_are(tmp_path: Path) -> None:
-    (file,) = far(tmp_path, 1, rows=500_000).files()
+def test_only_the_tails_of_large_remote_files_are_cached(tmp_path: Path) -> None:
+    (file,) = remote_dataset(tmp_path, 1, rows=500_000).files()
     content = (tmp_path / file.path).read_bytes()
     assert len(content) > 2**20 > len(file.tail) > 1_000
     assert content.endswith(file.tail)
 
 
-def test_no_more_is_kept_than_so_much(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    dataset = far(tmp_path, 20)
+def test_cached_bytes_are_limited(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    dataset = remote_dataset(tmp_path, 20)
     size = dataset.files()[0].size_bytes
     monkeypatch.setattr(footers, "_MAX_KEPT_BYTES", 4 * size)
     monkeypatch.setattr(dataset._store, "parallel_reads", 1)
@@ -103,13 +105,13 @@ def test_no_more_is_kept_than_so_much(tmp_path: Path, monkeypatch: pytest.Monkey
     assert dataset.read().num_rows == 200
 
 
-def test_files_at_hand_are_not_kept(tmp_path: Path) -> None:
-    far(tmp_path, 2)
+def test_local_files_are_not_cached(tmp_path: Path) -> None:
+    remote_dataset(tmp_path, 2)
     assert {file.tail for file in Dataset(tmp_path / "events", "pyarrow").files()} == {b""}
 
 
-def test_footers_without_a_listing(tmp_path: Path) -> None:
-    dataset = far(tmp_path, 4)
+def test_footers_are_read_without_a_listing(tmp_path: Path) -> None:
+    dataset = remote_dataset(tmp_path, 4)
     paths = [file.path for file in dataset.files()]
     assert [file.num_rows for file in read_files(dataset._store, paths)] == [10] * 4
     local, root = open_store(tmp_path / "events")

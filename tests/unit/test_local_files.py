@@ -1,4 +1,4 @@
-"""Files that are sent to the disk while they are written must hold what was written, whoever wrote it."""
+"""Files with early writeback contain all bytes, written by Python or copied by the kernel."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from parketto.storage import writeback
 from parketto.storage.writeback import WritebackFile
 
 
-def test_what_is_written_and_what_the_kernel_copies_is_all_there(
+def test_writeback_file_contains_written_and_kernel_copied_bytes(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(writeback, "_WRITEBACK_BYTES", 10_000)
@@ -29,22 +29,24 @@ def test_what_is_written_and_what_the_kernel_copies_is_all_there(
     assert (tmp_path / "new").read_bytes() == expected
 
 
-def test_the_kernel_is_told_of_every_byte_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    told = []
+def test_every_byte_is_passed_to_sync_file_range_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    synced = []
     monkeypatch.setattr(writeback, "_WRITEBACK_BYTES", 10_000)
     monkeypatch.setattr(
-        writeback, "_sync_file_range", lambda: lambda _file, start, size, _flags: told.append((start, size))
+        writeback, "_sync_file_range", lambda: lambda _file, start, size, _flags: synced.append((start, size))
     )
     with WritebackFile(str(tmp_path / "new")) as file:
         for _ in range(9):
             file.write(b"y" * 3_000)
 
-    assert [start for start, _ in told] == [sum(size for _, size in told[:number]) for number in range(len(told))]
-    assert len(told) > 1
-    assert sum(size for _, size in told) == 27_000
+    assert [start for start, _ in synced] == [
+        sum(size for _, size in synced[:number]) for number in range(len(synced))
+    ]
+    assert len(synced) > 1
+    assert sum(size for _, size in synced) == 27_000
 
 
-def test_a_file_is_closed_even_if_its_last_bytes_find_no_room(tmp_path: Path) -> None:
+def test_file_is_closed_even_if_the_disk_is_full(tmp_path: Path) -> None:
     if not os.path.exists("/dev/full"):
         pytest.skip("no device that is always full")
     file = WritebackFile("/dev/full")

@@ -1,4 +1,4 @@
-"""What a store makes of the answers of S3, without a server."""
+"""How the S3 store handles responses, tested without a server."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ class Scripted:
     """A filesystem whose requests are answered by a function, and recorded."""
 
     def __init__(self, answer: Answer) -> None:
-        # Each has options, and so a name, of its own: what is known of one server says nothing about another.
+        # Each has its own options, and so its own cache key: results for one server do not apply to another.
         endpoint = f"http://127.0.0.1:1/{next(_numbers)}"
         self.fs = s3fs.S3FileSystem(key="k", secret="s", endpoint_url=endpoint, skip_instance_cache=True)
         self.calls: list[tuple[str, dict[str, Any]]] = []
@@ -63,7 +63,7 @@ def refusal(status: int, code: str, **more: str) -> Exception:
 
 
 def one_after_the_other(*answers: Any) -> Answer:
-    """The answers in turn; the last one again and again."""
+    """Return or raise the answers in turn, and repeat the last one."""
     waiting = iter(itertools.chain(answers, itertools.repeat(answers[-1])))
 
     def answer(method: str, request: dict[str, Any]) -> Any:
@@ -88,7 +88,7 @@ def pauses(monkeypatch: pytest.MonkeyPatch) -> list[float]:
 
 
 @pytest.mark.parametrize("answer", [TAKEN, NAMED], ids=["unnamed", "named"])
-def test_an_object_that_is_there_is_not_made(answer: Exception, pauses: list[float]) -> None:
+def test_create_fails_if_the_object_exists(answer: Exception, pauses: list[float]) -> None:
     s3 = Scripted(one_after_the_other(answer))
     with pytest.raises(FileExistsError):
         s3.store.create("lake/log/1.json", b"mine")
@@ -96,7 +96,7 @@ def test_an_object_that_is_there_is_not_made(answer: Exception, pauses: list[flo
     assert (method, request["IfNoneMatch"], pauses) == ("put_object", "*", [])
 
 
-def test_requests_that_met_are_repeated(pauses: list[float]) -> None:
+def test_conflicting_conditional_puts_are_retried(pauses: list[float]) -> None:
     s3 = Scripted(one_after_the_other(RACED, RACED, {"ETag": "1"}))
     s3.store.create("lake/log/1.json", b"mine")
     assert s3.counted() == {"put_object": 3}
@@ -104,12 +104,12 @@ def test_requests_that_met_are_repeated(pauses: list[float]) -> None:
     assert all(pause > 0 for pause in pauses)
 
 
-def test_the_other_one_of_two_that_met_may_have_won() -> None:
+def test_create_fails_if_another_writer_won_the_conflict() -> None:
     with pytest.raises(FileExistsError):
         Scripted(one_after_the_other(RACED, TAKEN)).store.create("lake/log/1.json", b"mine")
 
 
-def test_requests_that_keep_meeting_say_nothing_about_the_object() -> None:
+def test_repeated_conflicts_do_not_raise_file_exists() -> None:
     s3 = Scripted(one_after_the_other(RACED))
     with pytest.raises(OSError, match="ConditionalRequestConflict") as caught:
         s3.store.create("lake/log/1.json", b"mine")
@@ -117,14 +117,14 @@ def test_requests_that_keep_meeting_say_nothing_about_the_object() -> None:
     assert 3 <= len(s3.calls) <= 10
 
 
-def test_empty_objects_are_not_made_exclusively() -> None:
+def test_exclusive_creation_of_empty_objects_is_refused() -> None:
     s3 = Scripted(one_after_the_other({}))
     with pytest.raises(ValueError, match="must not be empty"):
         s3.store.create("lake/log/1.json", b"")
     assert s3.calls == []
 
 
-def test_servers_that_ignore_the_condition_are_found_out() -> None:
+def test_servers_that_ignore_if_none_match_are_detected() -> None:
     s3 = Scripted(one_after_the_other({"ETag": "1"}))
     assert not s3.store.creates_exclusively("lake/a/.events.parketto")
     assert s3.counted() == {"put_object": 2, "delete_object": 1}
@@ -134,7 +134,7 @@ def test_servers_that_ignore_the_condition_are_found_out() -> None:
     assert len(s3.calls) == 6
 
 
-def test_servers_that_honour_the_condition_are_found_out() -> None:
+def test_servers_that_honour_if_none_match_are_detected() -> None:
     s3 = Scripted(one_after_the_other({"ETag": "1"}, TAKEN, {}))
     assert s3.store.creates_exclusively("lake/a/.events.parketto")
     assert s3.counted() == {"put_object": 2, "delete_object": 1}
@@ -143,21 +143,21 @@ def test_servers_that_honour_the_condition_are_found_out() -> None:
     assert first["Key"].startswith("a/.events.parketto/tx-")
 
 
-def test_servers_whose_answer_got_lost_are_found_out() -> None:
-    """The request was repeated, and has met what the first one had made."""
+def test_if_none_match_support_is_detected_after_a_lost_response() -> None:
+    """The retried request finds the object that the first one created."""
     s3 = Scripted(one_after_the_other(TAKEN, {}))
     assert s3.store.creates_exclusively("lake/a/.events.parketto")
     assert s3.counted() == {"put_object": 1, "delete_object": 1}
 
 
-def test_who_may_only_read_finds_nothing_out() -> None:
+def test_detection_of_if_none_match_is_repeated_after_access_was_denied() -> None:
     s3 = Scripted(one_after_the_other(refusal(403, "AccessDenied"), {}, {"ETag": "1"}, TAKEN, {}))
     assert s3.store.creates_exclusively("lake/a/.events.parketto")
     assert s3.store.creates_exclusively("lake/a/.events.parketto")
-    assert s3.counted()["put_object"] == 3, "what is not known is asked again"
+    assert s3.counted()["put_object"] == 3, "an unknown result is not cached"
 
 
-def test_many_objects_are_removed_at_once() -> None:
+def test_many_objects_are_deleted_in_batches() -> None:
     s3 = Scripted(one_after_the_other({}))
     s3.store.remove_many(f"lake/data/{number}" for number in range(2500))
     assert s3.counted() == {"delete_objects": 3}
@@ -167,7 +167,7 @@ def test_many_objects_are_removed_at_once() -> None:
     assert len(s3.calls) == 3
 
 
-def test_objects_that_stay_are_an_error() -> None:
+def test_failed_deletions_are_errors_unless_the_object_is_gone() -> None:
     said = {"Errors": [{"Key": "data/1", "Code": "AccessDenied", "Message": "Access Denied"}]}
     with pytest.raises(PermissionError, match="data/1"):
         Scripted(one_after_the_other(said)).store.remove_many(["lake/data/1", "lake/data/2"])
@@ -175,7 +175,7 @@ def test_objects_that_stay_are_an_error() -> None:
     Scripted(one_after_the_other(gone)).store.remove_many(["lake/data/1", "lake/data/2"])
 
 
-def test_servers_that_remove_only_one_at_a_time() -> None:
+def test_deletion_falls_back_to_single_requests() -> None:
     s3 = Scripted(one_after_the_other(refusal(501, "NotImplemented"), {}))
     s3.store.remove_many(["lake/data/1", "lake/data/2"])
     assert s3.counted() == {"delete_objects": 1, "delete_object": 2}
@@ -185,7 +185,7 @@ GIB = 2**30
 
 
 @pytest.mark.parametrize("size", [1, GIB, 5 * GIB, None])
-def test_a_copy_is_one_request(size: int | None) -> None:
+def test_copies_up_to_5_gib_are_one_request(size: int | None) -> None:
     s3 = Scripted(one_after_the_other({}))
     s3.store.copy("lake/a", "pond/b", size)
     source = {"Bucket": "lake", "Key": "a"}
@@ -220,7 +220,7 @@ def test_large_copies_are_made_in_parts(size: int | None, heads: int) -> None:
     assert named == [(number, str(number)) for number in range(1, len(parts) + 1)]
 
 
-def test_a_copy_that_fails_leaves_no_upload() -> None:
+def test_failed_copy_aborts_its_multipart_upload() -> None:
     def answer(method: str, request: dict[str, Any]) -> Any:
         if method == "upload_part_copy":
             raise refusal(500, "InternalError")
@@ -265,7 +265,7 @@ def test_only_old_uploads_are_aborted() -> None:
     assert asked == ["1", "3"]
 
 
-def test_folders_take_no_requests() -> None:
+def test_folders_need_no_requests() -> None:
     s3 = Scripted(one_after_the_other({}))
     store = s3.store
     store.make_dirs("nowhere/a/b")
@@ -296,7 +296,7 @@ def denied_always(method: str, request: dict[str, Any]) -> Any:
         lambda store: store.remove_many(["lake/x", "lake/xy"]),
     ],
 )
-def test_actions_that_are_not_allowed(action: Callable[[S3Store], Any]) -> None:
+def test_denied_requests_raise_access_denied(action: Callable[[S3Store], Any]) -> None:
     s3 = Scripted(denied_always)
     with pytest.raises(AccessDenied, match="access denied: the credentials in use do not allow") as caught:
         action(s3.store)
@@ -305,7 +305,7 @@ def test_actions_that_are_not_allowed(action: Callable[[S3Store], Any]) -> None:
     assert len(s3.calls) == 1
 
 
-def test_uploads_that_are_not_allowed() -> None:
+def test_denied_uploads_raise_access_denied() -> None:
     s3 = Scripted(denied_always)
     with (
         pytest.raises(AccessDenied, match="do not allow put_object on 's3://lake/x'"),
@@ -315,19 +315,19 @@ def test_uploads_that_are_not_allowed() -> None:
 
 
 @pytest.mark.parametrize("code", ["InvalidAccessKeyId", "SignatureDoesNotMatch", "ExpiredToken"])
-def test_credentials_that_are_not_accepted(code: str) -> None:
+def test_rejected_credentials_raise_authentication_failed(code: str) -> None:
     s3 = Scripted(one_after_the_other(refusal(403, code)))
     with pytest.raises(AuthenticationFailed, match=code):
         Dataset("s3://lake/events", "pyarrow", filesystem=s3.fs).read()
 
 
-def test_names_that_no_bucket_can_have() -> None:
+def test_invalid_bucket_names_are_refused() -> None:
     fs = s3fs.S3FileSystem(key="k", secret="s", endpoint_url="http://127.0.0.1:1", skip_instance_cache=True)
     with pytest.raises(InvalidArgument, match="Invalid bucket name"):
         Dataset("s3://no bucket!/events", "pyarrow", filesystem=fs).read()
 
 
-def test_only_object_stores_are_taken_for_such() -> None:
+def test_wrapped_filesystems_are_not_treated_as_object_stores() -> None:
     s3 = Scripted(one_after_the_other({}))
     assert type(store_for(s3.fs)) is S3Store
     assert type(store_for(fsspec.filesystem("dir", path="/lake", fs=s3.fs))) is Store
