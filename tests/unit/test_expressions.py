@@ -1,4 +1,4 @@
-"""The expression language: SQL's meaning on Arrow data, held to DuckDB's answers where the two should agree."""
+"""The expression language: SQL semantics on Arrow data, compared with DuckDB where both should agree."""
 
 from __future__ import annotations
 
@@ -217,14 +217,14 @@ def test_a_typed_number_between_two_floats_prunes():
         ("id = 1 -- the first", [0]),
     ],
 )
-def test_rows_that_match(where, rows):
+def test_conditions_match_the_expected_rows(where, rows):
     assert matching(where) == rows
 
 
 @pytest.mark.parametrize(
     "name", ["a.b", "a b", 'qu"ote', "tick`", "[0]", "x;y", "select", "größe", "", " ", "a'b", "*"]
 )
-def test_hostile_names(name):
+def test_hostile_column_names_can_be_quoted(name):
     rows = pa.record_batch([pa.array([1, 2]), pa.array([9, 9])], names=[name, "other"])
     double, tick = '"{}"'.format(name.replace('"', '""')), "`{}`".format(name.replace("`", "``"))
     for where in (f"{double} = 2", f"{tick} = 2", pc.field(name) == 2):
@@ -275,7 +275,7 @@ def test_exact_case_wins_and_ambiguity_is_refused():
         (7, "SQL string or a PyArrow expression"),
     ],
 )
-def test_refusals(where, said):
+def test_invalid_conditions_are_refused_with_a_one_line_message(where, said):
     with pytest.raises(InvalidArgument, match=said) as caught:
         predicate(where, ROWS.schema)
     assert "\n" not in str(caught.value)
@@ -303,7 +303,7 @@ def test_arrow_expressions_and_pickles():
     assert changes[0].apply(ROWS).to_pylist() == [2, 3, None, 5]
 
 
-def test_constants_stand_for_columns_of_the_path():
+def test_constants_replace_columns_of_the_path():
     schema = pa.schema({"id": pa.int64(), "day": pa.int64()})
     condition = predicate("id > 1 AND day = 7", schema)
     rows = pa.record_batch({"id": [1, 2]})
@@ -312,7 +312,7 @@ def test_constants_stand_for_columns_of_the_path():
 
 @settings(max_examples=400, deadline=None, derandomize=True)
 @given(tables(), conditions())
-def test_agrees_with_duckdb(table, where):
+def test_random_conditions_agree_with_duckdb(table, where):
     batch = table.to_batches()[0]
     found = predicate(where, table.schema).matches(batch).to_pylist()
     DUCKDB.register("given_rows", table)
@@ -406,13 +406,13 @@ def test_literals_that_do_not_fit_are_refused_up_front(column, value):
         assignments({column: value}, ROWS.schema)
 
 
-def test_calculated_values_that_do_not_fit_name_the_first():
+def test_error_names_the_first_calculated_value_that_does_not_fit():
     (change,) = assignments({"tiny": sql("id * 100")}, ROWS.schema)
     with pytest.raises(InvalidArgument, match=r"200 \(id \* 100\) does not fit into column 'tiny' of type int8"):
         change.apply(ROWS)
 
 
-def test_a_value_that_python_cannot_hold_is_named_as_well():
+def test_error_names_a_value_that_python_cannot_represent():
     (change,) = assignments({"utc": sql("ns")}, ROWS.schema)
     with pytest.raises(
         InvalidArgument, match=r"1970-01-01 00:00:00\.000000001 \(ns\) does not fit into column 'utc'"
@@ -420,7 +420,7 @@ def test_a_value_that_python_cannot_hold_is_named_as_well():
         change.apply(ROWS)
 
 
-def test_no_null_where_there_may_be_none():
+def test_null_is_refused_for_non_nullable_columns():
     schema = pa.schema([pa.field("x", pa.int64(), nullable=False), pa.field("y", pa.int64())])
     for value in (None, sql("NULL")):
         with pytest.raises(InvalidArgument, match="may not be NULL"):
@@ -437,7 +437,7 @@ def test_rows_that_do_not_match_cannot_fail():
     assert changed({"x": sql("CAST(s AS INT)")}, rows, "FALSE") is rows
 
 
-def test_unknown_and_doubled_targets_are_refused():
+def test_unknown_and_duplicate_assignment_targets_are_refused():
     with pytest.raises(ColumnNotFound):
         assignments({"nope": 1}, ROWS.schema)
     with pytest.raises(InvalidArgument, match="two values"):

@@ -1,4 +1,4 @@
-"""Keys are found by a hash: equal ones always, others never, whatever their type, and even if hashes collide."""
+"""Keys are matched by hash: equal keys always, different keys never, for every type, even if hashes collide."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def _same(one: Any, other: Any) -> bool:
     ("kind", "values"), VALUES, ids=lambda value: str(value) if isinstance(value, pa.DataType) else ""
 )
 @pytest.mark.parametrize("others", [[], ["n"]], ids=["alone", "with another"])
-def test_every_type(kind: pa.DataType, values: list[Any], others: list[str]) -> None:
+def test_keys_of_every_type_are_found(kind: pa.DataType, values: list[Any], others: list[str]) -> None:
     table = pa.table({"key": pa.array([None, *values], kind).slice(1), "n": [7] * len(values)})
     plain = table.column("key").to_pylist() if not pa.types.is_timestamp(kind) else values
     found = KeyIndex(table, ["key", *others]).find(table)
@@ -55,7 +55,7 @@ def test_every_type(kind: pa.DataType, values: list[Any], others: list[str]) -> 
     st.lists(st.tuples(st.integers(-3, 3), st.text(max_size=12))),
     st.lists(st.tuples(st.integers(-3, 3), st.text(max_size=12))),
 )
-def test_like_a_dictionary(mine: list[tuple[int, str]], theirs: list[tuple[int, str]]) -> None:
+def test_key_index_agrees_with_a_dict(mine: list[tuple[int, str]], theirs: list[tuple[int, str]]) -> None:
     def table(rows: list[tuple[int, str]]) -> pa.Table:
         numbers, texts = pa.array([n for n, _ in rows], pa.int64()), pa.array([t for _, t in rows], pa.string())
         return pa.table({"n": numbers, "t": texts})
@@ -66,7 +66,7 @@ def test_like_a_dictionary(mine: list[tuple[int, str]], theirs: list[tuple[int, 
     ]
 
 
-def test_keys_with_one_hash_are_told_apart(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_keys_with_equal_hashes_are_distinguished(monkeypatch: pytest.MonkeyPatch) -> None:
     seeds = []
 
     def collide(columns: list[pa.Array], seed: int = 0) -> Any:
@@ -80,7 +80,7 @@ def test_keys_with_one_hash_are_told_apart(monkeypatch: pytest.MonkeyPatch) -> N
     assert seeds == [0, 1, 1]
 
 
-def test_a_hash_that_another_key_has_is_no_match(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_equal_hash_of_a_different_key_is_no_match(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(keys_module, "key_hashes", lambda columns, _seed=0: np.zeros(len(columns[0]), np.uint64))
     index = KeyIndex(pa.table({"key": ["a", "a"]}), ["key"])
     assert index.find(pa.table({"key": ["b", "a"]})).tolist() == [-1, 1]
