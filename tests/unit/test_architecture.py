@@ -1,4 +1,4 @@
-"""The rules of the house: imports go one way, engine libraries stay in their rooms, importing is cheap."""
+"""Architecture rules: imports go one way, engine libraries stay in their folders, importing is cheap."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 
 SOURCE = Path(__file__).parents[2] / "src" / "parketto"
-# Lower floors never import from higher ones.
-FLOORS = [
+# Lower layers never import from higher ones.
+LAYERS = [
     "allocator",
     "errors",
     "arguments",
@@ -30,7 +30,8 @@ FLOORS = [
     "dataset",
     "compat",
 ]
-# Where each library may be imported. Polars is no engine: it is a language, and what transformations speak.
+# Where each library may be imported. Polars is not an engine: expressions, an encoder and
+# transformations use it.
 LIBRARY_HOMES = {
     "pyspark": ["engines/spark/"],
     "duckdb": ["engines/duckdb/"],
@@ -41,7 +42,7 @@ MODULES = sorted(SOURCE.rglob("*.py"))
 
 
 def imports(path: Path) -> list[str]:
-    """What a module imports when it runs; what only type checkers see does not count."""
+    """Names of the modules imported at run time; imports under TYPE_CHECKING do not count."""
     found: list[str] = []
     tree = ast.parse(path.read_text())
     for node in ast.walk(tree):
@@ -55,8 +56,8 @@ def imports(path: Path) -> list[str]:
     return found
 
 
-def floor(module: str) -> int:
-    return FLOORS.index(module.split(".")[1])
+def layer(module: str) -> int:
+    return LAYERS.index(module.split(".")[1])
 
 
 @pytest.mark.parametrize("path", MODULES, ids=lambda path: str(path.relative_to(SOURCE)))
@@ -64,10 +65,10 @@ def test_imports_go_one_way(path: Path) -> None:
     relative = path.relative_to(SOURCE).with_suffix("")
     if relative.parts == ("__init__",):
         return
-    own = floor(f"parketto.{relative.parts[0]}")
+    own = layer(f"parketto.{relative.parts[0]}")
     for name in imports(path):
         if name.startswith("parketto."):
-            assert floor(name) <= own, f"{relative} imports {name}"
+            assert layer(name) <= own, f"{relative} imports {name}"
 
 
 @pytest.mark.parametrize("path", MODULES, ids=lambda path: str(path.relative_to(SOURCE)))
@@ -80,10 +81,12 @@ def test_engine_libraries_stay_in_their_folders(path: Path) -> None:
 
 
 @pytest.mark.parametrize("path", MODULES, ids=lambda path: str(path.relative_to(SOURCE)))
-def test_spark_columns_are_walked_in_one_place(path: Path) -> None:
-    """What a Column holds is private to PySpark, and differs between classic Spark and Connect."""
+def test_only_one_module_uses_private_attributes_of_spark_columns(path: Path) -> None:
+    """The internals of a Column are private to PySpark, and differ between classic Spark and Connect."""
     if path.relative_to(SOURCE).parts == ("expressions", "spark.py"):
-        assert not any(name.startswith("pyspark") for name in imports(path)), "who has no Spark needs no PySpark"
+        assert not any(name.startswith("pyspark") for name in imports(path)), (
+            "this module must work without PySpark"
+        )
         return
     for node in ast.walk(ast.parse(path.read_text())):
         assert not (isinstance(node, ast.Attribute) and node.attr in {"_jc", "_expr"})
@@ -91,15 +94,15 @@ def test_spark_columns_are_walked_in_one_place(path: Path) -> None:
 
 
 @pytest.mark.parametrize("path", MODULES, ids=lambda path: str(path.relative_to(SOURCE)))
-def test_modules_are_rooms_not_halls(path: Path) -> None:
+def test_modules_have_at_most_450_lines(path: Path) -> None:
     assert len(path.read_text().splitlines()) <= 450
 
 
 @pytest.mark.parametrize("path", MODULES, ids=lambda path: str(path.relative_to(SOURCE)))
 def test_only_the_store_touches_files(path: Path) -> None:
-    """Whatever changes files goes through a store, so that the crash sweep sees it."""
+    """All file changes go through a store, so that the crash sweep sees them."""
     if path.parts[-2] == "storage" or path.name in {"spill.py", "java.py", "archive.py", "forks.py"}:
-        return  # spilled runs, what is in the user's cache, a session's own folder: no file of a dataset
+        return  # spill files, the user's cache, a session's own folder: not files of a dataset
     for node in ast.walk(ast.parse(path.read_text())):
         if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute):
             called = ast.unparse(node.func)
@@ -125,15 +128,15 @@ def test_importing_loads_no_engine() -> None:
     subprocess.run([sys.executable, "-c", code], check=True)
 
 
-def test_public_names_are_all_there() -> None:
+def test_public_names_are_sorted_and_importable() -> None:
     import parketto
 
     assert sorted(parketto.__all__) == parketto.__all__
     assert all(hasattr(parketto, name) for name in parketto.__all__)
 
 
-def test_public_names_have_one_home() -> None:
-    """What type checkers see is what is imported when it is asked for."""
+def test_lazy_imports_match_the_type_checking_imports() -> None:
+    """Type checkers see the same names and modules that are imported lazily."""
     import parketto
 
     tree = ast.parse((SOURCE / "__init__.py").read_text())
@@ -145,8 +148,8 @@ def test_public_names_have_one_home() -> None:
     assert sorted(homes) == parketto.__all__
 
 
-def test_tasks_need_no_more_than_spark_does() -> None:
-    """On executors there may be a bare copy of Parketto, without metadata, and neither fsspec nor sqlglot."""
+def test_spark_tasks_need_no_optional_libraries() -> None:
+    """Executors may have a bare copy of Parketto, without package metadata, fsspec or sqlglot."""
     rooms = ("tasks", "frames", "merging", "shuffle_write", "clustering", "reading")
     code = (
         "import importlib, pickle, sys\n"

@@ -1,4 +1,4 @@
-"""The parts of the benchmarks that decide what they say: hashes, ratios, gates, shares."""
+"""The parts of the benchmarks that determine their results: hashes, ratios, gates, shares."""
 
 from __future__ import annotations
 
@@ -41,11 +41,11 @@ def result_of(*given: tuple[str, float, str]) -> dict[str, object]:
 
 
 @pytest.mark.parametrize("module", [queries, report])
-def test_examples_are_true(module: object) -> None:
+def test_doctests_pass(module: object) -> None:
     assert doctest.testmod(module).failed == 0
 
 
-def test_ratios_are_of_medians_to_the_engine_that_is_closest() -> None:
+def test_ratio_compares_medians_with_the_closest_engine() -> None:
     found = report.summarise(
         rows_of(
             ("parketto/pyarrow", 9.0, "ok"),
@@ -67,7 +67,7 @@ def test_one_wrong_round_makes_a_row_wrong() -> None:
 @pytest.mark.parametrize(
     ("seconds", "verdict"), [(1.0, "ok"), (1.6, "ok"), (1.7, "SLOWER"), (0.1, "too fast to count")]
 )
-def test_only_a_ratio_that_fell_too_far_is_a_gate(seconds: float, verdict: str) -> None:
+def test_gate_fails_only_if_the_ratio_fell_beyond_the_tolerance(seconds: float, verdict: str) -> None:
     before = result_of(("parketto/duckdb", 1.0, "ok"), ("duckdb", 2.0, "ok"))
     now = result_of(("parketto/duckdb", seconds, "ok"), ("duckdb", 2.0, "ok"))
     [line] = compare.compare(before, now, tolerance=0.4, floor=0.15)
@@ -83,7 +83,7 @@ def test_the_baseline_can_be_compared_with_itself() -> None:
 
 
 @pytest.mark.parametrize("job", ALL_JOBS)
-def test_requests_travel_as_json(job: str, tmp_path: Path) -> None:
+def test_requests_round_trip_through_json(job: str, tmp_path: Path) -> None:
     made = data.write(data.KINDS[ALL_JOBS[job].kind], str(tmp_path / "data"), 1_000, 4)
     request = request_for(ALL_JOBS[job], made, str(tmp_path))
     assert Request.of(json.loads(json.dumps(request.plain()))) == request
@@ -92,7 +92,7 @@ def test_requests_travel_as_json(job: str, tmp_path: Path) -> None:
     assert found.rows <= (2_000 if request.operation == "append" else 1_050)
 
 
-def test_digests_know_rows_and_not_their_order(tmp_path: Path) -> None:
+def test_digests_depend_on_rows_and_not_on_their_order(tmp_path: Path) -> None:
     table = pa.table({"a": [1, 2, 3], "t": pa.array([1, 2, 3], pa.timestamp("us", "UTC")), "s": ["x", None, "z"]})
     paths = []
     for name, rows in {"a": table, "b": table.take([2, 0, 1]), "c": table.take([0, 1, 1])}.items():
@@ -104,12 +104,12 @@ def test_digests_know_rows_and_not_their_order(tmp_path: Path) -> None:
     assert first != other
 
 
-def test_data_is_the_same_each_time(tmp_path: Path) -> None:
+def test_generated_data_is_deterministic(tmp_path: Path) -> None:
     first, second = (data.write(data.KINDS["wide"], str(tmp_path / name), 50, 2) for name in "ab")
     assert pq.read_table(first.root).equals(pq.read_table(second.root))
 
 
-def test_links_show_who_writes_into_files(tmp_path: Path) -> None:
+def test_fingerprint_detects_writes_through_hard_links(tmp_path: Path) -> None:
     made = data.write(data.KINDS["narrow"], str(tmp_path / "data"), 10, 2)
     before = data.fingerprint(made.root)
     data.link_fresh(made.root, str(tmp_path / "linked"))
@@ -120,7 +120,7 @@ def test_links_show_who_writes_into_files(tmp_path: Path) -> None:
     assert data.fingerprint(made.root) != before
 
 
-def test_shares_of_a_sorted_and_a_shuffled_column(tmp_path: Path) -> None:
+def test_share_of_row_groups_read_for_a_sorted_and_a_shuffled_column(tmp_path: Path) -> None:
     """Sorted by `a`: a range of 1 % needs one or two of ten row groups by `a`, and all of them by `b`."""
     rng = np.random.default_rng(1)
     table = pa.table({"a": np.arange(10_000), "b": rng.permutation(10_000)})
@@ -132,7 +132,7 @@ def test_shares_of_a_sorted_and_a_shuffled_column(tmp_path: Path) -> None:
     assert skipping.shares(groups, by_b) == (1.0, 1.0)
 
 
-def test_boxes_end_at_values_of_the_data() -> None:
+def test_box_bounds_are_values_of_the_data() -> None:
     table = pa.table({"a": [1, 5, 9, 2], "b": ["w", "x", "y", "z"]})
     rows = list(zip(*(table.column(name).to_pylist() for name in "ab"), strict=True))
     for box in skipping.predicates(table, ["a", "b"], 20)["box"]:
@@ -148,8 +148,8 @@ def test_the_drawing_is_small() -> None:
     assert len(drawing) < 200_000
 
 
-def test_runs_of_different_contestants_are_told_as_one(tmp_path: Path) -> None:
-    """Spark and the others are measured apart; tables and ratios are over both."""
+def test_runs_of_different_contestants_are_combined(tmp_path: Path) -> None:
+    """Spark and the other engines are measured separately; tables and ratios cover both."""
     paths = []
     for number, given in enumerate(
         ([("parketto/duckdb", 1.0, "ok")], [("duckdb", 3.0, "ok"), ("duckdb", 5.0, "ok")])
@@ -165,7 +165,7 @@ def test_runs_of_different_contestants_are_told_as_one(tmp_path: Path) -> None:
     ]
 
 
-def test_runs_of_different_sizes_are_not_told_as_one(tmp_path: Path) -> None:
+def test_runs_of_different_sizes_are_not_combined(tmp_path: Path) -> None:
     for number in (1, 2):
         (tmp_path / f"{number}.json").write_text(json.dumps({"base_rows": number, "rounds": 1, "runs": []}))
 

@@ -1,4 +1,4 @@
-"""What the documents show is run, and what they say about the commands is true."""
+"""The examples in the documents run, and `make help` lists the commands of the README."""
 
 from __future__ import annotations
 
@@ -28,16 +28,16 @@ def test_readme_examples_run(
     names: dict[str, object] = {}
     for block in blocks:
         exec(compile(block, "README.md", "exec"), names)
-    said = capsys.readouterr().out
-    assert "3 -> 1" in said
-    assert "{'inserted': 1, 'updated': 1, 'deleted': 0, 'total': 10}" in said
-    assert "[2, 5, 5, 7, 7, 10, 14, 18]\n[]\n" in said
-    assert "['at', 'user']" in said
-    assert "a range of 1 % reads 100% of the row groups, now 1" in said
-    assert "already laid out by these columns" in said
-    assert "[Row(n=510)]" in said
-    assert "{'n': 2, 'top': 12.5}" in said
-    assert "deleted 1, restored 1" in said
+    output = capsys.readouterr().out
+    assert "3 -> 1" in output
+    assert "{'inserted': 1, 'updated': 1, 'deleted': 0, 'total': 10}" in output
+    assert "[2, 5, 5, 7, 7, 10, 14, 18]\n[]\n" in output
+    assert "['at', 'user']" in output
+    assert "a range of 1 % reads 100% of the row groups, now 1" in output
+    assert "already laid out by these columns" in output
+    assert "[Row(n=510)]" in output
+    assert "{'n': 2, 'top': 12.5}" in output
+    assert "deleted 1, restored 1" in output
     made = ["backups", "events", "numbers", "payments", "quotes", "quotes_by_side", "ticks", "trades", "visits"]
     assert beside(tmp_path) == made
 
