@@ -1,4 +1,4 @@
-"""Plans that lay rows out, from footers alone: what queries would read, which files meet, how long it takes."""
+"""Clustering plans from footers alone: the share that queries read, overlapping files, planning time."""
 
 from __future__ import annotations
 
@@ -53,21 +53,21 @@ BOUNDS: dict[str, list[RowGroupInfo]] = {
 
 
 @pytest.mark.parametrize("name", BOUNDS)
-def test_what_is_read_is_a_share_whatever_the_bounds_are(name: str) -> None:
+def test_estimated_reads_stay_in_range_for_any_bounds(name: str) -> None:
     found = column_reads(BOUNDS[name], "k")
     assert 0 <= found["point"] <= 1
     assert 0 <= found["range"] <= 1
     assert 0 <= found["depth"] <= len(BOUNDS[name])
 
 
-def test_what_nobody_knows_is_always_read_and_what_is_empty_never() -> None:
+def test_row_groups_without_bounds_are_always_read_and_empty_ones_never() -> None:
     found = spans([group(None, None, None), group(None, None, 10), group(0, 9), RowGroupInfo(0, 0)], "k")
     assert found.point.tolist() == [1, 0, 1, 0]
     assert found.range[[0, 1, 3]].tolist() == [1, 0, 0]
 
 
 @pytest.mark.parametrize("kind", ["numbers", "texts", "decimals"])
-def test_the_same_intervals_in_any_type(kind: str) -> None:
+def test_estimates_do_not_depend_on_the_column_type(kind: str) -> None:
     chance = np.random.default_rng(3)
     lows = chance.integers(0, 900, 60)
     highs = lows + chance.integers(1, 100, 60)
@@ -92,8 +92,8 @@ def boxes(count: int, seed: int, columns: int, width: float) -> list[FileInfo]:
 
 
 @pytest.mark.parametrize("columns", [1, 2, 3, 8, 20])
-def test_every_file_that_new_ones_meet_is_found(columns: int) -> None:
-    """All pairs of row groups, one by one; the grid may find a few more, never fewer."""
+def test_every_file_that_overlaps_new_files_is_found(columns: int) -> None:
+    """Compared with all pairs of row groups: the grid may find a few more files, never fewer."""
     files, names = boxes(60, columns, columns, 0.1), [f"c{at}" for at in range(columns)]
     paths = {file.path for file in files[:2]}
 
@@ -118,7 +118,7 @@ def test_every_file_that_new_ones_meet_is_found(columns: int) -> None:
 def laid_out(
     count: int, groups: int, columns: tuple[str, ...] = ("a", "b"), curve: str = "hilbert"
 ) -> list[FileInfo]:
-    """Files that are laid out by columns: small boxes all over the place."""
+    """Files that are clustered by columns: small boxes spread over the whole space."""
     chance = np.random.default_rng(1)
     metadata = {RECORD: Clustering(columns, curve).record()}
     return [
@@ -192,7 +192,7 @@ def test_many_columns_are_planned_in_seconds() -> None:
     assert time.process_time() - started < 5
 
 
-def test_new_rows_know_what_is_around_them() -> None:
+def test_plan_for_new_rows_includes_the_distribution_of_untouched_rows() -> None:
     old, new = laid_out(300, 4), appended(10, 4, 0.02)
     plan = plan_clustering([*old, *new], check_clustering(["a", "b"]), Thresholds.of(1, None))
     (chosen,) = plan.groups
@@ -215,8 +215,8 @@ def test_new_rows_know_what_is_around_them() -> None:
     ],
     ids=str,
 )  # fmt: skip
-def test_bounds_of_every_type_surround_what_is_new(kind: pa.DataType) -> None:
-    """What stays is described in the type in which rows are read."""
+def test_bounds_of_untouched_files_are_usable_for_every_type(kind: pa.DataType) -> None:
+    """Bounds of untouched files have the type in which rows are read."""
     from parketto.parquet.decoded_types import decoded_schema
     from parketto.planning.clustering import _surroundings
     from parketto.sorting.buckets import cut_buckets
@@ -248,11 +248,11 @@ def test_bounds_of_every_type_surround_what_is_new(kind: pa.DataType) -> None:
     found = cut_buckets(read, ["k"], "hilbert", 4, None, [around], 1.0)
     numbers = found.of([read["k"].combine_chunks()])
     assert len(set(numbers.tolist())) >= 3
-    if kind not in (pa.null(), pa.bool_()):  # rows of one value are dealt out in turn
+    if kind not in (pa.null(), pa.bool_()):  # rows with equal keys are distributed round-robin
         assert (np.diff(numbers) >= 0).all()
 
 
-def test_files_along_the_curve_stay_as_they_are_without_a_record() -> None:
+def test_along_curve_reorders_only_files_with_a_clustering_record() -> None:
     plain = appended(5, 1, 0.1)
     assert along_curve(plain) == plain
     files = laid_out(40, 1)
@@ -261,7 +261,7 @@ def test_files_along_the_curve_stay_as_they_are_without_a_record() -> None:
     assert ordered != files
 
 
-def test_a_record_counts_only_with_row_groups_that_are_sorted() -> None:
+def test_clustering_record_is_ignored_without_sorted_row_groups() -> None:
     file = laid_out(1, 4)[0]
     assert file.clustering == Clustering(("a", "b"), "hilbert")
     copied = [RowGroupInfo(each.num_rows, each.total_byte_size, (), each.columns) for each in file.row_groups]
@@ -270,7 +270,7 @@ def test_a_record_counts_only_with_row_groups_that_are_sorted() -> None:
     assert half.clustering is not None
 
 
-def test_copies_of_the_record_are_not_packed_with_what_is_laid_out() -> None:
+def test_files_with_a_stale_clustering_record_are_packed_separately() -> None:
     files = laid_out(2, 1)
     copies = [
         FileInfo(
@@ -294,7 +294,7 @@ def test_copies_of_the_record_are_not_packed_with_what_is_laid_out() -> None:
 
 @pytest.mark.parametrize("seed", range(50))
 def test_no_file_is_in_two_groups(seed: int) -> None:
-    """Some files are worth it, and meet small ones that alone are not."""
+    """Some files are worth clustering, and overlap small ones that alone are not."""
     random = np.random.default_rng(seed)
     files = []
     for number in range(int(random.integers(2, 9))):
