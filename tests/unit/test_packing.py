@@ -1,4 +1,4 @@
-"""Packing: limits hold, nothing good is touched, nothing is left that could be packed again, and it stays fast."""
+"""Packing: limits hold, files near the target are left alone, a second run does nothing, and it stays fast."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def files(sizes: Sizes) -> list[FileInfo]:
 
 
 def apply(sizes: Sizes, thresholds: Thresholds, shuffled: random.Random) -> Sizes:
-    """The sizes after the bins are rewritten, if bytes add up; new names stand in any order."""
+    """The sizes after the bins are rewritten, if bytes add up; the order of new files is random."""
     bins = pack(files(sizes), thresholds)
     packed = {index for each in bins for index in each.items}
     result = [size for index, size in enumerate(sizes) if index not in packed]
@@ -57,14 +57,16 @@ def test_packing_is_idempotent_and_keeps_the_limits(
         size = sum(sizes[index][0] for index in each.items)
         assert (rows, size) == (each.num_rows, each.size_bytes)
         oversized = [i for i in each.items if target_rows is not None and sizes[i][1] > target_rows]
-        assert len(each.items) > 1 or oversized, "one file alone is no work"
+        assert len(each.items) > 1 or oversized, "a single file is not rewritten"
         if target_rows is not None:
             assert -(-rows // each.outputs) <= target_rows
         if target_bytes is not None and not oversized:
             assert 10 * size <= 18 * target_bytes * each.outputs
         for index in each.items:
             weight = thresholds.weight(*sizes[index])
-            assert 4 * weight < 3 * thresholds.capacity or index in oversized, "good files are left alone"
+            assert 4 * weight < 3 * thresholds.capacity or index in oversized, (
+                "files near the target are left alone"
+            )
     after = sizes
     for _ in range(40):
         again = apply(after, thresholds, shuffled)
@@ -72,17 +74,17 @@ def test_packing_is_idempotent_and_keeps_the_limits(
             break
         after = again
     else:
-        pytest.fail("packing never settles")
+        pytest.fail("packing does not converge")
 
 
 @settings(max_examples=400)
 @given(sizes_strategy, st.randoms(use_true_random=False))
-def test_with_exact_sizes_one_round_is_enough(sizes: Sizes, shuffled: random.Random) -> None:
+def test_second_packing_does_nothing_if_sizes_are_exact(sizes: Sizes, shuffled: random.Random) -> None:
     thresholds = Thresholds(100, None)
     assert pack(files(apply(sizes, thresholds, shuffled)), thresholds) == []
 
 
-def test_a_tail_is_not_left_behind() -> None:
+def test_no_small_group_remains_at_the_end() -> None:
     by_size = plan_compaction_groups(files([(10 * MEGABYTE, 1)] * 21), target_mb_per_file=100)
     assert [len(group) for group in by_size["groups"]] == [11, 10]
     assert by_size["untouched"] == []
@@ -125,8 +127,8 @@ def test_the_default_is_128_megabytes() -> None:
     assert plan["groups"] == []
 
 
-def test_neighbours_stay_together() -> None:
-    """Files are often written in order of time: putting neighbours together keeps ranges narrow."""
+def test_adjacent_files_are_packed_together() -> None:
+    """Files are often written in time order: packing adjacent files keeps their ranges narrow."""
     plan = plan_compaction_groups(files([(25 * MEGABYTE, 1)] * 12), target_mb_per_file=100)
     assert [group.paths[0] for group in plan["groups"]] == [f"ds/{n:06d}.parquet" for n in (0, 4, 8)]
 
@@ -138,7 +140,7 @@ def test_groups_stay_inside_a_directory() -> None:
     assert all(len({file.directory for file in group}) == 1 for group in plan["groups"])
 
 
-def test_a_hundred_thousand_files_are_no_quadratic_work() -> None:
+def test_packing_time_is_not_quadratic() -> None:
     """Ten times the files take about ten times as long; a quadratic packing would take a hundred times."""
 
     def seconds(count: int) -> float:
@@ -156,19 +158,19 @@ def test_a_hundred_thousand_files_are_no_quadratic_work() -> None:
 
 @pytest.mark.parametrize("name", ["target_mb_per_file", "target_rows_per_file"])
 @pytest.mark.parametrize("value", [0, -1, -0.5, "10", True, float("nan"), float("inf"), [1]])
-def test_thresholds_that_make_no_sense(name: str, value: object) -> None:
+def test_invalid_thresholds_are_refused(name: str, value: object) -> None:
     with pytest.raises(ValueError, match=name):
         plan_compaction_groups([], **{name: value})  # type: ignore[arg-type]
 
 
-def test_rows_are_whole_numbers() -> None:
+def test_target_rows_must_be_a_whole_number() -> None:
     assert plan_compaction_groups([], target_rows_per_file=1e6)["groups"] == []  # type: ignore[arg-type]
     with pytest.raises(InvalidArgument, match="whole number"):
         plan_compaction_groups([], target_rows_per_file=10.5)  # type: ignore[arg-type]
 
 
 class TestScope:
-    """Which partitions and files a compaction may touch: planned, without any file."""
+    """Which partitions and files a compaction may rewrite, tested on plans without files."""
 
     @staticmethod
     def planned(
@@ -189,7 +191,7 @@ class TestScope:
         assert sorted(plan.files, key=id) == sorted(found, key=id), "every file is accounted for"
         return {folder: sorted(each) for folder, each in after.items()}
 
-    def test_by_default_all_files_count(self) -> None:
+    def test_default_scope_includes_all_files(self) -> None:
         assert self.planned({"a": [10, 20], "b": [5]}, None) == {"a": [30], "b": [5]}
 
     def test_partitions_with_too_few_files_are_left_alone(self) -> None:
@@ -200,7 +202,7 @@ class TestScope:
         assert self.planned({"a": [19, 19, 20]}, CompactionScope(2, 20)) == {"a": [20, 38]}
         assert self.planned({"a": [19, 19, 20]}, CompactionScope(3, 20)) == {"a": [19, 19, 20]}
 
-    def test_a_lonely_file_may_be_split_all_the_same(self) -> None:
+    def test_single_file_may_still_be_split(self) -> None:
         plan = plan_compaction([FileInfo("a/x.parquet", 10, 1000)], Thresholds(None, 300))
         assert [group.outputs for group in plan.groups] == [4]
 

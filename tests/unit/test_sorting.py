@@ -1,4 +1,4 @@
-"""Ranks and buckets: sizes stay bounded whatever the values are, and a curve keeps its promise to queries."""
+"""Ranks and buckets: sizes are bounded for any distribution of values, and range queries read few buckets."""
 
 from __future__ import annotations
 
@@ -26,32 +26,32 @@ def sizes(table: pa.Table, columns: list[str], curve: str, count: int) -> np.nda
     return np.bincount(numbers, minlength=buckets.count)
 
 
-def test_a_beginning_that_all_texts_share_does_not_matter() -> None:
+def test_ranks_ignore_a_common_prefix_of_strings() -> None:
     texts = [f"https://example.org/a/very/long/path/{number:04d}" for number in range(1000)]
     codes = rank(pa.array(texts), bits=8)(pa.array(texts))
     assert len(np.unique(codes)) == 256
     assert (np.diff(codes.astype(int)) >= 0).all()
 
 
-def test_few_values_stand_far_apart() -> None:
+def test_ranks_of_few_values_are_far_apart() -> None:
     codes = rank(pa.array(["a", "b", "c"] * 100), bits=8)(pa.array(["a", "b", "c"]))
     assert (np.diff(codes.astype(int)) > 60).all()
 
 
-def test_values_between_and_beyond_those_that_are_known() -> None:
+def test_ranks_of_values_that_are_not_in_the_sample_keep_the_order() -> None:
     ranking = rank(pa.array([10, 20, 30, 40]), bits=4)
     codes = ranking(pa.array([-5, 10, 15, 20, 99, None]))
     assert codes[0] == codes[1] == codes[2] < codes[3] < codes[4] <= codes[5]
 
 
-def test_nothing_known_at_all() -> None:
+def test_ranks_of_samples_without_values_are_in_range() -> None:
     for sample in (pa.array([], pa.string()), pa.array([None, None], pa.int64()), pa.nulls(3)):
         codes = rank(sample, bits=3)(sample)
         assert len(set(codes.tolist())) <= 1
         assert (codes < 8).all()
 
 
-def test_empty_batches_of_every_width() -> None:
+def test_empty_batches_have_no_ranks() -> None:
     for kind in (pa.decimal128(10, 2), pa.decimal128(30, 2), pa.decimal64(10, 2), pa.string(), pa.time32("s")):
         known = (
             pa.array([1, 2], pa.int32()).cast(pa.string()).cast(kind)
@@ -61,7 +61,7 @@ def test_empty_batches_of_every_width() -> None:
         assert rank(known, bits=3)(pa.array([], kind)).tolist() == []
 
 
-def test_a_null_inside_of_a_dictionary_is_a_null() -> None:
+def test_null_inside_of_a_dictionary_ranks_as_null() -> None:
     hidden = pa.DictionaryArray.from_arrays(pa.array([0, 1, 2, 0]), pa.array(["a", None, "b"]))
     plain = pa.array(["a", None, "b", "a"])
     assert rank(hidden, bits=4)(hidden).tolist() == rank(plain, bits=4)(plain).tolist()
@@ -80,7 +80,7 @@ def test_decimals_of_every_width_have_the_same_ranks() -> None:
     assert all(codes == found[0] for codes in found)
 
 
-def test_numbers_that_are_not_finite() -> None:
+def test_ranks_of_non_finite_floats_keep_the_order() -> None:
     values = [math.nan, math.inf, -math.inf, -0.0, 0.0, 1.5, None]
     for kind in (pa.float16(), pa.float32(), pa.float64()):
         array = pa.array([None if v is None else np.float16(v) for v in values], pa.float16()).cast(kind)
@@ -88,7 +88,7 @@ def test_numbers_that_are_not_finite() -> None:
         assert low < minus == zero < some < high < nan < null
 
 
-def test_what_stays_decides_about_the_ranks_of_what_is_new() -> None:
+def test_ranks_of_new_rows_depend_on_untouched_rows() -> None:
     """Ten new rows at the lower end of many others stay at the lower end."""
     around = Weighted(pa.array([0, 1000]), np.array([500.0, 500.0]))
     codes = rank(pa.array(range(10)), 8, around)(pa.array([0, 9, 1000]))
@@ -117,7 +117,7 @@ SKEWED: dict[str, Callable[[np.random.Generator, int], pa.Array]] = {
 @pytest.mark.parametrize("curve", CURVES)
 @pytest.mark.parametrize("other", ["evenly spread", "half are NULL", "all are one value"])
 @pytest.mark.parametrize("skew", SKEWED)
-def test_no_value_however_common_makes_a_bucket_large(skew: str, other: str, curve: str) -> None:
+def test_skewed_values_do_not_make_large_buckets(skew: str, other: str, curve: str) -> None:
     chance, rows, count = np.random.default_rng(5), 20_000, 32
     table = pa.table({"a": SKEWED[skew](chance, rows), "b": SKEWED[other](chance, rows)})
     found = sizes(table, ["a", "b"], curve, count)
@@ -127,7 +127,7 @@ def test_no_value_however_common_makes_a_bucket_large(skew: str, other: str, cur
 
 @pytest.mark.parametrize("dimensions", [1, 2, 5, 8, 13, 14, 15, 20, 21, 40, 63])
 @pytest.mark.parametrize("curve", CURVES)
-def test_a_point_of_many_rows_is_shared_out_in_any_number_of_dimensions(curve: str, dimensions: int) -> None:
+def test_rows_with_equal_keys_are_distributed_in_any_number_of_dimensions(curve: str, dimensions: int) -> None:
     """Keys of many dimensions have more digits than a floating-point number."""
     chance, rows, count = np.random.default_rng(6), 4_000, 16
     same = chance.random(rows) < 0.6
@@ -139,7 +139,7 @@ def test_a_point_of_many_rows_is_shared_out_in_any_number_of_dimensions(curve: s
     assert found.max() <= 2.2 * rows / count, found.tolist()
 
 
-def test_rows_of_one_point_are_dealt_out_evenly_whatever_the_batches() -> None:
+def test_rows_with_equal_keys_are_distributed_evenly_for_any_batch_size() -> None:
     table = pa.table({"a": np.ones(1000, int), "b": np.ones(1000, int)})
     buckets = cut_buckets(table, ["a", "b"], "hilbert", 10)
     column = pa.array(np.ones(1000, int))
@@ -180,13 +180,13 @@ def test_a_range_of_one_percent_reads_little_more_than_the_ideal(dimensions: int
         shares.append(((low <= starts[:, None] + 0.01) & (high >= starts[:, None])).mean())
     ideal = buckets.count ** (-1 / dimensions) + 0.01
     assert np.mean(shares) <= 1.35 * ideal, (shares, ideal)
-    assert max(shares) <= 1.35 * 1.35 * ideal, "all columns are served about alike"
+    assert max(shares) <= 1.35 * 1.35 * ideal, "no column is skipped much worse than the others"
 
 
 @pytest.mark.parametrize("kind", [pa.string(), pa.large_string()])
 @pytest.mark.parametrize("values", [1, 3, 60, 100_000])
-def test_texts_that_repeat_are_ordered_as_the_others(kind: pa.DataType, values: int) -> None:
-    """They are compared by their places: NULLs still come last, equal rows keep their order, bytes decide."""
+def test_repeated_strings_are_sorted_like_other_strings(kind: pa.DataType, values: int) -> None:
+    """They are sorted by rank: NULLs still come last, equal rows keep their order, bytes are compared."""
     chance = np.random.default_rng(values)
     begins = ("é", "z", "\U0001f600")
     texts = [None if number % 9 == 8 else f"{begins[number % 3]}{number}" for number in range(values)]

@@ -1,4 +1,4 @@
-"""Rows dealt out by partition: every row once, in the order that it came, however many folders there are."""
+"""Rows spilled by partition: every row once, in input order, for any number of folders."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from parketto.parquet.partitions import spill_by_partition
 
 @pytest.mark.parametrize("run_bytes", [1, 4_000, 10**9])
 @pytest.mark.parametrize(("values", "most"), [(1, 256), (7, 256), (40, 8)])
-def test_every_row_comes_to_its_folder_in_order(
+def test_every_row_is_spilled_to_its_folder_in_order(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, run_bytes: int, values: int, most: int
 ) -> None:
     monkeypatch.setattr(partitions, "_MAX_SPILL_FILES", most)
@@ -31,15 +31,15 @@ def test_every_row_comes_to_its_folder_in_order(
     for folder, batches in spill_by_partition(
         table.to_batches(max_chunksize=50), table.schema, ["day"], run_bytes, str(tmp_path)
     ):
-        assert folder not in found, "a folder comes once"
+        assert folder not in found, "each folder is returned once"
         for batch in batches:
             found[folder] += batch.column("n").to_pylist()
 
-    if values > most:  # the rows of some folders were sorted, and rows of one folder are all the same to a sort
+    if values > most:  # rows of some folders were sorted by folder, and that sort is not stable
         found = {folder: sorted(numbers) for folder, numbers in found.items()}
     assert found == expected
     assert os.listdir(tmp_path) == []
 
 
-def test_no_rows_make_no_folder(tmp_path: Path) -> None:
+def test_no_rows_give_no_folders(tmp_path: Path) -> None:
     assert list(spill_by_partition([], pa.schema({"day": pa.int8()}), ["day"], 100, str(tmp_path))) == []
