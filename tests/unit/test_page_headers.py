@@ -1,4 +1,4 @@
-"""Page indexes made of page headers: they say what the pages hold, or there is none."""
+"""Page indexes computed from page headers: they match the contents of the pages, or are omitted."""
 
 from __future__ import annotations
 
@@ -101,8 +101,8 @@ def taken_over(source: io.BytesIO, like: pa.Table) -> bytes:
     return source.getvalue()
 
 
-def test_a_footer_that_was_longer_leaves_a_gap() -> None:
-    """Nothing is cut off of a file that is taken over: what is between its pages and its footer is nobody's."""
+def test_longer_original_footer_leaves_unused_bytes() -> None:
+    """A file that is taken over is not truncated: bytes between its pages and its new footer are unused."""
     given = table(200)
     source = by_polars(given, metadata={"story": "once upon a time " * 2000})
     before = len(source.getvalue())
@@ -118,8 +118,8 @@ def test_a_footer_that_was_longer_leaves_a_gap() -> None:
 
 @pytest.mark.parametrize("rows", [1, 14, 15, 200, ROWS])
 @pytest.mark.parametrize("writer", ["polars", "arrow"])
-def test_every_page_has_its_rows_and_bounds(rows: int, writer: str) -> None:
-    """What is said of a page is compared with the values of its rows."""
+def test_page_index_has_the_rows_and_bounds_of_every_page(rows: int, writer: str) -> None:
+    """The index entry of each page is compared with the values of its rows."""
     given = table(rows)
     source = by_polars(given, data_page_size=512) if writer == "polars" else in_memory(given, **SMALL_PAGES)
     (group,) = read_footer(source).row_groups
@@ -127,7 +127,7 @@ def test_every_page_has_its_rows_and_bounds(rows: int, writer: str) -> None:
     for column, chunk in zip(given.columns, group.columns, strict=True):
         made = index_pages(source, chunk, rows)
         assert made is not None
-        if not made.column_index:  # Arrow says nothing of a single NULL
+        if not made.column_index:  # Arrow writes no statistics for a single NULL
             assert (writer, rows) == ("arrow", 1)
             continue
         for first, end, empty, least, most, nulls in pages_of(made, rows):
@@ -139,7 +139,7 @@ def test_every_page_has_its_rows_and_bounds(rows: int, writer: str) -> None:
             if there and (column.type == pa.float64() or writer == "arrow"):
                 assert least == plain(min(there), column.type)
                 assert most == plain(max(there), column.type)
-            elif there:  # where there is a dictionary, Polars gives each page the bounds of all
+            elif there:  # with a dictionary, Polars gives each page the bounds of the column chunk
                 assert value_of(least, column.type) <= min(there)
                 assert value_of(most, column.type) >= max(there)
             else:
@@ -147,7 +147,7 @@ def test_every_page_has_its_rows_and_bounds(rows: int, writer: str) -> None:
     assert pages > (100 if rows == ROWS else 0)
 
 
-def test_a_file_of_polars_is_taken_over() -> None:
+def test_file_of_polars_gets_page_indexes_when_taken_over() -> None:
     given = table()
     data = taken_over(by_polars(given, data_page_size=512, row_group_size=700), given)
     assert pq.read_table(io.BytesIO(data)).equals(given)
@@ -160,8 +160,8 @@ def test_a_file_of_polars_is_taken_over() -> None:
     )
 
 
-def test_the_footer_is_the_one_asked_for() -> None:
-    """Notes and types come from the file it is to be like; nothing of Polars' footer is left."""
+def test_taken_over_file_has_the_requested_schema_and_metadata() -> None:
+    """Metadata and types come from the given footer; nothing of the footer of Polars is left."""
     given = table().replace_schema_metadata({"owner": "us"})
     data = taken_over(by_polars(given, row_group_size=700), given)
     found, expected = pq.ParquetFile(io.BytesIO(data)), pq.ParquetFile(in_memory(given))
@@ -174,8 +174,8 @@ def test_the_footer_is_the_one_asked_for() -> None:
     assert footer.column_orders == read_footer(in_memory(given)).column_orders
 
 
-def test_floats_have_bounds_that_leave_nothing_out() -> None:
-    """Of zeros both are meant, and where NaN would be a bound there is none: as the format asks."""
+def test_float_bounds_handle_zeros_and_nan() -> None:
+    """As the format requires: bounds of zero include -0.0 and +0.0, and NaN is never a bound."""
     given = pa.table({"zeros": [0.0, 0.0] * 8, "nan": [math.nan] * 16, "both": [math.nan, 1.0] * 8})
     source = by_polars(given)
     zeros, nan, both = (index_pages(source, column, 16) for column in read_footer(source).row_groups[0].columns)
@@ -188,7 +188,7 @@ def test_floats_have_bounds_that_leave_nothing_out() -> None:
     assert [page[3:5] for page in pages_of(both, 16)] == [(struct.pack("<d", 1.0), struct.pack("<d", 1.0))]
 
 
-def test_very_long_bounds_are_left_out() -> None:
+def test_very_long_bounds_are_omitted() -> None:
     source = by_polars(pa.table({"text": ["\U0010ffff" * 2000, "y"]}))  # no text of 64 bytes is greater
     made = index_pages(source, read_footer(source).row_groups[0].columns[0], 2)
     assert made
@@ -196,7 +196,7 @@ def test_very_long_bounds_are_left_out() -> None:
     assert not made.column_index
 
 
-def test_bounds_that_may_be_cut_are_not_called_exact() -> None:
+def test_truncated_bounds_are_not_marked_exact() -> None:
     given = pa.table({"text": ["a" * 70, "z" * 70], "short": ["a", "z"], "number": [1, 2]})
     data = taken_over(by_polars(given), given)
     columns = read_footer(io.BytesIO(data)).row_groups[0].columns
@@ -210,8 +210,8 @@ def test_bounds_that_may_be_cut_are_not_called_exact() -> None:
 
 
 @pytest.mark.parametrize("version", ["1.0", "2.0"])
-def test_pages_of_arrow_are_found_where_arrow_says(version: str) -> None:
-    """The places of pages are those that Arrow's own index lists, with nested columns where pages tell rows."""
+def test_page_locations_equal_the_offset_index_of_arrow(version: str) -> None:
+    """Nested columns are included if their page headers have row counts."""
     rows = table().append_column("list", pa.array([[n, None] if n % 5 else None for n in range(ROWS)]))
     rows = rows.append_column("struct", pa.array([{"id": n, "tags": [str(n)] * (n % 3)} for n in range(ROWS)]))
     source = in_memory(rows, write_page_index=True, data_page_version=version, **SMALL_PAGES)
@@ -232,8 +232,8 @@ def test_pages_of_arrow_are_found_where_arrow_says(version: str) -> None:
     assert compared > 50
 
 
-def test_several_values_of_a_row_make_no_empty_page() -> None:
-    """As many NULLs as rows, and values beside them: readers must not skip the page."""
+def test_page_with_as_many_nulls_as_rows_is_not_a_null_page() -> None:
+    """Rows have a value and a NULL each: readers must not skip the page."""
     rows = pa.table({"list": pa.array([[1, None]] * 1000)})
     source = in_memory(rows, data_page_version="2.0", **SMALL_PAGES)
     (group,) = read_footer(source).row_groups
@@ -244,7 +244,7 @@ def test_several_values_of_a_row_make_no_empty_page() -> None:
         assert not any(empty for _, _, empty, *_ in pages_of(made, group.num_rows))
 
 
-def test_indexes_are_made_only_where_there_are_none() -> None:
+def test_page_indexes_are_computed_only_if_missing() -> None:
     with_index, without = in_memory(table(), write_page_index=True), in_memory(table(), write_page_index=False)
     for source, index_all in ((with_index, True), (without, True), (without, False)):
         placed = compute_offsets(source, read_footer(source), [0], 4, index_all=index_all)
@@ -253,13 +253,13 @@ def test_indexes_are_made_only_where_there_are_none() -> None:
         )
 
 
-def test_checksums_are_seen() -> None:
+def test_page_checksums_are_detected() -> None:
     for checked in (True, False):
         source = in_memory(table(), write_page_checksum=checked)
         assert has_checksums(source, 4, len(source.getvalue())) is checked
 
 
-def test_another_schema_is_refused() -> None:
+def test_taking_over_a_file_with_another_schema_is_refused() -> None:
     with pytest.raises(FooterError, match="taken over"):
         taken_over(by_polars(table()), table().drop_columns(["day"]))
     with pytest.raises(FooterError, match="taken over"):
@@ -269,8 +269,8 @@ def test_another_schema_is_refused() -> None:
         taken_over(by_polars(table()), required)
 
 
-def test_damaged_headers_are_errors_and_no_hang() -> None:
-    """Every byte of the first headers, changed: an index, or an error; never another exception."""
+def test_damaged_page_headers_raise_only_footer_errors() -> None:
+    """Each byte of the first headers is changed: the result is an index, none, or a FooterError."""
     source = by_polars(table(), data_page_size=512)
     data = bytearray(source.getvalue())
     group = read_footer(source).row_groups[0]

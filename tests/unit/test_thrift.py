@@ -1,4 +1,4 @@
-"""The footer's encoding: whatever comes in goes out again, and no bytes do harm."""
+"""Thrift compact protocol of footers: decoded fields encode to the same bytes, and malformed bytes are refused."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ from parketto.parquet.thrift import (
 NESTED = {key(2, LIST): {key(1, STRUCT): {}}, key(3, STRUCT): {}}
 
 
-def test_all_types_come_back() -> None:
+def test_fields_of_all_types_round_trip() -> None:
     fields = {
         key(1, TRUE): b"",
         key(2, I8): b"\xff",
@@ -62,7 +62,7 @@ def test_all_types_come_back() -> None:
     assert decode(encode(fields)) == fields
 
 
-def test_shapes_decode_what_is_inside() -> None:
+def test_shapes_decode_nested_fields() -> None:
     inner = {key(1, STRUCT): {key(7, I64): 9}}
     fields = {key(2, LIST): [inner] * 20, key(3, STRUCT): {key(1, BINARY): b"z"}}
     data = encode(fields)
@@ -72,7 +72,7 @@ def test_shapes_decode_what_is_inside() -> None:
     assert encode_structs([encode(inner)] * 20) == decode(data)[key(2, LIST)]
 
 
-def test_the_longest_numbers() -> None:
+def test_smallest_and_largest_integers_round_trip() -> None:
     for number in (0, 1, -1, 63, 64, -64, -65, 2**62, 2**63 - 1, -(2**63)):
         assert decode(encode({key(1, I64): number})) == {key(1, I64): number}
 
@@ -87,7 +87,7 @@ def test_the_longest_numbers() -> None:
         b"\x16" + b"\x80" * 20 + b"\x00",  # a number without an end
         b"\x15" + b"\xff" * 6 + b"\x01\x00",  # more than 32 bits
         b"\x14\xff\xff\xff\x01\x00",  # more than 16
-        b"\x18\x05abc",  # a text longer than what is left
+        b"\x18\x05abc",  # a string longer than the remaining bytes
         b"\x18\xff\xff\xff\xff\x0f",
         b"\x19\xf5\xff\xff\xff\xff\x0f",  # a list of billions
         b"\x19\xfc\xff\xff\xff\xff\x0f" + bytes(100),
@@ -102,8 +102,8 @@ def test_the_longest_numbers() -> None:
         b"\x05\x01\x00",  # field -1
         b"\x05\x00\x00",  # field 0
         b"\x05\xfe\xff\x07\x00",  # field 65535
-        b"\xf5\x00" * 3000,  # fields beyond all numbers
-        b"\x1c" * 100000,  # structs in structs in structs
+        b"\xf5\x00" * 3000,  # field ids beyond the maximum
+        b"\x1c" * 100000,  # deeply nested structs
         b"\x19\x19" * 100000,
         b"\x19" + b"\x19" * 100000,
         b"\x1b\x01\xbb" + b"\x01\xbb" * 50000,
@@ -119,7 +119,7 @@ def test_hostile_bytes_are_refused_quickly(data) -> None:
     assert time.perf_counter() - started < 1
 
 
-def test_lists_of_something_else() -> None:
+def test_lists_of_unexpected_element_types_are_refused() -> None:
     with pytest.raises(FooterError, match="elements of type 5, expected 12"):
         decode(b"\x29\x25\x02\x02\x00", NESTED)
     with pytest.raises(FooterError, match="elements of type 5, expected 12"):
@@ -128,14 +128,14 @@ def test_lists_of_something_else() -> None:
         decode_list(b"\x2c\x00", STRUCT)
 
 
-def test_many_nothings_are_not_made() -> None:
-    nothings = b"\x29\xfc\xc0\x84\x3d" + bytes(1_000_001)
+def test_long_lists_of_empty_structs_are_refused() -> None:
+    empty_structs = b"\x29\xfc\xc0\x84\x3d" + bytes(1_000_001)
     with pytest.raises(FooterError):
-        decode(nothings, NESTED)
-    assert len(decode(nothings)[key(2, LIST)]) > 1_000_000
+        decode(empty_structs, NESTED)
+    assert len(decode(empty_structs)[key(2, LIST)]) > 1_000_000
 
 
-def test_what_follows_is_seen() -> None:
+def test_trailing_bytes_are_detected() -> None:
     assert decode_first(b"\x15\x02\x00rest") == ({key(1, I32): 1}, 3)
     with pytest.raises(FooterError, match="4 unexpected bytes follow"):
         decode(b"\x15\x02\x00rest")
@@ -161,7 +161,7 @@ def files(tmp_path_factory) -> dict[str, str]:
 
 
 @pytest.mark.parametrize("writer", ["pyarrow", "old", "polars", "duckdb"])
-def test_footers_come_back_as_they_were(files, writer) -> None:
+def test_footers_round_trip_byte_by_byte(files, writer) -> None:
     data = content(files[writer])
     size = struct.unpack("<I", data[-8:-4])[0]
     raw = data[-8 - size : -8]
@@ -173,7 +173,7 @@ def test_footers_come_back_as_they_were(files, writer) -> None:
 
 
 @pytest.mark.parametrize("writer", ["pyarrow", "old", "polars", "duckdb"])
-def test_footers_say_what_pyarrow_says(files, writer) -> None:
+def test_footers_agree_with_pyarrow(files, writer) -> None:
     with open(files[writer], "rb") as file:
         footer = read_footer(file)
     expected = pq.read_metadata(files[writer])
@@ -214,12 +214,12 @@ def test_footers_say_what_pyarrow_says(files, writer) -> None:
         b"PAR1" + bytes(100) + b"\x10\x00\x00\x00" + b"PAR1",
     ],
 )
-def test_no_parquet_file(data) -> None:
+def test_files_that_are_not_parquet_are_refused(data) -> None:
     with pytest.raises(FooterError):
         read_footer(io.BytesIO(data))
 
 
-def test_a_footer_that_is_longer_than_one_read() -> None:
+def test_footer_longer_than_the_first_read_is_parsed() -> None:
     table = pa.table({f"column {number}": [number] for number in range(2000)})
     source = in_memory(table)
     footer = read_footer(source)
@@ -227,8 +227,8 @@ def test_a_footer_that_is_longer_than_one_read() -> None:
     assert len(footer.leaves) == 2000
 
 
-def test_wide_footers_are_quick() -> None:
-    """A second would do for a hundred thousand column chunks; this is far from tight."""
+def test_wide_footers_are_parsed_quickly() -> None:
+    """A hundred thousand column chunks take about a second; the limit here is generous."""
     table = pa.table({f"c{number}": [number] * 4 for number in range(1000)})
     data = in_memory(table, row_group_size=1).getvalue()
     size = struct.unpack("<I", data[-8:-4])[0]

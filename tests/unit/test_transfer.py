@@ -1,4 +1,4 @@
-"""Moving bytes: by the kernel or by hand, in the right place, and never fewer than asked for."""
+"""Copying byte ranges: by the kernel or in Python, at the right position, never fewer bytes than requested."""
 
 from __future__ import annotations
 
@@ -29,13 +29,15 @@ def source(tmp_path):
 
 @pytest.mark.parametrize("code", [None, errno.EXDEV, errno.ENOSYS, errno.EINVAL, errno.EOPNOTSUPP])
 @pytest.mark.parametrize("buffering", [-1, 0])
-def test_between_local_files(source, tmp_path, monkeypatch, code, buffering) -> None:
+def test_copy_between_local_files_falls_back_if_the_kernel_refuses(
+    source, tmp_path, monkeypatch, code, buffering
+) -> None:
     asked = []
     real = os.copy_file_range
 
     def copy(*args):
         asked.append(args)
-        # The first part is copied before the filesystem says no, as may happen at its border.
+        # The first part is copied before the filesystem refuses.
         if code is not None and len(asked) > 1:
             raise OSError(code, "not here")
         return real(*args[:2], 10 if code is not None else args[2], *args[3:])
@@ -43,7 +45,7 @@ def test_between_local_files(source, tmp_path, monkeypatch, code, buffering) -> 
     monkeypatch.setattr(os, "copy_file_range", copy)
     with open(tmp_path / "sink", "wb", buffering=buffering) as sink:
         sink.write(b"head")
-        source.read(77)  # wherever the source stands does not matter
+        source.read(77)  # the position of the source does not matter
         copy_range(source, 100, 1000, sink)
         sink.write(b"middle")
         copy_range(source, 5, 7, sink)
@@ -53,7 +55,7 @@ def test_between_local_files(source, tmp_path, monkeypatch, code, buffering) -> 
     assert asked
 
 
-def test_other_errors_are_errors(source, tmp_path, monkeypatch) -> None:
+def test_other_errors_of_the_kernel_copy_are_raised(source, tmp_path, monkeypatch) -> None:
     def full(*_args):
         raise OSError(errno.ENOSPC, "no space left")
 
@@ -62,14 +64,14 @@ def test_other_errors_are_errors(source, tmp_path, monkeypatch) -> None:
         copy_range(source, 0, 10, sink)
 
 
-def test_files_that_only_append(source, tmp_path) -> None:
+def test_copy_into_a_file_in_append_mode(source, tmp_path) -> None:
     with open(tmp_path / "sink", "ab") as sink:
         sink.write(b"head")
         copy_range(source, 0, 500, sink)
     assert (tmp_path / "sink").read_bytes() == b"head" + DATA[:500]
 
 
-def test_what_wraps_a_local_file_is_asked_itself(source, tmp_path) -> None:
+def test_copy_reads_and_writes_through_wrapping_file_objects(source, tmp_path) -> None:
     with gzip.open(tmp_path / "sink", "wb") as sink:
         copy_range(source, 0, 500, sink)
     with gzip.open(tmp_path / "sink", "rb") as packed:
@@ -79,7 +81,7 @@ def test_what_wraps_a_local_file_is_asked_itself(source, tmp_path) -> None:
     assert (tmp_path / "again").read_bytes() == DATA[100:150]
 
 
-def test_in_pieces_between_any_files(monkeypatch) -> None:
+def test_copy_handles_short_reads_and_writes(monkeypatch) -> None:
     monkeypatch.setattr(moving, "_CHUNK_BYTES", 100)
 
     class Slow(io.BytesIO):
@@ -100,7 +102,7 @@ def test_in_pieces_between_any_files(monkeypatch) -> None:
     assert Slow.reads > 33
 
 
-def test_a_file_that_became_shorter(tmp_path) -> None:
+def test_truncated_source_is_an_error(tmp_path) -> None:
     for sink in (io.BytesIO(), open(tmp_path / "sink", "wb")):  # noqa: SIM115
         (tmp_path / "short").write_bytes(DATA)
         with sink, open(tmp_path / "short", "rb") as file:
@@ -109,7 +111,7 @@ def test_a_file_that_became_shorter(tmp_path) -> None:
                 copy_range(file, 100, 1000, sink)
 
 
-def test_a_file_that_changed_since_its_footer_was_read(tmp_path) -> None:
+def test_source_changed_after_its_footer_was_read_is_refused(tmp_path) -> None:
     path = tmp_path / "a"
     path.write_bytes(in_memory(pa.table({"id": range(1000)})).getvalue())
     out = RowGroupAppender(io.BytesIO())
@@ -120,7 +122,7 @@ def test_a_file_that_changed_since_its_footer_was_read(tmp_path) -> None:
             out.append(file, footer)
 
 
-def test_half_a_copy_ends_it() -> None:
+def test_failed_copy_abandons_the_appender() -> None:
     class Failing(io.BytesIO):
         def write(self, data):
             if len(data) > 4:
@@ -135,7 +137,7 @@ def test_half_a_copy_ends_it() -> None:
         out.append(source, read_footer(source))
 
 
-def test_near_ranges_are_read_at_once() -> None:
+def test_nearby_ranges_are_read_in_one_request() -> None:
     class Counting(io.BytesIO):
         reads = 0
 
@@ -151,7 +153,7 @@ def test_near_ranges_are_read_at_once() -> None:
     assert read_ranges(large, []) == {}
 
 
-def test_sinks_that_do_not_say_how_much() -> None:
+def test_sinks_that_return_no_count_are_supported() -> None:
     sink = pa.BufferOutputStream()
     write_fully(sink, b"all of it")
     assert sink.getvalue().to_pybytes() == b"all of it"
