@@ -1,4 +1,4 @@
-"""Reading in parallel must look like reading in sequence, and hold no more than it may."""
+"""Parallel reads return the same rows as sequential reads, in bounded memory."""
 
 from __future__ import annotations
 
@@ -36,14 +36,14 @@ def test_rows_come_in_the_order_of_the_files(count: int, limit: int, threads: in
     assert [value for batch in found for value in batch.column("n").to_pylist()] == list(range(10 * count))
 
 
-def test_tiny_batches_are_put_together() -> None:
+def test_small_batches_are_combined() -> None:
     found = list(read_parallel(files(64), rows_of, 10**6, threads=2))
 
     assert [batch.num_rows for batch in found] == [320, 320]
 
 
-def test_a_file_that_expands_is_not_held_as_a_whole() -> None:
-    """Footers do not say how large data becomes: threads stop at the limit and leave the rest to the caller."""
+def test_file_that_decodes_larger_than_expected_is_not_buffered_whole() -> None:
+    """Footers do not predict the decoded size: threads stop at the limit and leave the rest to the caller."""
     produced, consumed, most = 0, 0, 0
     lock = threading.Lock()
     megabyte = pa.record_batch({"n": pa.array(range(2**17))})
@@ -77,7 +77,7 @@ def test_an_error_in_a_file_reaches_the_caller_and_ends_the_threads() -> None:
     assert threading.active_count() == before
 
 
-def test_whoever_stops_early_leaves_no_threads_behind() -> None:
+def test_closing_the_reader_early_ends_its_threads() -> None:
     before = threading.active_count()
     reading = read_parallel(files(200), rows_of, 5_000, threads=2)
     next(reading)
@@ -87,7 +87,7 @@ def test_whoever_stops_early_leaves_no_threads_behind() -> None:
 
 
 @pytest.mark.parametrize("threads", [1, 2, 5])
-def test_each_is_made_while_the_one_before_is_used(threads: int) -> None:
+def test_prefetch_computes_at_most_one_item_in_advance(threads: int) -> None:
     made: list[int] = []
     second = threading.Event()
 
@@ -100,13 +100,13 @@ def test_each_is_made_while_the_one_before_is_used(threads: int) -> None:
 
     with closing(prefetch(making(), threads)) as items:
         assert next(items) == 0
-        # One thread makes the next one when it is asked for, two without being asked; and none goes further.
+        # With one thread items are computed on request, with more threads one item in advance, never two.
         assert second.wait(0 if threads == 1 else 30) == (threads > 1)
         assert made == ([0] if threads == 1 else [0, 1])
         assert list(items) == [1, 2, 3, 4]
 
 
-def test_an_error_ahead_comes_in_its_turn() -> None:
+def test_prefetch_raises_errors_in_order() -> None:
     def failing() -> Iterator[int]:
         yield 0
         raise OSError("unreadable")
@@ -119,7 +119,7 @@ def test_an_error_ahead_comes_in_its_turn() -> None:
     assert threading.active_count() == before
 
 
-def test_nothing_is_made_ahead_for_somebody_who_has_gone() -> None:
+def test_closed_prefetch_computes_no_more_items() -> None:
     before = threading.active_count()
     made: list[int] = []
 

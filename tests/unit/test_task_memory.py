@@ -1,4 +1,4 @@
-"""Tasks may borrow another allocator of Arrow's; whoever set one must find it again afterwards."""
+"""Tasks may switch to another allocator of Arrow; afterwards the previous one is restored."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import pytest
 from parketto.runtime.memory import TaskMemory
 
 
-def test_the_allocator_is_lent_for_as_long_as_anybody_works(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_allocator_is_switched_until_the_last_task_ends(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("ARROW_DEFAULT_MEMORY_POOL", raising=False)
     if "jemalloc" not in pa.supported_memory_backends():
         pytest.skip("Arrow was built without it")
@@ -29,7 +29,7 @@ def test_the_allocator_is_lent_for_as_long_as_anybody_works(monkeypatch: pytest.
         pa.set_memory_pool(before)
 
 
-def test_a_choice_by_arrows_own_variable_stands(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_allocator_chosen_by_environment_variable_is_kept(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("ARROW_DEFAULT_MEMORY_POOL", "system")
     before = pa.default_memory_pool().backend_name
 
@@ -37,7 +37,7 @@ def test_a_choice_by_arrows_own_variable_stands(monkeypatch: pytest.MonkeyPatch)
         assert pa.default_memory_pool().backend_name == before
 
 
-def test_a_choice_that_is_made_meanwhile_stands(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_allocator_chosen_during_a_task_is_kept(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("ARROW_DEFAULT_MEMORY_POOL", raising=False)
     before = pa.default_memory_pool()
     try:
@@ -48,7 +48,7 @@ def test_a_choice_that_is_made_meanwhile_stands(monkeypatch: pytest.MonkeyPatch)
         pa.set_memory_pool(before)
 
 
-@pytest.mark.skipif(sys.platform != "linux", reason="elsewhere Arrow's own choice stands")
+@pytest.mark.skipif(sys.platform != "linux", reason="on other systems Arrow chooses the allocator")
 @pytest.mark.parametrize(
     ("first", "chosen", "expected"),
     [
@@ -57,7 +57,9 @@ def test_a_choice_that_is_made_meanwhile_stands(monkeypatch: pytest.MonkeyPatch)
         ("import pyarrow; before = pyarrow.default_memory_pool().backend_name; import parketto", None, "before"),
     ],
 )
-def test_whoever_loads_arrow_first_chooses(first: str, chosen: str | None, expected: str) -> None:
+def test_allocator_is_chosen_only_if_arrow_is_not_loaded_yet(
+    first: str, chosen: str | None, expected: str
+) -> None:
     if "jemalloc" not in pa.supported_memory_backends():
         pytest.skip("Arrow was built without it")
     variable = "ARROW_DEFAULT_MEMORY_POOL"
@@ -80,13 +82,13 @@ print(pyarrow.default_memory_pool().backend_name, before, os.environ.get("{varia
     assert not done.stderr
 
 
-@pytest.mark.skipif(sys.platform != "linux", reason="other systems do not tell how much address space is used")
+@pytest.mark.skipif(sys.platform != "linux", reason="other systems do not report the used address space")
 @pytest.mark.parametrize(
-    ("room_mb", "told"),
+    ("room_mb", "output"),
     [(400, "1 False True 1 1"), (20, "OutOfMemory the limit of")],
 )
-def test_a_limit_of_address_space_is_kept(room_mb: int, told: str) -> None:
-    """With little room a task has one thread and little data; with too little it says what would be enough."""
+def test_address_space_limit_is_respected(room_mb: int, output: str) -> None:
+    """With little memory a task uses one thread and small row groups; with too little it raises OutOfMemory."""
     code = (
         "import resource, pyarrow as pa\n"
         "from parketto.errors import OutOfMemory\n"
@@ -106,4 +108,4 @@ def test_a_limit_of_address_space_is_kept(room_mb: int, told: str) -> None:
         "assert before == (pa.cpu_count(), pa.io_thread_count(), pa.default_memory_pool().backend_name)"
     )
     found = subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True).stdout
-    assert found.startswith(told)
+    assert found.startswith(output)

@@ -1,4 +1,4 @@
-"""Threads of a block: none of them outlives it, also not where Ctrl-C comes while one is being started."""
+"""Threads of a pool never outlive its `with` block, even if Ctrl-C arrives while one is being started."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from parketto.runtime.threads import ThreadPool
 
 @pytest.fixture
 def ctrl_c_at_start(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Ctrl-C just when a thread was started: Python's executor then knows nothing of the thread."""
+    """Ctrl-C right after a thread was started: Python's executor has not registered the thread yet."""
     start = threading.Thread.start
 
     def interrupted(thread: threading.Thread) -> None:
@@ -24,7 +24,7 @@ def ctrl_c_at_start(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.usefixtures("ctrl_c_at_start")
-def test_work_has_ended_when_the_block_is_left() -> None:
+def test_leaving_the_block_waits_for_running_work() -> None:
     begun = threading.Event()
     done = []
 
@@ -38,7 +38,7 @@ def test_work_has_ended_when_the_block_is_left() -> None:
             try:
                 pool.submit(work)
             except KeyboardInterrupt:
-                assert begun.wait(10)  # else there is nothing to wait for
+                assert begun.wait(10)  # otherwise there is nothing to wait for
                 raise
 
     with pytest.raises(KeyboardInterrupt):
@@ -47,8 +47,8 @@ def test_work_has_ended_when_the_block_is_left() -> None:
 
 
 @pytest.mark.usefixtures("ctrl_c_at_start")
-def test_nothing_begins_after_the_block_was_left(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The forgotten thread has its work in hand already, but comes to it only later."""
+def test_no_work_starts_after_the_block_was_left(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The unregistered thread already has a work item, but starts it later."""
     done = []
     late = threading.Event()
     do = ThreadPool._do
@@ -67,13 +67,13 @@ def test_nothing_begins_after_the_block_was_left(monkeypatch: pytest.MonkeyPatch
     assert done == []
 
 
-def test_results_come_back() -> None:
+def test_futures_return_results() -> None:
     with ThreadPool(2, "pool-of-test") as pool:
         futures = [pool.submit(pow, n, 2) for n in range(5)]
     assert [future.result() for future in futures] == [0, 1, 4, 9, 16]
 
 
-def test_what_waits_is_not_begun_by_a_stopped_pool() -> None:
+def test_stopped_pool_does_not_start_queued_work() -> None:
     done = []
     gate = threading.Event()
     with ThreadPool(1, "pool-of-test") as pool:
