@@ -1,5 +1,5 @@
-"""Polars expressions and Spark Columns: they mean what they mean at home, rule out the files that SQL rules out,
-and are refused where they could not be true of single rows."""
+"""Polars expressions and Spark Columns: they keep the semantics of their library, prune the same files as SQL,
+and are refused if they are not evaluated row by row."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ ROWS = pa.record_batch(
 
 
 def wall(*parts):
-    """What a clock shows, wherever it hangs."""
+    """A wall-clock time, without a time zone."""
     return dt.datetime(*parts)  # noqa: DTZ001
 
 
@@ -139,27 +139,27 @@ def test_polars_widens_floats_to_a_typed_number():
 
 
 @pytest.mark.parametrize(("where", "text", "rows"), PAIRS, ids=[text for _, text, _ in PAIRS])
-def test_polars_says_what_sql_says(where, text, rows):
+def test_polars_expressions_match_the_same_rows_as_sql(where, text, rows):
     assert matching(where) == matching(text) == rows
 
 
-# What pruning does not look into: what is under a function, and decimals.
+# Conditions that pruning does not evaluate: functions of columns, and decimals.
 OPAQUE = {"isnan(f)", "startswith(s, 'x')", "rec.x = 4", "d = 1.5", "f4 = 0.1"}
 
 
 @pytest.mark.parametrize(("where", "text"), [pair[:2] for pair in PAIRS], ids=[text for _, text, _ in PAIRS])
-def test_polars_rules_out_the_files_that_sql_rules_out(where, text):
+def test_polars_expressions_prune_the_same_files_as_sql(where, text):
     ours = may_match(predicate(where, ROWS.schema), FILES)
     theirs = may_match(predicate(text, ROWS.schema), FILES)
     assert ours == theirs if text not in OPAQUE else all(ours)
 
 
-def test_something_is_ruled_out():
+def test_polars_expressions_prune_files():
     assert may_match(predicate(col("id") == 1, ROWS.schema), FILES) == [True, False, False, False, True, False]
 
 
 @pytest.mark.parametrize("values", [("1", "2", None), ("2024-01-01", "2024-01-02", None), ("007", "b", None)])
-def test_partitions_that_stand_only_in_the_path_prune(values):
+def test_partition_columns_that_exist_only_in_the_path_prune(values):
     files = [file_of(pa.table({"x": [1]}), (("p", value),)) for value in values]
     types = partition_types(files)
     schema = files[0].schema.append(pa.field("p", types["p"]))
@@ -169,7 +169,7 @@ def test_partitions_that_stand_only_in_the_path_prune(values):
         (~(col("p") == first), [False, True, False]),
         (col("p").is_in([first]), [True, False, False]),
         (col("p").is_null() | (col("p") > first), [False, True, True]),
-        # What is not understood must not make the rest narrower, whatever stands before it.
+        # A part that pruning does not understand must not narrow the rest, also not below a negation.
         ((col("p") == first) & (col("x") % 2 == 1), [True, False, False]),
         ((col("p") == first) | (col("x") % 2 == 1), [True, True, True]),
         (~((col("p") == first) & (col("x") % 2 == 0)), [True, True, True]),
@@ -180,8 +180,8 @@ def test_partitions_that_stand_only_in_the_path_prune(values):
         assert may_match(predicate(where, schema), files, types) == expected, str(where)
 
 
-def test_times_are_cut_to_the_coarser_unit_as_polars_cuts_them():
-    """A Python datetime counts microseconds, and one equals all nanoseconds within."""
+def test_timestamps_are_truncated_to_the_coarser_unit_as_in_polars():
+    """A Python datetime has microseconds, and equals all nanoseconds within its microsecond."""
     rows = pa.record_batch({"t": pa.array([10**9 + 700], pa.timestamp("ns"))})
     file = file_of(pa.Table.from_batches([rows]))
     second = wall(1970, 1, 1, 0, 0, 1)
@@ -193,7 +193,7 @@ def test_times_are_cut_to_the_coarser_unit_as_polars_cuts_them():
         assert may_match(predicate(where, rows.schema), [file]) == [False]
 
 
-def test_large_numbers_are_not_ruled_out_by_a_comparison_of_floats():
+def test_large_integers_are_not_pruned_by_float_comparisons():
     rows = pa.record_batch({"x": [2**53 + 1]})
     where = predicate(col("x") == float(2**53), rows.schema)
     assert may_match(where, [file_of(pa.Table.from_batches([rows]))]) == [True]
@@ -281,13 +281,13 @@ def test_no_file_with_a_row_that_polars_matches_is_pruned(contents, where):
         (pl.Series([True]), "an SQL string, a PyArrow expression, a Polars expression or a Spark Column"),
     ],
 )  # fmt: skip
-def test_refusals(where, said):
+def test_invalid_polars_conditions_are_refused(where, said):
     with pytest.raises(InvalidArgument, match=said) as caught:
         predicate(where, ROWS.schema)
     assert "\n" not in str(caught.value) or isinstance(where, pl.Series)
 
 
-def test_python_functions_are_refused_even_where_they_could_travel(monkeypatch):
+def test_python_functions_are_refused_even_if_they_could_be_pickled(monkeypatch):
     monkeypatch.setitem(sys.modules, "cloudpickle", pytest.importorskip("pyspark.cloudpickle"))
     with pytest.raises(InvalidArgument, match="calls a Python function"):
         predicate(col("id").map_elements(truthy, return_dtype=pl.Boolean), ROWS.schema)
@@ -299,14 +299,14 @@ def test_unknown_columns_are_listed_with_the_choices(where):
         predicate(where, ROWS.schema)
 
 
-def test_a_column_that_stands_twice_cannot_be_named():
+def test_duplicate_column_names_are_refused():
     schema = pa.schema([("x", pa.int64()), ("x", pa.int64())])
     with pytest.raises(InvalidArgument, match="duplicate column names"):
         predicate(col("x") == 1, schema)
 
 
 @pytest.mark.parametrize("name", HOSTILE)
-def test_hostile_names_in_polars(name):
+def test_hostile_column_names_in_polars(name):
     rows = pa.record_batch([pa.array([1, 2]), pa.array([9, 9])], names=[name, "other"])
     condition = predicate(col(name) == 2, rows.schema)
     assert condition.columns == (name,), "only the columns that are named are read"
@@ -354,7 +354,7 @@ def test_values_that_cannot_fit_are_refused_up_front(column, value):
         assignments({column: value}, ROWS.schema)
 
 
-def test_calculated_values_that_do_not_fit_name_the_first():
+def test_error_names_the_first_calculated_value_that_does_not_fit():
     (change,) = assignments({"tiny": col("id") * 100}, ROWS.schema)
     with pytest.raises(
         InvalidArgument, match=r"200 \(.*col\(\"id\"\).*\) does not fit into column 'tiny' of type int8"
@@ -362,7 +362,7 @@ def test_calculated_values_that_do_not_fit_name_the_first():
         change.apply(ROWS)
 
 
-def test_no_null_where_there_may_be_none():
+def test_null_is_refused_for_non_nullable_columns():
     schema = pa.schema([pa.field("x", pa.int64(), nullable=False), pa.field("y", pa.int64())])
     rows = pa.record_batch([pa.array([1]), pa.array([None], pa.int64())], schema=schema)
     with pytest.raises(InvalidArgument, match="may not be NULL"):
@@ -375,13 +375,13 @@ def test_every_expression_sees_the_old_row_whatever_its_language():
     assert after.to_pydict() == {"a": [10, 20], "b": [1, 2], "c": [1, 2]}
 
 
-def test_what_polars_says_at_run_time_is_passed_on():
+def test_run_time_errors_of_polars_are_reported():
     where = predicate(col("s").cast(pl.Int64) > 1, ROWS.schema)
     with pytest.raises(InvalidArgument, match=r"failed: .*conversion from `str` to `i64` failed"):
         where.matches(ROWS)
 
 
-def test_workers_without_polars_say_so(tmp_path):
+def test_workers_without_polars_raise_engine_unavailable(tmp_path):
     content = tmp_path / "condition"
     content.write_bytes(pickle.dumps(predicate(col("id") > 1, ROWS.schema)))
     code = (
@@ -476,31 +476,31 @@ COLUMNS = [
 
 
 @pytest.mark.parametrize(("where", "rows"), COLUMNS, ids=range(len(COLUMNS)))
-def test_spark_columns(functions, where, rows):
+def test_spark_columns_match_the_expected_rows(functions, where, rows):
     condition = pickle.loads(pickle.dumps(predicate(where(functions), ROWS.schema)))
     found = condition.matches(ROWS)
     assert [at for at, matched in enumerate(found.to_pylist()) if matched] == rows
 
 
 @pytest.mark.parametrize("name", [*HOSTILE, "*", "", "`", "a`.`b"])
-def test_hostile_names_and_texts_in_spark(functions, name):
+def test_hostile_column_names_and_strings_in_spark(functions, name):
     rows = pa.record_batch({name: pa.array(["x", name, "\\", "'"]), "other": ["9"] * 4})
     quoted = f"`{name.replace('`', '``')}`"
     if name == "":
-        quoted = None  # Spark has no way to say it
+        quoted = None  # Spark cannot quote an empty name
     for at, text in enumerate(["x", name, "\\", "'"]) if quoted else ():
         condition = predicate(functions.col(quoted) == text, rows.schema)
         assert condition.columns == (name,)
         assert condition.matches(rows).to_pylist() == [each == text for each in rows.column(0).to_pylist()], at
 
 
-def test_columns_of_a_data_frame(spark):
+def test_columns_of_a_spark_data_frame_match_rows(spark):
     frame = spark.createDataFrame([(1, (2,))], "id long, rec struct<x: long>")
     assert matching(frame.id > 1) == [1, 3]
     assert matching((frame["id"] == 4) & (frame["rec.x"] == 4)) == [3]
 
 
-def test_spark_columns_rule_files_out_as_sql_does(functions):
+def test_spark_columns_prune_the_same_files_as_sql(functions):
     cases = [
         (functions.col("id") == 1, "id = 1"),
         (functions.col("day").isin(dt.date(2024, 5, 1)), "day IN ('2024-05-01')"),
@@ -534,7 +534,7 @@ def test_spark_columns_rule_files_out_as_sql_does(functions):
         (lambda f: f.col("id") + 1, "not a condition"),
     ],
 )  # fmt: skip
-def test_spark_refusals(functions, where, said):
+def test_invalid_spark_columns_are_refused(functions, where, said):
     with pytest.raises(InvalidArgument, match=said):
         predicate(where(functions), ROWS.schema)
 
@@ -547,12 +547,12 @@ def test_windows_are_refused(spark):
         predicate(where, ROWS.schema)
 
 
-def test_unknown_columns_in_spark(functions):
+def test_unknown_columns_in_spark_are_listed_with_the_choices(functions):
     with pytest.raises(ColumnNotFound, match=r"not found: 'idd'; available columns: 'id', 'big'"):
         predicate(functions.col("idd") == 1, ROWS.schema)
 
 
-def test_new_values_from_spark(functions):
+def test_new_values_from_spark_columns_have_the_column_type(functions):
     values = {
         "id": functions.col("id") * 2,
         "s": functions.concat(functions.col("s"), functions.lit("'\\")),
@@ -597,8 +597,8 @@ NOON = wall(2024, 7, 1, 12)
     ],
     ids=str,
 )
-def test_columns_are_read_in_the_time_zone_of_the_clock(tree, instant):
-    """Each tree is true of one instant, or of what Berlin's clocks show then; not of an hour before or after."""
+def test_conditions_use_the_time_zone_of_the_clock(tree, instant):
+    """Each condition matches one instant or its wall-clock time in Berlin, and not an hour before or after."""
     shown = instant.replace(tzinfo=UTC).astimezone(BERLIN).replace(tzinfo=None)
     hours = [dt.timedelta(hours=hour) for hour in (-1, 0, 1)]
     rows = pa.record_batch(
@@ -611,8 +611,8 @@ def test_columns_are_read_in_the_time_zone_of_the_clock(tree, instant):
     assert condition.matches(rows).to_pylist() == [False, True, False]
 
 
-def test_spark_and_parketto_mean_the_same_instants(spark, tmp_path):
-    """Spark itself says which rows a Column matches, in a session whose time zone is not UTC."""
+def test_spark_columns_match_the_same_instants_as_in_spark(spark, tmp_path):
+    """Compared with the rows that Spark itself matches, in a session whose time zone is not UTC."""
     from pyspark.sql import functions
 
     step = 30 * 60 * 1_000_000

@@ -57,11 +57,11 @@ EMPTY = file_of(pa.table({"x": pa.nulls(2, pa.int64()), "s": pa.nulls(2, pa.stri
         ("x > 1e30", [False, False, False]),
     ],
 )
-def test_bounds(where, expected):
+def test_files_are_pruned_by_bounds(where, expected):
     assert kept(where, NUMBERS, HOLED, EMPTY) == expected
 
 
-def test_partition_values():
+def test_files_are_pruned_by_partition_values():
     days = [file_of(pa.table({"x": [1]}), (("day", day),)) for day in ("1", "2", None)]
     types = partition_types(days)
     assert types == {"day": pa.int64()}
@@ -90,12 +90,12 @@ def test_a_stored_column_is_not_taken_from_the_path():
         (["1.5"], pa.string()),
     ],
 )
-def test_partition_types(values, kind):
+def test_partition_types_are_inferred_from_paths(values, kind):
     files = [FileInfo("a", 1, 1, partition=(("p", value),)) for value in values]
     assert partition_types(files) == {"p": kind}
 
 
-def test_overflow_in_what_is_known_keeps_the_file():
+def test_overflow_while_pruning_keeps_the_file():
     files = [file_of(pa.table({"x": [1]}), (("p", text),)) for text in ("9223372036854775807", "1", "2")]
     assert kept("p + 1 = 2", *files, types={"p": pa.int64()}) == [True, True, False]
 
@@ -127,7 +127,7 @@ def test_overflow_in_what_is_known_keeps_the_file():
     ids=lambda column: str(column.type),
 )
 @pytest.mark.parametrize("options", [{}, {"version": "1.0"}, {"use_deprecated_int96_timestamps": True}], ids=str)
-def test_no_type_loses_its_rows(column, options):
+def test_pruning_keeps_files_with_matching_rows_of_every_type(column, options):
     file = file_of(pa.table({"c": column}), **options)
     sink = io.BytesIO()
     pq.write_table(pa.table({"c": column}), sink, **options)
@@ -141,7 +141,7 @@ def test_no_type_loses_its_rows(column, options):
         assert row_groups_may_match(condition, file) == [True]
 
 
-def test_exact_types_prune():
+def test_bounds_of_exact_types_prune():
     file = file_of(
         pa.table(
             {

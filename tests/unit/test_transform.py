@@ -1,4 +1,4 @@
-"""Functions of callers: what kind of frame they want, and how they travel to other processes."""
+"""Functions of callers: which kind of data frame they take, and how they are pickled."""
 
 from __future__ import annotations
 
@@ -70,34 +70,34 @@ def only_for_type_checkers_polars(frame: Unknown.DataFrame) -> DataFrame:  # typ
         (len, False),
     ],
 )
-def test_the_annotation_says_which_frame(function: Callable[..., Any], spark: bool) -> None:
+def test_annotations_decide_the_frame_type(function: Callable[..., Any], spark: bool) -> None:
     assert wants_spark_frame(function) is spark
 
 
-def test_functions_travel_with_their_code() -> None:
+def test_functions_are_pickled_by_value() -> None:
     factor = 3
     there = loads(dumps(lambda number: number * factor))
     assert there(2) == 6
 
 
-def test_what_is_importable_travels_by_name() -> None:
+def test_importable_functions_are_pickled_by_name() -> None:
     assert loads(dumps(textwrap.dedent)) is textwrap.dedent
     assert len(dumps(textwrap.dedent)) < 100
 
 
-def test_schemas_keep_the_names_of_elements() -> None:
+def test_pickled_schemas_keep_the_names_of_list_elements() -> None:
     schema = pa.schema({"tags": pa.list_(pa.field("word", pa.string(), nullable=False))})
     assert loads(dumps({"schema": schema}))["schema"].field("tags").type.value_field.name == "word"
 
 
-def test_what_cannot_travel_is_named() -> None:
+def test_functions_that_cannot_be_pickled_are_refused() -> None:
     lock = threading.Lock()
     with pytest.raises(InvalidArgument, match="cannot be pickled"):
         dumps(lambda: lock.acquire())
 
 
-def test_functions_of_the_main_script(tmp_path: Path) -> None:
-    """Plain pickle would name `__main__.double`, which in another process is something else."""
+def test_functions_of_the_main_script_are_pickled_by_value(tmp_path: Path) -> None:
+    """Plain pickle would refer to `__main__.double`, which does not exist in another process."""
     script = tmp_path / "job.py"
     script.write_text(
         "import sys\n"
@@ -111,7 +111,7 @@ def test_functions_of_the_main_script(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("limit", [1, 2, 3, 7, 100])
-def test_runs_have_at_most_so_many_rows(limit: int) -> None:
+def test_runs_respect_the_row_limit(limit: int) -> None:
     table = pa.table({"n": range(20)})
     found = list(runs(table.to_batches(max_chunksize=6), 2**30, limit))
     assert [run.num_rows for run in found] == [limit] * (20 // limit) + ([20 % limit] if 20 % limit else [])

@@ -1,4 +1,4 @@
-"""Time zones of SQL: Python's own `zoneinfo` says what each condition means, years after 2037 included."""
+"""Time zones in SQL: compared with Python's `zoneinfo`, years after 2037 included."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def utc(*parts):
 
 
 def wall(*parts):
-    return dt.datetime(*parts)  # noqa: DTZ001 - what a clock shows
+    return dt.datetime(*parts)  # noqa: DTZ001 - a wall-clock time
 
 
 def matching(where, rows, zone, now=None):
@@ -41,7 +41,7 @@ def matching(where, rows, zone, now=None):
 
 @pytest.mark.parametrize("zone", ZONES)
 @pytest.mark.parametrize("year", [1890, 1919, 1942, 2011, 2026, 2045])
-def test_offsets_and_instants_are_those_of_zoneinfo(zone, year):
+def test_offsets_and_instants_agree_with_zoneinfo(zone, year):
     info = zoneinfo.ZoneInfo(zone)
     start = int((utc(year, 1, 1) - EPOCH).total_seconds())
     seconds = np.arange(start, start + 366 * 86_400, 1800, dtype=np.int64)
@@ -49,15 +49,15 @@ def test_offsets_and_instants_are_those_of_zoneinfo(zone, year):
     assert Zone(zone).offsets(seconds).tolist() == [
         time.astimezone(info).utcoffset().total_seconds() for time in times
     ]
-    # `fold=0` is the earlier of two times, and the offset from before a gap: as Java has it.
+    # `fold=0` is the earlier of two times, and the offset from before a gap: as in Java.
     expected = [(time.replace(tzinfo=info) - EPOCH).total_seconds() for time in times]
     assert Zone(zone).instants(seconds).tolist() == expected
 
 
-def test_years_that_python_does_not_have():
+def test_offsets_of_years_beyond_the_range_of_python():
     """The calendar repeats after 400 years; before the first rules clocks showed local mean time."""
-    late, alike = (day * 86_400 + 43_200 for day in (3_500_000, 3_500_000 - 20 * 146_097))
-    found = Zone(NEW_YORK).offsets(np.array([late, alike, -(10**11)]))
+    late, equivalent = (day * 86_400 + 43_200 for day in (3_500_000, 3_500_000 - 20 * 146_097))
+    found = Zone(NEW_YORK).offsets(np.array([late, equivalent, -(10**11)]))
     assert found[0] == found[1]
     assert found[2] == -17_762
     far = pa.array([2**63 - 1, -(2**63) + 1], pa.timestamp("us", "UTC"))
@@ -71,12 +71,12 @@ def test_years_that_python_does_not_have():
     [("Z", 0), ("GMT", 0), ("+02:00", 2), ("UTC-8", -8), ("GMT+0530", 5.5), ("+5:30", 5.5), ("Europe/Berlin", 2),
      ("PST", -7), ("IST", 5.5)],
 )  # fmt: skip
-def test_zones_by_sparks_names(name, hours):
+def test_zone_names_of_spark_are_supported(name, hours):
     assert zone_info(name).utcoffset(wall(2024, 7, 1)) == dt.timedelta(hours=hours)
 
 
 @pytest.mark.parametrize("name", ["Mars/Phobos", "", "America", "../UTC", "+25:00", "+05:75", 5])
-def test_unknown_zones_are_named_before_anything_is_touched(name, tmp_path):
+def test_unknown_zones_are_refused_before_any_file_is_created(name, tmp_path):
     with pytest.raises(InvalidArgument, match=f"{name!r}".replace("+", r"\+")):
         Dataset(tmp_path / "nothing", engine="pyarrow", timezone=name)
     assert not any(tmp_path.iterdir())
@@ -111,7 +111,7 @@ ROWS = pa.record_batch(
 @pytest.mark.parametrize(
     ("where", "rows"),
     [
-        # 2:30 is never shown: it is 3:30.
+        # 2:30 does not exist: it means 3:30.
         ("ts = '2026-03-08 02:30:00'", [2]),
         ("ts = TIMESTAMP '2026-03-08 02:30:00'", [2]),
         ("ts = CAST('2026-03-08 02:30:00' AS TIMESTAMP)", [2]),
@@ -120,23 +120,23 @@ ROWS = pa.record_batch(
         ("ts = TIMESTAMP_NTZ '2026-03-08 02:30:00'", [2]),
         ("ns = '2026-03-08 02:30:00'", [2]),
         ("TIMESTAMP '2026-03-08 03:00:00' = ts", [1]),
-        # 1:30 is shown twice: the first one is meant.
+        # 1:30 exists twice: it means the first one.
         ("ts = '2026-11-01 01:30:00'", [3]),
         ("ts > '2026-11-01 01:30:00'", [4, 5]),
         ("ts BETWEEN '2026-11-01' AND '2026-11-01 01:45:00'", [3]),
         ("ts IN ('2026-11-01 01:30:00', '2026-06-30 22:00:00')", [3, 6]),
         ("ts IN ('2026-11-01 01:30:00', '2026-06-30 22:00:00'" + ", DATE '2000-01-01'" * 9 + ")", [3, 6]),
-        # What says its zone means that.
+        # An explicit zone is used.
         ("ts = '2026-11-01 06:30:00Z'", [4]),
         ("ts = '2026-11-01 01:30:00-05:00'", [4]),
         ("ts = TIMESTAMP '2026-11-01 12:00:00 Asia/Kolkata'", [4]),
         ("ts = '2026-11-01 12:00:00 +5:30'", [4]),
-        # Dates begin at midnight of the zone.
+        # Dates start at midnight of the zone.
         ("ts >= DATE '2026-07-01' AND ts < DATE '2026-11-01'", []),
         ("ts >= DATE '2026-06-30' AND ts < '2026-07-01'", [6]),
         ("day < ts", [0, 1, 2, 3, 4, 5]),
         ("day > ts", [6]),
-        # Clocks are compared as clocks, and with instants as the instants that they mean.
+        # Wall-clock times are compared as such with each other, and as instants with instants.
         ("naive = '2026-11-01 01:30:00'", [3, 4]),
         ("naive >= '2026-03-08 03:00:00' AND naive < TIMESTAMP '2026-03-08 03:00:01'", [1]),
         ("naive = ts", [0, 1, 2, 3, 5, 6]),
@@ -168,11 +168,11 @@ ROWS = pa.record_batch(
         ("GREATEST(ts, DATE '2026-11-01') > ts", [0, 1, 2, 6]),
     ],
 )  # fmt: skip
-def test_conditions_are_read_in_new_york(where, rows):
+def test_conditions_use_the_time_zone(where, rows):
     assert matching(where, ROWS, NEW_YORK) == rows
 
 
-def test_the_present_is_the_beginning_of_the_operation():
+def test_current_time_is_the_start_of_the_operation():
     now = utc(2026, 7, 1, 2, 0)
     days = [dt.date(2026, 6, 30), dt.date(2026, 7, 1)]
     rows = pa.record_batch({"day": days, "ts": pa.array([now, EPOCH], pa.timestamp("us", "UTC"))})
@@ -187,13 +187,13 @@ def test_the_present_is_the_beginning_of_the_operation():
         predicate("day = CURRENT_DATE('UTC')", rows.schema)
 
 
-def test_cutting_days_keeps_the_side_of_an_overlap():
+def test_date_trunc_keeps_the_offset_in_an_overlap():
     """In Havana midnight of the 1st of November comes twice: noon belongs to the second one, as in Spark."""
     rows = pa.record_batch({"ts": pa.array([utc(2026, 11, 1, 17)], pa.timestamp("us", "UTC"))})
     assert matching("date_trunc('day', ts) = '2026-11-01 05:00:00Z'", rows, "America/Havana") == [0]
     assert matching("date_trunc('month', ts) = '2026-11-01 05:00:00Z'", rows, "America/Havana") == [0]
     assert matching("date_trunc('quarter', ts) = '2026-10-01 04:00:00Z'", rows, "America/Havana") == [0]
-    # A day that begins in a gap begins behind it.
+    # A day that starts in a gap starts after it.
     assert matching("ts > DATE '1919-03-31' ", rows, "America/Toronto") == [0]
     start = Conversion("instant", Zone("America/Toronto")).run(pa.array([dt.date(1919, 3, 31)]))
     assert start[0].as_py() == utc(1919, 3, 31, 4, 30)
@@ -223,7 +223,7 @@ def test_cutting_days_keeps_the_side_of_an_overlap():
         ("text", sql("CAST(ts AS VARCHAR)"), "2026-03-08 01:30:00"),
     ],
 )
-def test_new_values_are_read_in_new_york(column, value, result):
+def test_new_values_use_the_time_zone(column, value, result):
     first = ROWS.slice(0, 1)
     (change,) = pickle.loads(pickle.dumps(assignments({column: value}, ROWS.schema, Clock(NEW_YORK))))
     found = change.apply(first)
@@ -231,7 +231,7 @@ def test_new_values_are_read_in_new_york(column, value, result):
     assert found[0].as_py() == result
 
 
-def test_instants_do_not_lose_their_zone_unasked():
+def test_instants_lose_their_zone_only_by_an_explicit_cast():
     for value in (utc(2026, 1, 1), sql("ts"), sql("CAST(ts AS TIMESTAMP)")):
         with pytest.raises(InvalidArgument, match=r"has a time zone.*CAST\(\.\.\. AS TIMESTAMP_NTZ\)"):
             assignments({"naive": value}, ROWS.schema, Clock(NEW_YORK))
@@ -242,12 +242,12 @@ def test_instants_do_not_lose_their_zone_unasked():
 @pytest.mark.parametrize(
     "where", ["ts AT TIME ZONE 'UTC' > naive", "CAST(ts AS BIGINT) = 0", "CAST(1.5 AS TIMESTAMPTZ) = ts"]
 )
-def test_what_cannot_be_done_is_refused(where):
+def test_unsupported_time_zone_conversions_are_refused(where):
     with pytest.raises(InvalidArgument):
         predicate(where, ROWS.schema, Clock(NEW_YORK))
 
 
-def test_texts_that_are_no_times_are_an_error():
+def test_strings_that_are_not_timestamps_are_an_error():
     rows = pa.record_batch({"text": ["2026-01-01", "soon"], "ts": pa.array([0, 0], pa.timestamp("us", "UTC"))})
     with pytest.raises(InvalidArgument, match="soon"):
         matching("CAST(text AS TIMESTAMPTZ) = ts", rows, NEW_YORK)
@@ -264,25 +264,25 @@ def test_texts_that_are_no_times_are_an_error():
         (KOLKATA, "ts = '2026-07-01 06:30:00'", [True, False]),
         (KOLKATA, "ts >= '2026-07-01 08:00:00'", [True, True]),
         ("+05:30", "ts <= '2026-07-01 05:29:59.999999'", [False, False]),
-        # Nothing is known before of what is made of a column, so nothing may be ruled out by it.
+        # Bounds say nothing about values derived from a column, so these prune nothing.
         (NEW_YORK, "CAST(ts AS DATE) = '2026-07-01'", [True, True]),
         (NEW_YORK, "CAST(ts AS DATE) = '2026-07-01' AND ts < '2026-07-01'", [True, False]),
     ],
 )
-def test_pruning_follows_the_zone(zone, where, possible):
-    """One file has the hours from 0 to 3 UTC, the other one those from 4 to 6: New York's day begins there."""
+def test_pruning_uses_the_time_zone(zone, where, possible):
+    """One file has the hours from 0 to 3 UTC, the other one those from 4 to 6: New York's day starts there."""
     times = [utc(2026, 7, 1, hour) for hour in range(7)]
     tables = [pa.table({"ts": pa.array(some, pa.timestamp("us", "UTC"))}) for some in (times[:4], times[4:])]
     files = [file_of(table) for table in tables]
     assert may_match(predicate(where, tables[0].schema, Clock(zone)), files) == possible
 
 
-def test_a_column_may_be_called_like_a_step():
+def test_column_names_do_not_collide_with_internal_step_names():
     rows = pa.record_batch({"step 0": pa.array(INSTANTS, pa.timestamp("us", "UTC")), "step 1": list(range(8))})
     assert matching('hour("step 0") = 22 AND "step 1" = 6', rows, NEW_YORK) == [6]
 
 
-def test_the_zone_is_asked_for_once_and_only_where_it_matters():
+def test_zone_is_resolved_once_and_only_if_needed():
     asked = []
     clock = Clock(lambda: asked.append(1) or NEW_YORK)
     schema = pa.schema({"id": pa.int64(), "ts": pa.timestamp("us", "UTC")})
