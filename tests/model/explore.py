@@ -28,7 +28,7 @@ class Missing(Exception):
 
 
 class Fault(Missing):
-    """A step fails, and nothing of it has happened: the disk is full."""
+    """A step that fails without any effect: the disk is full."""
 
     def __eq__(self, other: object) -> bool:
         return isinstance(other, Fault)
@@ -39,23 +39,23 @@ class Fault(Missing):
 
 @dataclass(frozen=True)
 class Ended:
-    """A program is through, and has told its caller this."""
+    """A program has ended, and reported this outcome to its caller."""
 
     outcome: str
 
 
 @dataclass
 class Found:
-    """What a search has seen."""
+    """The result of a search."""
 
     states: int = 0
     ends: int = 0
-    #: What was violated, each with one way to get there.
+    #: Each violation, with one trace that leads to it.
     violations: dict[str, list[str]] = field(default_factory=dict)
 
 
 class _Numbers:
-    """Numbers for things, so that a state is a few numbers and not a world."""
+    """Interns values as numbers, so that a state is a few numbers and not a whole world."""
 
     def __init__(self) -> None:
         self._numbers: dict[Hashable, int] = {}
@@ -68,17 +68,17 @@ class _Numbers:
         return number
 
 
-# The number of a world, those of what each program has been answered, and how many may still die.
+# The number of a world, the number of each program's answers, and how many programs may still die.
 _State = tuple[int, tuple[int, ...], int]
 _CameFrom = dict[_State, "tuple[_State, str] | None"]
 
 
 class Search:
-    """All ways in which programs can run.
+    """All interleavings of some programs.
 
     Args:
         programs: By name.
-        died: What becomes of the world when a program dies: a kernel frees its locks.
+        died: The world after a program died: a kernel frees its locks.
         ending: A program that runs at the end, on its own: what the next user does.
         check: Gets the outcome of every program, and the ending's; returns what is violated, or None.
         crashes: How many programs may die.
@@ -96,7 +96,7 @@ class Search:
         self._names, self._programs = [*programs, "the next user"], [*programs.values(), ending]
         self._died, self._check, self._crashes = died, check, crashes
         self._worlds, self._answers = _Numbers(), _Numbers()
-        #: What programs do next, by their number and that of their answers.
+        #: The next step of each program, by its number and the number of its answers.
         self._pending: dict[tuple[int, int], Step | Ended] = {}
         self._made: dict[tuple[int, int, int], tuple[int, int] | None] = {}
 
@@ -119,7 +119,7 @@ class Search:
             if not moved:
                 found.ends += 1
                 if (violated := self._violated(state)) and violated not in found.violations:
-                    found.violations[violated] = _way(state, came_from)
+                    found.violations[violated] = _trace(state, came_from)
         return found
 
     def _moves(self, state: _State) -> Iterator[tuple[str, _State]]:
@@ -149,7 +149,7 @@ class Search:
         world, answer = made
         given = self._answers.of((answers, answer))
         then = self._next(at, given)
-        # However it came to its end: what it was answered on the way matters no more.
+        # Once a program has ended, its earlier answers no longer matter.
         return self._worlds.of(world), self._ended(at, then) if isinstance(then, Ended) else given
 
     def _ended(self, at: int, end: Ended) -> int:
@@ -158,7 +158,7 @@ class Search:
         return number
 
     def _next(self, at: int, answers: int) -> Step | Ended:
-        """What a program does after these answers: a step, or its end."""
+        """The next step of a program after these answers, or its end."""
         if (at, answers) not in self._pending:
             given = []
             number = answers
@@ -177,7 +177,7 @@ class Search:
         return self._pending[at, answers]
 
     def _violated(self, state: _State) -> str | None:
-        """What is wrong with a state in which nobody can do anything any more."""
+        """What is violated in a state in which no program can make a step."""
         world, programs, _ = state
         ends = [self._next(at, answers) for at, answers in enumerate(programs)]
         if not all(isinstance(end, Ended) for end in ends):
@@ -197,7 +197,7 @@ def _replaced(programs: tuple[int, ...], at: int, value: int) -> tuple[int, ...]
     return (*programs[:at], value, *programs[at + 1 :])
 
 
-def _way(state: _State, came_from: _CameFrom) -> list[str]:
+def _trace(state: _State, came_from: _CameFrom) -> list[str]:
     steps = []
     while (before := came_from[state]) is not None:
         state, label = before

@@ -1,4 +1,4 @@
-"""The protocol with one journal, which everybody overwrites and removes."""
+"""A protocol with a single journal, which all writers overwrite and remove."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def clear_journal() -> Step:
 
 
 def roll_forward(record: Record, *, first: bool) -> Steps:
-    """Publish and retire. Whoever goes on with another's commit does not mind what is done already."""
+    """Publish and retire files. Recovery (`first=False`) tolerates steps that are already done."""
     for name, rows in sorted(record.publish):
         files = dict((yield list_live()))
         if name not in files:
@@ -46,7 +46,7 @@ def roll_forward(record: Record, *, first: bool) -> Steps:
     for name in sorted(record.retire):
         files = dict((yield list_live()))
         if name not in files and first:
-            raise Missing  # "it was changed by somebody else"
+            raise Missing  # another writer changed it
         yield retire(name)
 
 
@@ -88,7 +88,7 @@ def writer(me: str, operation: Operation) -> Generator[Step, Any, str]:
 
 
 def next_user() -> Generator[Step, Any, str]:
-    """Whoever comes when all is over: recovers, and reads."""
+    """The next process after all others have ended: it recovers, and reads."""
     yield lock("the next user")
     try:
         yield from recover()

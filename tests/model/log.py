@@ -1,9 +1,9 @@
-"""The protocol of the log: one immutable record per commit, numbered, made by one writer only.
+"""The protocol of the log: one immutable, numbered record per commit, created by one writer only.
 
     look → validate → create record n+1 → publish all → retire all → remove what was staged → create "done n+1"
 
-A record is made only when the one before it is done, by its owner or by somebody who helps. "Done" is made only
-when nothing is staged any more: a step of a writer that comes late then finds nothing to publish.
+A record is created only when the previous one is done, by its owner or by a helping process. "Done" is created
+only when no staged files are left: a late step of a writer then finds nothing to publish.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ def look() -> Step:
 
 
 def create(number: int, record: Record) -> Step:
-    """Make the record of that number, unless somebody else has it."""
+    """Create the record with that number, unless it exists."""
 
     def act(world: World) -> tuple[World, Any]:
         if number in dict(world.log):
@@ -66,7 +66,7 @@ def create(number: int, record: Record) -> Step:
 
 
 def is_void(number: int, record: Record) -> Step:
-    """Whether there was another record of that number, which is gone: then this one is no commit."""
+    """Whether an earlier record with that number was folded away: then this one is not a commit."""
 
     def act(world: World) -> tuple[World, Any]:
         return world, number <= world.checkpoint and record.owner not in world.remembered
@@ -90,7 +90,7 @@ def is_done(number: int) -> Step:
 
 
 def knows(commit_id: str) -> Step:
-    """Whether the log, all of which is settled, has a commit of that name."""
+    """Whether the settled log has a commit with that id."""
 
     def act(world: World) -> tuple[World, Any]:
         names = {record.commit_id for number, record in world.log if number not in world.undone}
@@ -100,18 +100,18 @@ def knows(commit_id: str) -> Step:
 
 
 def busy_writer(me: str, operation: Operation, *, local: bool = False) -> Generator[Step, Any, str]:
-    """A writer that commits something else after that, and then folds the log."""
+    """A writer that makes another commit afterwards, and then folds the log."""
     outcome = yield from writer(me, operation, local=local)
     latest = yield from settled()
     record = Record(f"{me} again", 1)
     if (yield create(latest.number + 1, record)):
         yield from carry_out(latest.number + 1, record)
-    yield from folder()
+    yield from fold_log()
     return outcome
 
 
-def folder() -> Generator[Step, Any, str]:
-    """Keeps what matters of all settled commits but the last one in a checkpoint, and removes their records."""
+def fold_log() -> Generator[Step, Any, str]:
+    """Write a checkpoint of all settled commits except the last one, and remove their records."""
     latest: Latest = yield look()
     line = last_to_fold(latest)
     if line < 1:
@@ -139,31 +139,31 @@ def create_checkpoint(line: int) -> Step:
 
 
 def remembered(records: list[Record]) -> frozenset[str]:
-    """What a checkpoint keeps of commits: what their writers and callers know them by."""
+    """What a checkpoint keeps of commits: their owners and commit ids."""
     return frozenset(name for record in records for name in (record.owner, record.commit_id) if name)
 
 
-def standing() -> Step:
-    """Which dataset stands at the path."""
+def current_dataset() -> Step:
+    """Which dataset is at the path."""
     return step("which dataset is it?", lambda w: (w, w.dataset))
 
 
 def carry_out(number: int, record: Record) -> Steps:
-    """All that a record says; everybody may do it, also several at once, also again."""
-    if (yield standing()) == record.dataset:
+    """Apply a record. Any process may do it, concurrently and repeatedly."""
+    if (yield current_dataset()) == record.dataset:
         try:
             for name, rows in sorted(record.publish):
                 yield publish(record.owner, name, rows)
             for name in sorted(record.retire):
                 yield retire(name)
         except Missing:
-            pass  # somebody else was here and has removed what was staged, so all is published and retired
+            pass  # another process removed the staged files, so all is published and retired
     yield unstage(record.sweeps or record.owner)
     yield create_done(number)
 
 
 def settled() -> Steps:
-    """The end of the log, once all before it is done."""
+    """The end of the log, after unfinished records were applied."""
     latest = yield look()
     while not latest.done:
         yield from carry_out(latest.number, latest.record)
@@ -172,7 +172,7 @@ def settled() -> Steps:
 
 
 def writer(me: str, operation: Operation, *, local: bool, retries: int = 1) -> Generator[Step, Any, str]:
-    """One operation, from discovery to its report; a conflict is planned anew."""
+    """One operation, from discovery to its report; conflicts are planned again."""
     for attempt in range(retries + 1):
         owner = f"{me}{attempt}"
         if local:
@@ -209,7 +209,7 @@ def commit(
             if local:
                 yield unlock(me)
             return "conflict"
-        if not (yield is_staged(owner, new)) or (yield standing()) != record.dataset:
+        if not (yield is_staged(owner, new)) or (yield current_dataset()) != record.dataset:
             if local:
                 yield unlock(me)
             return "failed"
@@ -225,7 +225,7 @@ def commit(
 
 
 def sweeper(me: str, whose: str) -> Generator[Step, Any, str]:
-    """Takes a writer for dead that may only stall, and removes what it has staged."""
+    """Treats a writer as dead that may only be stalled, and removes its staged files."""
     while True:
         latest = yield from settled()
         if not (yield has_staged(whose)):
@@ -241,7 +241,7 @@ def has_staged(owner: str) -> Step:
 
 
 def reader(me: str) -> Generator[Step, Any, str]:
-    """Reads without writing anything: of a commit that is not done, what it says tells old files from new ones."""
+    """Reads without writing: the record of an unfinished commit tells old files from new ones."""
     del me
     before = yield look()
     files: Files = yield list_live()
@@ -249,7 +249,7 @@ def reader(me: str) -> Generator[Step, Any, str]:
     if before != after:
         return "reads again"
     record = before.record
-    if not before.done and record is not None and record.dataset == (yield standing()):
+    if not before.done and record is not None and record.dataset == (yield current_dataset()):
         if record.publish <= files:
             files = frozenset(file for file in files if file[0] not in record.retire)
         else:
@@ -258,7 +258,7 @@ def reader(me: str) -> Generator[Step, Any, str]:
 
 
 def next_user() -> Generator[Step, Any, str]:
-    """Whoever comes when all is over: settles what is left, and reads."""
+    """The next process after all others have ended: it settles the log, and reads."""
     yield from settled()
     files = yield list_live()
     return repr(rows_of(files))

@@ -11,7 +11,7 @@ from dataclasses import replace
 from typing import Any
 
 from model.explore import Fault, Missing, Step
-from model.log import Latest, Steps, create, knows, look, standing
+from model.log import Latest, Steps, create, current_dataset, knows, look
 from model.operations import Operation
 from model.storage import Files, Record, Rows, World, list_live, lock, rows_of, stage, step, unlock
 
@@ -35,7 +35,7 @@ def fail() -> Generator[Step, Any, str]:
 
 
 def move_in(owner: str, name: str, rows: Rows) -> Step:
-    """Move a staged file to its place, unless it is there."""
+    """Move a staged file to its final path, unless it is there."""
 
     def act(world: World) -> tuple[World, Any]:
         if (name, rows) in world.live:
@@ -120,13 +120,13 @@ def roll_back(record: Record) -> Steps:
 
 
 def settled() -> Steps:
-    """The end of the log, once all before it is done. The caller holds the lock."""
+    """The end of the log, after unfinished records were settled. The caller holds the lock."""
     latest: Latest = yield look()
     while not latest.done:
         record = latest.record
         assert record is not None
         undo = latest.undo
-        if (yield standing()) == record.dataset:
+        if (yield current_dataset()) == record.dataset:
             if not undo and not (yield can_complete(record)):
                 yield decide_undo(latest.number)
                 undo = True
@@ -138,7 +138,7 @@ def settled() -> Steps:
 
 
 def listing(me: str) -> Steps:
-    """The files after some commit: nobody was in the middle of one before, and nobody has committed meanwhile."""
+    """The files after a commit: none was unfinished before the listing, and none happened during it."""
     while True:
         before = yield look()
         if not before.done:
@@ -152,14 +152,14 @@ def listing(me: str) -> Steps:
 
 
 def writer(me: str, operation: Operation, *, retries: int = 1) -> Generator[Step, Any, str]:
-    """One operation, from discovery to its report; a conflict is planned anew."""
+    """One operation, from discovery to its report; conflicts are planned again."""
     for attempt in range(retries + 1):
         owner = f"{me}{attempt}"
         try:
             files = yield from listing(me)
         except Missing:
             yield unlock(me)
-            return "failed"  # it could not recover what somebody else has left
+            return "failed"  # it could not recover the unfinished commit of another process
         new, old = operation.plan(owner, files)
         yield stage(owner, new)
         outcome = yield from commit(me, owner, operation, files, new, old)
@@ -184,19 +184,19 @@ def commit(me: str, owner: str, operation: Operation, seen: Files, new: dict[str
         gone = {name for name, _ in seen - now}
         if old & gone or any(operation.concerns(rows) for _, rows in now - seen):
             outcome = "conflict"
-        elif (yield standing()) != record.dataset:
+        elif (yield current_dataset()) != record.dataset:
             outcome = "failed"
     if outcome is None:
         yield create(latest.number + 1, record)
         outcome = yield from carry_out(latest.number + 1, record)
     yield unlock(me)
-    if outcome != "unknown":  # else somebody needs what is left to settle the commit
+    if outcome != "unknown":  # otherwise recovery needs these files
         yield clean_up(owner)
     return outcome
 
 
 def carry_out(number: int, record: Record) -> Steps:
-    """All that the record says; or, after an error, nothing of it."""
+    """Apply the whole record or, after an error, nothing of it."""
     try:
         yield from roll_forward(record)
     except Missing:
@@ -228,7 +228,7 @@ def reader(me: str) -> Generator[Step, Any, str]:
 
 
 def next_user() -> Generator[Step, Any, str]:
-    """Whoever comes when all is over: settles what is left, and reads. The disk works again."""
+    """The next process after all others have ended: it settles the log, and reads. The disk works again."""
     yield step("the disk is fine", lambda w: (replace(w, faults=0), None))
     try:
         files = yield from listing("the next user")

@@ -1,4 +1,4 @@
-"""What writers of the model do: to rows, as a user means it, and to files, as it is planned."""
+"""Operations of the model: their effect on rows, and their plan on files."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ class Operation:
     Attributes:
         on_rows: What it does to a table.
         plan: New files, named after the writer, and the old ones, for the files that were listed.
-        concerns: Whether rows of a file that has appeared meanwhile matter to the decision.
-        commit_id: What the caller calls this piece of work.
+        concerns: Whether rows of a file that was added concurrently cause a conflict.
+        commit_id: The caller's id of this piece of work.
     """
 
     on_rows: Callable[[Table], Table]

@@ -1,6 +1,6 @@
 """The world of the model: what a commit sees of a disk or an object store, and the steps it can take there.
 
-Every function returns one step. What a step does is atomic; between any two of them everybody else may act.
+Every function returns one step. A step is atomic; between two steps any other program may act.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ class World:
     """A dataset and its workspace."""
 
     live: Files
-    #: Which dataset stands at the path: another one, once it was moved away and made anew.
+    #: Which dataset is at the path: another one, after it was moved away and created again.
     dataset: int = 1
     staged: frozenset[tuple[str, str, Rows]] = frozenset()
     journal: Record | None = None
@@ -42,15 +42,15 @@ class World:
     #: Commits that are to be undone, and those that have been.
     undo: frozenset[int] = frozenset()
     undone: frozenset[int] = frozenset()
-    #: Records up to this one may be removed, and what is still known of those.
+    #: Records up to this one may be removed; `remembered` is what is kept of them.
     checkpoint: int = 0
     remembered: frozenset[str] = frozenset()
     #: Retired files, where they can be moved aside.
     parked: frozenset[tuple[str, str, Rows]] = frozenset()
-    #: How many of the next steps that can fail will.
+    #: How many of the next fallible steps will fail.
     faults: int = 0
     holder: str | None = None
-    #: How many leases may still run out while their holder only stalls; none on a disk, whose kernel knows.
+    #: How many leases may still expire while their holder stalls; none on a disk, whose kernel frees locks.
     lapses: int = 0
     dead: frozenset[str] = frozenset()
 
@@ -62,12 +62,12 @@ def step(title: str, act: Callable[[World], tuple[World, Any] | None]) -> Step:
 
 
 def rows_of(files: Files) -> tuple[tuple[int, ...], ...]:
-    """All rows, each as often as it is there."""
+    """All rows, duplicates included."""
     return tuple(sorted(row for _, rows in files for row in rows))
 
 
 def lock(me: str) -> Step:
-    """Wait for the lock; a lease may also be taken from somebody who stalls for too long, or has died."""
+    """Wait for the lock; a lease may also be taken from a holder that stalls for too long, or has died."""
 
     def act(world: World) -> tuple[World, Any] | None:
         if world.holder is None or world.holder in world.dead:
@@ -102,7 +102,7 @@ def is_staged(owner: str, names: Iterable[str]) -> Step:
 
 
 def unstage(owner: str) -> Step:
-    """Remove all that somebody has staged."""
+    """Remove all staged files of an owner."""
     return step(
         f"remove what {owner} staged",
         lambda w: (replace(w, staged=frozenset(each for each in w.staged if each[0] != owner)), None),
@@ -110,7 +110,7 @@ def unstage(owner: str) -> Step:
 
 
 def publish(owner: str, name: str, rows: Rows) -> Step:
-    """Copy a staged file to its place."""
+    """Copy a staged file to its final path."""
 
     def act(world: World) -> tuple[World, Any]:
         if (owner, name, rows) not in world.staged:
@@ -125,7 +125,7 @@ def retire(name: str) -> Step:
 
 
 def move_away(after: str) -> Step:
-    """Somebody moves the dataset away and makes another one at its path, once a writer has died."""
+    """Another user moves the dataset away and creates a new one at its path, once a writer has died."""
 
     def act(world: World) -> tuple[World, Any]:
         if after not in world.dead:

@@ -16,7 +16,7 @@ from model.explore import Found, Missing, Program, Search, Step
 from model.operations import Operation, append, compact, update
 from model.storage import Record, World, move_away, publish, retire, rows_of, step, unstage
 
-#: Gets how many states a search has seen.
+#: Receive the number of states of each search.
 COUNTERS: list[Callable[[int], None]] = []
 
 
@@ -30,7 +30,7 @@ FOREIGN = ((99,),)
 
 
 def tables(operations: Iterable[Operation]) -> set[str]:
-    """What a table can look like after operations, in whatever order."""
+    """All tables that the operations can give, in any order."""
     found = set()
     for order in itertools.permutations(operations):
         table = rows_of(START.live)
@@ -41,25 +41,25 @@ def tables(operations: Iterable[Operation]) -> set[str]:
 
 
 def distinct(operations: Iterable[Operation]) -> list[Operation]:
-    """Operations, of those with the same name for one piece of work only one."""
+    """The operations, only one for each commit id."""
     return list({operation.commit_id or id(operation): operation for operation in operations}.values())
 
 
 def check(operations: Mapping[str, Operation]) -> Callable[[World, dict[str, str], str], str | None]:
-    """What the README promises: committed means there, failed means nothing changed, a reader sees a table."""
+    """What the README promises: commits are visible, failures change nothing, a reader sees whole commits."""
 
     def checked(world: World, outcomes: dict[str, str], end: str) -> str | None:
         if world.dataset != 1:
             return None if end == repr(FOREIGN) else "an interrupted commit was applied to another dataset"
-        told = {name: outcome for name, outcome in outcomes.items() if name in operations}
-        sure = distinct(operations[name] for name, outcome in told.items() if outcome == "committed")
-        perhaps = distinct(operations[name] for name, outcome in told.items() if outcome in ("dead", "unknown"))
+        claimed = {name: outcome for name, outcome in outcomes.items() if name in operations}
+        sure = distinct(operations[name] for name, outcome in claimed.items() if outcome == "committed")
+        perhaps = distinct(operations[name] for name, outcome in claimed.items() if outcome in ("dead", "unknown"))
         subsets = [
             sure + list(some) for n in range(len(perhaps) + 1) for some in itertools.combinations(perhaps, n)
         ]
         possible = set().union(*(tables(subset) for subset in subsets))
         if end not in possible:
-            denied = [name for name, outcome in told.items() if outcome in ("failed", "conflict")]
+            denied = [name for name, outcome in claimed.items() if outcome in ("failed", "conflict")]
             wrong = [sure + [operations[name] for name in denied]]
             if denied and any(end in tables(subset) for subset in wrong):
                 return "a commit that happened is reported as one that did not"
@@ -87,7 +87,7 @@ def search(
     folds: int = 0,
     busy: str | None = None,
 ) -> Found:
-    """Everything that can happen. On an object store any lease may run out while its holder stalls."""
+    """Search all interleavings. On an object store leases may expire while their holder stalls."""
     local = storage != OBJECTS
     module = {"journal": journal, "log": log, "moves": moving}[protocol]
     options = {"local": local} if protocol == "log" else {}
@@ -98,7 +98,7 @@ def search(
     for number in range(faults):
         programs[f"fault {number}"] = moving.fail
     for number in range(folds):
-        programs[f"folder {number}"] = log.folder
+        programs[f"folder {number}"] = log.fold_log
     for number in range(readers):
         programs[f"reader {number}"] = functools.partial(module.reader, f"reader {number}")
     if sweeps is not None:
@@ -126,7 +126,7 @@ def mover() -> Generator[Step, Any, str]:
 
 
 A, B = append((7, 5, 5)), compact()
-# Each makes the rows like those of the other: one after the other all are alike in the end.
+# Each update changes the rows that the other one produces: in any serial order all rows end up equal.
 X = update(lambda row: row[1] == 0, lambda row: (row[0], 1, row[2]))
 Y = update(lambda row: row[1] == 1, lambda row: (row[0], 0, row[2]))
 LOCAL, OBJECTS = "local disk", "object store"
@@ -134,38 +134,42 @@ NAMED = append((7, 5, 5), commit_id="orders:1")
 
 
 class TestOneJournal:
-    """A single journal that everybody overwrites and removes can be fooled, and this is how."""
+    """A single journal, which all writers overwrite and remove, has these violations."""
 
-    def test_a_commit_that_another_process_completes(self) -> None:
+    def test_commit_completed_by_another_process_is_reported_as_failed(self) -> None:
         found = search("journal", {"A": A}, storage=OBJECTS, readers=1)
         assert "a commit that happened is reported as one that did not" in found.violations
 
-    def test_a_journal_that_is_not_the_writers_own_any_more(self) -> None:
+    def test_journal_overwritten_by_another_writer_breaks_serial_order(self) -> None:
         found = search("journal", {"A": A, "B": B}, storage=OBJECTS, crashes=1)
         assert "no serial order gives this table" in found.violations
 
-    def test_a_dataset_that_was_moved_away(self) -> None:
+    def test_interrupted_commit_is_applied_to_another_dataset(self) -> None:
         found = search("journal", {"A": A}, storage=LOCAL, crashes=1, moves=True)
         assert "an interrupted commit was applied to another dataset" in found.violations
 
-    def test_write_skew(self) -> None:
+    def test_write_skew_is_possible(self) -> None:
         found = search("journal", {"X": X, "Y": Y}, storage=LOCAL)
         assert "no serial order gives this table" in found.violations
 
 
 @pytest.mark.parametrize("storage", [LOCAL, OBJECTS])
 class TestLog:
-    """Numbered records cannot."""
+    """A log of numbered records has no violations."""
 
     @pytest.mark.parametrize("operations", [{"A": A, "B": B}, {"X": X, "Y": Y}], ids=["append", "updates"])
-    def test_two_writers_and_two_crashes(self, storage: str, operations: dict[str, Operation]) -> None:
+    def test_two_writers_and_two_crashes_are_serializable(
+        self, storage: str, operations: dict[str, Operation]
+    ) -> None:
         assert search("log", operations, storage=storage, crashes=2).violations == {}
 
-    def test_a_reader_beside_writers(self, storage: str) -> None:
+    def test_reader_during_commits_sees_whole_commits(self, storage: str) -> None:
         assert search("log", {"A": A, "B": B}, storage=storage, crashes=2, readers=1).violations == {}
 
     @pytest.mark.parametrize("operation", [A, X], ids=["append", "update"])
-    def test_a_dataset_that_was_moved_away(self, storage: str, operation: Operation) -> None:
+    def test_interrupted_commit_is_not_applied_to_another_dataset(
+        self, storage: str, operation: Operation
+    ) -> None:
         assert search("log", {"A": operation}, storage=storage, crashes=1, moves=True).violations == {}
 
     @pytest.mark.parametrize(
@@ -178,7 +182,7 @@ class TestLog:
 
 
 class TestMoving:
-    """On a disk an error after the record undoes the commit, and whoever comes after a crash goes on with that."""
+    """On a disk an error after the record undoes the commit, and recovery after a crash continues that."""
 
     @pytest.mark.parametrize(
         ("operations", "crashes", "faults"),
@@ -189,21 +193,23 @@ class TestMoving:
         ],
         ids=["append", "updates", "three"],
     )
-    def test_errors_and_crashes(self, operations: dict[str, Operation], crashes: int, faults: int) -> None:
+    def test_errors_and_crashes_are_undone_or_completed(
+        self, operations: dict[str, Operation], crashes: int, faults: int
+    ) -> None:
         assert search("moves", operations, storage=LOCAL, crashes=crashes, faults=faults).violations == {}
 
     @pytest.mark.parametrize(
         "operations", [{"B": B}, pytest.param({"A": A, "X": X}, marks=pytest.mark.sweep)], ids=["one", "two"]
     )
-    def test_a_reader_beside_errors_and_crashes(self, operations: dict[str, Operation]) -> None:
+    def test_reader_during_errors_and_crashes_sees_whole_commits(self, operations: dict[str, Operation]) -> None:
         assert search("moves", operations, storage=LOCAL, crashes=1, faults=1, readers=1).violations == {}
 
-    def test_a_dataset_that_was_moved_away(self) -> None:
+    def test_interrupted_commit_is_not_applied_to_another_dataset(self) -> None:
         assert search("moves", {"A": X}, storage=LOCAL, crashes=1, faults=1, moves=True).violations == {}
 
 
 class TestFolding:
-    """Old records are removed while a writer stalls that was about to take one of their numbers."""
+    """Old records are removed while a stalled writer is about to use one of their numbers."""
 
     @pytest.mark.parametrize(
         "options",
@@ -215,7 +221,9 @@ class TestFolding:
         ids=["crash", "reader", "twice"],
     )
     @pytest.mark.parametrize("operations", [{"X": X, "Y": Y}, {"X": A, "Y": B}], ids=["updates", "append"])
-    def test_a_number_is_not_used_again(self, operations: dict[str, Operation], options: dict[str, int]) -> None:
+    def test_record_numbers_are_not_reused(
+        self, operations: dict[str, Operation], options: dict[str, int]
+    ) -> None:
         assert search("log", operations, storage=OBJECTS, busy="Y", **options).violations == {}
 
 
@@ -231,14 +239,14 @@ class TestCommitIds:
         ],
         ids=["object store", "local disk", "folded"],
     )
-    def test_a_replay_never_doubles_rows(self, protocol: str, storage: str, options: dict[str, Any]) -> None:
+    def test_replay_does_not_duplicate_rows(self, protocol: str, storage: str, options: dict[str, Any]) -> None:
         operations = {"A": NAMED, "replay": NAMED}
         assert search(protocol, operations, storage=storage, **options).violations == {}
 
 
 WEAKER = {
     "a record may be overwritten": ("create", lambda number, record: overwrite(number, record)),
-    "nobody asks whose record it is": ("standing", lambda: step("assume", lambda w: (w, 1))),
+    "nobody asks whose record it is": ("current_dataset", lambda: step("assume", lambda w: (w, 1))),
     "nobody asks whether files are still staged": ("is_staged", lambda *_: step("assume", lambda w: (w, True))),
     "it is done before all is": ("carry_out", lambda number, record: done_first(number, record)),
     "old files go first": ("carry_out", lambda number, record: retired_first(number, record)),
@@ -269,8 +277,8 @@ def retired_first(number: int, record: Record) -> log.Steps:
 
 
 @pytest.mark.parametrize("weakness", WEAKER)
-def test_a_weaker_protocol_is_found_out(weakness: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A search that finds nothing wrong says little unless it finds what is."""
+def test_search_detects_a_weaker_protocol(weakness: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A search without violations means little unless it detects broken protocols."""
     name, weaker = WEAKER[weakness]
     monkeypatch.setattr(log, "carry_out_as_it_is", log.carry_out, raising=False)
     monkeypatch.setattr(log, name, weaker)
@@ -283,7 +291,7 @@ def test_a_weaker_protocol_is_found_out(weakness: str, monkeypatch: pytest.Monke
 
 
 def dirty_reader(me: str) -> Generator[Step, Any, str]:
-    """Goes by the record of a commit that may still be undone."""
+    """Trusts the record of a commit that may still be undone."""
     return (yield from log.reader(me))
 
 
@@ -291,7 +299,7 @@ def completed(record: Record) -> Step:
     return step("assume", lambda w: (w, True))
 
 
-def told_failed(number: int, record: Record) -> moving.Steps:
+def report_failed(number: int, record: Record) -> moving.Steps:
     yield step("nothing", lambda w: (w, None))
     return "failed"
 
@@ -304,7 +312,7 @@ def settled_first(number: int, record: Record) -> moving.Steps:
 
 
 WEAKER_MOVES: dict[str, tuple[str, Any]] = {
-    "an error is reported, and nothing undone": ("give_up", told_failed),
+    "an error is reported, and nothing undone": ("give_up", report_failed),
     "it is settled before all is undone": ("give_up", settled_first),
     "nobody asks whether it can be completed": ("can_complete", completed),
     "a reader does not wait": ("reader", dirty_reader),
@@ -312,10 +320,10 @@ WEAKER_MOVES: dict[str, tuple[str, Any]] = {
 
 
 @pytest.mark.parametrize("weakness", WEAKER_MOVES)
-def test_a_weaker_undo_is_found_out(weakness: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_search_detects_a_weaker_undo(weakness: str, monkeypatch: pytest.MonkeyPatch) -> None:
     name, weaker = WEAKER_MOVES[weakness]
     monkeypatch.setattr(moving, name, weaker)
-    if name == "can_complete":  # the decision to undo would save it
+    if name == "can_complete":  # otherwise the decision to undo hides the error
         monkeypatch.setattr(moving, "decide_undo", lambda number: step("decide", lambda w: (w, None)))
     found = [search("moves", {"X": each}, storage=LOCAL, crashes=1, faults=1, readers=1) for each in (B, X)]
     assert any(each.violations for each in found)
@@ -335,7 +343,7 @@ WEAKER_FOLDS: dict[str, tuple[str, Any]] = {
         for weakness, (name, _) in WEAKER_FOLDS.items()
     ],
 )
-def test_weaker_folding_is_found_out(weakness: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_search_detects_weaker_folding(weakness: str, monkeypatch: pytest.MonkeyPatch) -> None:
     name, weaker = WEAKER_FOLDS[weakness]
     monkeypatch.setattr(log, name, weaker)
     helper = {"sweeps": "nobody"} if name == "last_to_fold" else {}
@@ -344,7 +352,7 @@ def test_weaker_folding_is_found_out(weakness: str, monkeypatch: pytest.MonkeyPa
 
 
 @pytest.mark.parametrize("weakness", ["nobody asks again before the record", "ids are forgotten"])
-def test_weaker_commit_ids_are_found_out(weakness: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_search_detects_weaker_commit_ids(weakness: str, monkeypatch: pytest.MonkeyPatch) -> None:
     if weakness == "ids are forgotten":
         monkeypatch.setattr(log, "remembered", lambda records: frozenset(each.owner for each in records))
     else:
