@@ -1,4 +1,4 @@
-"""Curves, ranks and buckets against plain Python that is slow and obvious."""
+"""Curves, ranks and buckets, compared with slow and obvious plain Python."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ def plain_morton(point: Sequence[int], bits: int) -> int:
 
 @settings(deadline=None)
 @given(coordinates())
-def test_zorder_takes_the_bits_in_turn(given_points: tuple[list[np.ndarray], int]) -> None:
+def test_zorder_interleaves_bits(given_points: tuple[list[np.ndarray], int]) -> None:
     axes, bits = given_points
     expected = [plain_morton([int(axis[row]) for axis in axes], bits) for row in range(len(axes[0]))]
     assert morton(axes, bits).tolist() == expected
@@ -69,7 +69,7 @@ def test_zorder_takes_the_bits_in_turn(given_points: tuple[list[np.ndarray], int
 
 @settings(deadline=None)
 @given(coordinates())
-def test_curves_do_not_change_what_they_are_given(given_points: tuple[list[np.ndarray], int]) -> None:
+def test_curves_do_not_modify_their_inputs(given_points: tuple[list[np.ndarray], int]) -> None:
     axes, bits = given_points
     before = [axis.copy() for axis in axes]
     for curve in CURVES.values():
@@ -77,29 +77,29 @@ def test_curves_do_not_change_what_they_are_given(given_points: tuple[list[np.nd
         assert (keys < np.uint64(1 << (bits * len(axes)))).all()
         assert all(map(np.array_equal, axes, before))
         halves = [curve([axis[part] for axis in axes], bits) for part in (slice(0, 7), slice(7, None))]
-        assert np.array_equal(np.concatenate(halves), keys), "a point's place does not depend on its batch"
+        assert np.array_equal(np.concatenate(halves), keys), "a point's key does not depend on its batch"
 
 
-def zeros_at_the_end(number: int) -> int:
+def trailing_zeros(number: int) -> int:
     return 64 if number == 0 else (number & -number).bit_length() - 1
 
 
 @settings(deadline=None)
 @given(st.integers(0, 3000), st.integers(0, 300))
-def test_the_roundest_number_of_a_range(low: int, more: int) -> None:
+def test_roundest_number_of_a_range_has_the_most_trailing_zeros(low: int, more: int) -> None:
     found = roundest(low, low + more)
     if more == 0:
         assert found == low
     else:
-        assert found == max(range(low + 1, low + more + 1), key=zeros_at_the_end)
+        assert found == max(range(low + 1, low + more + 1), key=trailing_zeros)
 
 
 @settings(deadline=None)
 @given(st.integers(2**52, 2**63 - 2**20), st.integers(1, 2**20))
-def test_the_roundest_number_of_large_ones(low: int, more: int) -> None:
+def test_roundest_number_is_exact_for_large_integers(low: int, more: int) -> None:
     found = roundest(low, low + more)
     assert low < found <= low + more
-    rounder = 1 << (zeros_at_the_end(found) + 1)
+    rounder = 1 << (trailing_zeros(found) + 1)
     assert (low + more) // rounder == low // rounder, "no rounder one is inside"
 
 
@@ -162,7 +162,7 @@ def array_of(kind: pa.DataType, values: Sequence[Any]) -> pa.Array:
     return pa.array(values, kind)
 
 
-def place_among_all(value: Any) -> tuple[int, Any]:
+def sort_key(value: Any) -> tuple[int, Any]:
     """Ascending, NaN after numbers, NULLs last."""
     if value is None:
         return 2, 0
@@ -184,14 +184,14 @@ def test_ranks_follow_the_order_of_values(name: str, data: st.DataObject) -> Non
     codes = ranking(array_of(kind, everything))
     assert codes.dtype == np.uint32
     assert (codes < 1 << bits).all()
-    ordered = sorted(zip(map(place_among_all, everything), codes.tolist(), strict=True))
+    ordered = sorted(zip(map(sort_key, everything), codes.tolist(), strict=True))
     for (before, code), (after, next_code) in itertools.pairwise(ordered):
         assert code <= next_code
         if before == after:
             assert code == next_code, "equal values have equal ranks"
     shifted = array_of(kind, [None, *everything, None]).slice(1, len(everything))
     assert np.array_equal(pickle.loads(pickle.dumps(ranking))(shifted), codes), (
-        "nor does it matter where they stand"
+        "ranks do not depend on positions in the array"
     )
 
 
@@ -201,7 +201,7 @@ def test_ranks_follow_the_order_of_values(name: str, data: st.DataObject) -> Non
     st.lists(st.tuples(st.integers(0, 40), st.floats(0.5, 50)), max_size=5),
     st.integers(1, 5),
 )
-def test_ranks_are_shares_of_the_rows_below(
+def test_ranks_are_quantiles_of_all_rows(
     values: list[int | None], others: list[tuple[int, float]], bits: int
 ) -> None:
     """A value's code is the middle of its interval among all rows; an interval is one value or at most a step."""
@@ -234,7 +234,7 @@ def test_ranks_are_shares_of_the_rows_below(
     st.sampled_from([2, 5, 1000]),
     st.integers(0, 2**32),
 )
-def test_buckets_follow_each_other_along_the_curve(
+def test_buckets_are_ordered_along_the_curve(
     dimensions: int, rows: int, count: int, curve: str, distinct: int, seed: int
 ) -> None:
     chance = np.random.default_rng(seed)
@@ -248,7 +248,7 @@ def test_buckets_follow_each_other_along_the_curve(
     assert ((numbers >= 0) & (numbers < buckets.count)).all()
     place = np.searchsorted(buckets.cuts, keys, side="right") - 1
     assert np.array_equal(np.maximum(place, 0), buckets._cut_indices(buckets._codes(columns))), (
-        "looked up or searched for"
+        "lookup and binary search agree"
     )
     order = np.argsort(keys, kind="stable")
     firsts = buckets.numbers[np.maximum(place, 0)][order]

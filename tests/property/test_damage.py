@@ -1,4 +1,4 @@
-"""Whatever bytes a file has, a check comes to an end: it names the damage, and Arrow never ends the process."""
+"""Checks of damaged files end with a report, and Arrow never crashes the process."""
 
 from __future__ import annotations
 
@@ -29,10 +29,10 @@ FILES = {writer: lambda writer=writer: base_file(writer) for writer in WRITERS} 
 }
 
 
-@pytest.mark.skipif(not hasattr(os, "fork"), reason="a process that Arrow ends must not be this one")
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="needs os.fork: Arrow may crash the process")
 @pytest.mark.parametrize("seed", [0, *(pytest.param(seed, marks=pytest.mark.sweep) for seed in range(1, 100))])
 @pytest.mark.parametrize("file", FILES)
-def test_no_damage_ends_the_process(tmp_path: Path, file: str, seed: int) -> None:
+def test_no_damage_crashes_the_process(tmp_path: Path, file: str, seed: int) -> None:
     sound = FILES[file]()
     outcomes = Counter[str]()
     for kind, damage in DAMAGES.items():

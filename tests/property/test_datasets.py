@@ -1,4 +1,4 @@
-"""Random datasets, partitions and thresholds: rows and exact schemas survive, and done twice is done once."""
+"""Random datasets, partitions and thresholds: rows and exact schemas survive, and operations are idempotent."""
 
 from __future__ import annotations
 
@@ -69,7 +69,7 @@ def datasets(draw: st.DrawFn) -> dict[str, pa.Table]:
 
 
 def schema_of_rows(root: str) -> Counter[str]:
-    """How many rows have which schema in which directory."""
+    """The number of rows by directory and schema."""
     counted: Counter[str] = Counter()
     for path in oracle.data_files(root, FS):
         table = oracle.read_file(path, FS)
@@ -98,7 +98,7 @@ def test_rows_and_schemas_survive(case: Any) -> None:
 @pytest.mark.sweep
 @settings(deadline=None, max_examples=1500, suppress_health_check=[HealthCheck.too_slow])
 @given(CASES)
-def test_rows_and_schemas_survive_at_length(case: Any) -> None:
+def test_rows_and_schemas_survive_in_many_examples(case: Any) -> None:
     check(*case)
 
 
@@ -149,7 +149,7 @@ def check(
         assert schema_of_rows(root) == schema_before
         assert dry["before_file_count"] == done["before_file_count"] == len(files)
         assert done["after_file_count"] == len(oracle.data_files(root, FS))
-        assert again["compacted_file_count"] == 0, "done twice is done once"
+        assert again["compacted_file_count"] == 0, "a second run does nothing"
         if max_rows is not None:
             assert max(oracle.read_file(p, FS).num_rows for p in oracle.data_files(root, FS)) <= max_rows
         assert Place(root, FS).left_behind() == []

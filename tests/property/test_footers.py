@@ -1,4 +1,4 @@
-"""Damaged footers and files: an error of ours, or a copy that reads as the damaged file does. Nothing else."""
+"""Damaged footers and files: either a FooterError, or a copy that reads like the damaged file."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ from parketto.parquet.thrift import BINARY, I16, I32, I64, LIST, STRUCT, decode,
 
 CASES = 250
 SWEEP_CASES = 20_000
-# Numbers that are likely to be borders.
+# Likely boundary values.
 EVIL = [0, 1, 3, 4, 127, 128, 2**15 - 1, 2**31 - 1, 2**31, 2**32, 2**62, 2**63 - 1, -1, -4, -(2**31), -(2**63)]
 
 
@@ -89,7 +89,7 @@ def put_in(chance: random.Random, data: bytes) -> bytes:
 
 
 def change_number(chance: random.Random, data: bytes) -> bytes:
-    """One number of the footer becomes another one: everything is well formed, and something is not true."""
+    """Change numbers of the footer: it stays well formed, but is wrong."""
     fields = decode(data, FOOTER_SHAPE)
     places: list[tuple[dict[int, Any], int]] = []
 
@@ -124,7 +124,7 @@ DAMAGES: dict[str, Callable[[random.Random, bytes], bytes]] = {
 
 
 def read_or_none(data: bytes) -> pa.Table | None:
-    """What PyArrow reads, if it does."""
+    """The table that PyArrow reads, or None."""
     try:
         table = pq.read_table(io.BytesIO(data), use_threads=False)
         table.validate(full=True)
@@ -134,7 +134,7 @@ def read_or_none(data: bytes) -> pa.Table | None:
 
 
 def check(data: bytes) -> str:
-    """The fate of a damaged file."""
+    """The outcome for a damaged file."""
     started = time.perf_counter()
     try:
         copy = joined([io.BytesIO(data), io.BytesIO(data)])
@@ -152,29 +152,29 @@ def check(data: bytes) -> str:
 
 
 def run(writer: str, damage: str, cases: range) -> Counter[str]:
-    fates: Counter[str] = Counter()
+    outcomes: Counter[str] = Counter()
     for seed in cases:
         data = DAMAGES[damage](random.Random(seed), base_file(writer))
-        fates[check(data)] += 1
-    return fates
+        outcomes[check(data)] += 1
+    return outcomes
 
 
 @pytest.mark.parametrize("damage", DAMAGES)
 @pytest.mark.parametrize("writer", WRITERS)
-def test_damaged_files(writer, damage) -> None:
-    fates = run(writer, damage, range(CASES))
-    assert fates["refused"] > 0
-    assert sum(fates.values()) == CASES
+def test_damaged_files_are_refused_or_copied_unchanged(writer, damage) -> None:
+    outcomes = run(writer, damage, range(CASES))
+    assert outcomes["refused"] > 0
+    assert sum(outcomes.values()) == CASES
 
 
 @pytest.mark.sweep
 @pytest.mark.parametrize("damage", DAMAGES)
 @pytest.mark.parametrize("writer", WRITERS)
-def test_many_damaged_files(writer, damage) -> None:
+def test_many_damaged_files_are_refused_or_copied_unchanged(writer, damage) -> None:
     print(writer, damage, dict(run(writer, damage, range(CASES, CASES + SWEEP_CASES))))
 
 
-def test_every_truncation_of_a_footer() -> None:
+def test_every_truncation_of_a_footer_is_refused() -> None:
     data = base_file("polars")
     footer = footer_bytes(data)
     for size in range(len(footer)):
@@ -182,7 +182,7 @@ def test_every_truncation_of_a_footer() -> None:
             read_footer(io.BytesIO(framed(data, footer[:size])))
 
 
-def test_damage_costs_no_memory() -> None:
+def test_damaged_footers_use_bounded_memory() -> None:
     data = base_file("pyarrow")
     tracemalloc.start()
     try:
@@ -219,14 +219,14 @@ def structs(depth: int) -> st.SearchStrategy[dict[int, Any]]:
 
 @settings(max_examples=150, deadline=None)
 @given(structs(2))
-def test_structs_come_back(fields) -> None:
+def test_random_structs_round_trip(fields) -> None:
     data = encode(fields)
     assert encode(decode(data)) == data
 
 
 @settings(max_examples=300, deadline=None)
 @given(st.binary(max_size=300))
-def test_any_bytes_are_a_struct_or_an_error(data) -> None:
+def test_random_bytes_decode_or_raise_footer_errors(data) -> None:
     try:
         fields, end = decode_first(data)
     except FooterError:

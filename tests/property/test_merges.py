@@ -1,4 +1,4 @@
-"""Random targets, sources, keys and strategies: every engine does what the oracle says."""
+"""Random targets, sources, keys and strategies: every engine agrees with the oracle."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from parketto.engines.base import Engine
 
 _numbers = itertools.count()
 
-# Few values each, so that keys meet.
+# Few values each, so that keys match.
 KINDS: dict[str, tuple[pa.DataType, st.SearchStrategy[Any]]] = {
     "int8": (pa.int8(), st.integers(-3, 3)),
     "int64": (pa.int64(), st.sampled_from([-(2**63), -1, 0, 1, 2**53 + 1, 2**63 - 1])),
