@@ -19,11 +19,11 @@ from helpers import oracle
 from parketto import Dataset
 from parketto.engines.base import Engine
 
-# What a test does not say is not about the engine: then the one without a start-up time serves.
+# Tests that name no engine do not depend on it: they use the one without a start-up time.
 os.environ.setdefault("PARKETTO_ENGINE", "pyarrow")
-# What lives for a minute is not worth the best code: Java spends half of its time on compiling it.
+# Short-lived JVMs: optimising compilation would take half of their time.
 os.environ.setdefault("SPARK_SUBMIT_OPTS", "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC")
-# Spark's workers unpickle by name what tests send them.
+# Spark's workers import test modules to unpickle objects of tests.
 os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, [os.path.dirname(__file__), os.environ.get("PYTHONPATH")]))
 ENGINES = ("pyarrow", "duckdb", "spark")
 MERGE_ENGINES = ("pyarrow", "duckdb", "spark", "spark-shuffle")
@@ -32,14 +32,14 @@ _numbers = itertools.count()
 
 @dataclass
 class Place:
-    """Somewhere to put a dataset: a root on a filesystem."""
+    """A location for a dataset: a root on a filesystem."""
 
     root: str
     fs: AbstractFileSystem
     options: dict[str, Any] = field(default_factory=dict)
 
     def dataset(self, **options: Any) -> Dataset:
-        # A test that does not speak of retries is about what happens once.
+        # Tests that do not set retries expect a single attempt.
         return Dataset(self.root, filesystem=self.fs, **{"retries": 0, **self.options, **options})
 
     def write_files(self, tables: dict[str, Any], **options: Any) -> None:
@@ -55,7 +55,7 @@ class Place:
         return oracle.file_state(self.root, self.fs)
 
     def left_behind(self) -> list[str]:
-        """What is beside the dataset in its parent folder, itself and the records of logs aside."""
+        """Paths in the parent folder other than the dataset, workspaces and log records."""
         parent = self.root.rpartition("/")[0]
         found = [path.rstrip("/") for path in self.fs.ls(parent, detail=False)] if self.fs.isdir(parent) else []
         workspaces = [path for path in found if path.endswith(".parketto")]
@@ -64,12 +64,12 @@ class Place:
 
 
 def is_log(path: str) -> bool:
-    """Whether a path is that of a record in a log, or of the lock beside it."""
+    """Whether a path is that of a log record, or of the lock next to the log."""
     return bool(re.search(r"\.parketto/(lock|log/(checkpoint-)?[0-9]{20}(\.done|\.undo)?\.json)$", path))
 
 
 def beside(folder: str | os.PathLike[str]) -> list[str]:
-    """The names in a folder, without those of workspaces that have nothing but their log."""
+    """The names in a folder, without workspaces that contain only a log."""
     return [name for name in sorted(os.listdir(folder)) if not _is_only_log(os.path.join(folder, name))]
 
 
@@ -106,7 +106,7 @@ def s3_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
 
 @pytest.fixture
 def s3(s3_server: Any) -> Any:
-    """Somewhere in S3 to put a dataset."""
+    """A location for a dataset in S3."""
     from helpers.s3 import S3Place
 
     return S3Place.fresh(s3_server)
@@ -119,12 +119,14 @@ def place(request: pytest.FixtureRequest) -> Place:
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
-    parser.addoption("--engines", default=",".join(MERGE_ENGINES), help="which engines `engine` stands for")
+    parser.addoption(
+        "--engines", default=",".join(MERGE_ENGINES), help="the engines that the fixture `engine` covers"
+    )
     parser.addoption(
         "--share",
         type=int,
         default=3,
-        help="on Spark, one in so many cases of each test runs, at least one; the others are part of the sweeps",
+        help="on Spark, one in SHARE cases of each test runs, at least one; the others are part of the sweeps",
     )
 
 
@@ -137,7 +139,7 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
 
 @pytest.hookimpl(tryfirst=True)  # before tests are chosen by their markers
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    # Spark's tasks run in other processes: they cannot see what is in the memory of this one.
+    # Spark's tasks run in other processes: they cannot read the memory filesystem of this one.
     apart = [item for item in items if _memory_on_spark(item)]
     config.hook.pytest_deselected(items=apart)
     items[:] = [item for item in items if item not in set(apart)]
@@ -146,7 +148,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
             item.add_marker(pytest.mark.s3)
         if _uses_spark(item):
             item.add_marker(pytest.mark.spark)
-        # One process has the shared Spark, one starts others of its own, one has the S3 server.
+        # One process uses the shared Spark, one starts its own sessions, one uses the S3 server.
         for name in ("own_spark", "spark", "s3"):
             if item.get_closest_marker(name) is not None:
                 item.add_marker(pytest.mark.xdist_group(name))
@@ -166,14 +168,14 @@ def _uses_spark(item: pytest.Item) -> bool:
 
 
 def _beyond_share(items: list[pytest.Item], share: int) -> Iterator[pytest.Item]:
-    """Cases that take long and run in another way anyway: on Spark, and where files are renamed one by one."""
+    """Slow cases that other parameters cover as well: on Spark, and where files are renamed one by one."""
     cases: defaultdict[tuple[str, str], list[pytest.Item]] = defaultdict(list)
     for item in items:
         for way in _parameters(item):
             if way.startswith("spark") or way == "local, renamed":
                 cases[item.nodeid.partition("[")[0], way].append(item)
     for found in cases.values():
-        # Which ones is always the same, and has nothing to do with their order.
+        # The choice is deterministic, and does not depend on the order of tests.
         found.sort(key=lambda item: zlib.crc32(item.nodeid.encode()))
         yield from found[-(-len(found) // share) :]
 
@@ -185,7 +187,7 @@ def _memory_on_spark(item: pytest.Item) -> bool:
 
 
 def _parameters(item: pytest.Item) -> tuple[str, str, str]:
-    """The engine, the engine for merges, and the place that a test was given."""
+    """The engine, the engine for merges, and the place of a test."""
     chosen = getattr(getattr(item, "callspec", None), "params", {})
     engine, merge_engine, place = (str(chosen.get(name, "")) for name in ("engine", "merge_engine", "place"))
     return engine, merge_engine, place
@@ -199,7 +201,7 @@ def engine(request: pytest.FixtureRequest) -> Engine | str:
 
 @pytest.fixture
 def merge_engine(request: pytest.FixtureRequest) -> Engine | str:
-    """Every engine, and Spark in both of its ways to merge and to sort."""
+    """Every engine; Spark both with broadcast and with shuffle."""
     return _engine(request.param)
 
 
@@ -221,7 +223,7 @@ def spark() -> Any:
 
 @pytest.fixture
 def count_crash_points(record_property: Any) -> Any:
-    """Properties travel with a test's report, whichever process has run it."""
+    """Records a count in the test report, which also works with several test processes."""
     return lambda points: record_property("crash points", points)
 
 

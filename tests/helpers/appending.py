@@ -1,4 +1,4 @@
-"""Files put together row group by row group."""
+"""Files combined row group by row group."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
-"""Tasks that are overtaken: a first attempt waits in the middle of its work until another one has staged all.
+"""Speculative attempts: the first attempt at a task waits until another one has staged all of its files.
 
-Both leave word of what they have staged, so that a test can see that they were two, at the same time.
+Both record what they staged, so that a test can verify that two attempts ran at the same time.
 """
 
 from __future__ import annotations
@@ -29,17 +29,17 @@ PATIENCE = 60.0  # seconds
 
 @dataclass(frozen=True)
 class Meeting:
-    """Where attempts at the tasks of a stage meet: a folder of marks. `only` is the one task that is held up."""
+    """Synchronises attempts by marker files in a folder. `only` is the one task that is delayed."""
 
     marks: str
     name: str
     only: int | None = None
 
     def arrive(self) -> Attempt:
-        """Hold a first attempt up until another one has staged its files; others just pass."""
+        """Delay a first attempt until another one has staged its files; other attempts continue."""
         attempt = Attempt(self, task_attempt(), time.time())
         if self.only in (None, attempt.partition) and attempt.is_first():
-            wait_until(lambda: attempt.reports("staged"), "nothing has overtaken the first attempt")
+            wait_until(lambda: attempt.reports("staged"), "no second attempt has staged files")
         return attempt
 
 
@@ -56,7 +56,7 @@ class Attempt:
         return int(self.name.split("-")[1])
 
     def is_first(self) -> bool:
-        """Whether it is the first at its task; leaves the id of the process that is."""
+        """Whether it is the first attempt at its task; records the process id of the first one."""
         temporary = self._path("arrived").with_suffix(".tmp")
         temporary.write_text(f"{self.name} {os.getpid()}")
         with contextlib.suppress(FileExistsError):
@@ -64,7 +64,7 @@ class Attempt:
         return self._first.read_text().split()[0] == self.name
 
     def leave(self, folder: str) -> None:
-        """Report what was staged; one that has overtaken another waits until that has staged its own, too."""
+        """Record the staged files; a second attempt waits until the first one has staged its files, too."""
         if not self._first.exists():
             return
         name, pid = self._first.read_text().split()
@@ -76,10 +76,12 @@ class Attempt:
         temporary.write_text(json.dumps(report))
         temporary.rename(self._path(kind))
         if kind == "staged":
-            wait_until(lambda: self.reports("late") or not Path(f"/proc/{pid}").exists(), "the first never ended")
+            wait_until(
+                lambda: self.reports("late") or not Path(f"/proc/{pid}").exists(), "the first attempt never ended"
+            )
 
     def reports(self, kind: str) -> list[Path]:
-        """What attempts at this task have left word of."""
+        """The reports of attempts at this task."""
         return list(Path(self.meeting.marks).glob(f"{kind}-{self.meeting.name}-{self.partition}-*.json"))
 
     @property
@@ -91,7 +93,7 @@ class Attempt:
 
 
 def wait_until(condition: Callable[[], object], otherwise: str) -> None:
-    """Wait for something that other processes do."""
+    """Wait for a condition that other processes fulfil."""
     deadline = time.monotonic() + PATIENCE
     while not condition():
         assert time.monotonic() < deadline, otherwise
@@ -99,7 +101,7 @@ def wait_until(condition: Callable[[], object], otherwise: str) -> None:
 
 
 class OvertakenShipped(PickledFunction):
-    """A function over batches. In one stage, first attempts are held up when they have got their rows."""
+    """A function over batches. In one stage, first attempts are delayed after they received their rows."""
 
     marks, stage = "", ""
     only: int | None = None
@@ -128,7 +130,7 @@ class OvertakenShipped(PickledFunction):
 
 @dataclass(frozen=True)
 class OvertakenRewrite(RewriteGroup):
-    """Rewrites a group; the first attempt of one task is held up before it does."""
+    """Rewrites a group; the first attempt at one task is delayed before that."""
 
     meeting: Meeting | None = None
 
@@ -141,7 +143,7 @@ class OvertakenRewrite(RewriteGroup):
 
 
 class OvertakenSpark(SparkEngine):
-    """Spark, with a first attempt at rewriting files that is held up."""
+    """Spark, with a delayed first attempt at rewriting files."""
 
     marks = ""
 

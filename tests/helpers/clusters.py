@@ -1,4 +1,4 @@
-"""Real Spark servers on loopback, each in processes of its own: Spark Connect, and a standalone cluster."""
+"""Real Spark servers on loopback, each in its own processes: Spark Connect, and a standalone cluster."""
 
 from __future__ import annotations
 
@@ -19,9 +19,9 @@ from parketto.engines.spark.java import find_java
 from parketto.engines.spark.settings import spark_home
 
 START_TIMEOUT = 120.0  # seconds; a start takes about ten, and several times that on a busy machine
-# Short-lived JVMs: compiling less is worth more than compiling well.
+# Short-lived JVMs: less compilation makes them faster.
 JAVA_OPTIONS = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
-# What would make a server's own launcher talk to another Spark.
+# Variables that would make a server's launcher use another Spark.
 _FOREIGN = (
     "MASTER",
     "PYSPARK_GATEWAY_PORT",
@@ -36,7 +36,7 @@ _FOREIGN = (
 
 @dataclass
 class StandaloneCluster:
-    """A running master and its workers. `url` is what `spark.master` has to be."""
+    """A running master and its workers. `url` is the value for `spark.master`."""
 
     url: str
     workers: list[subprocess.Popen[bytes]] = field(default_factory=list)
@@ -71,7 +71,7 @@ def connect_server(*, cores: int = 2, memory: str = "1g") -> Iterator[str]:
 
 @contextlib.contextmanager
 def standalone_cluster(workers: int = 2, *, memory: str = "1g") -> Iterator[StandaloneCluster]:
-    """A master and workers of one core each; yields what is needed to use them, and to hurt them."""
+    """A master and workers of one core each; yields its URL and its processes."""
     with contextlib.ExitStack() as running:
         folder = running.enter_context(_folder())
         port = free_port()
@@ -99,12 +99,12 @@ def standalone_cluster(workers: int = 2, *, memory: str = "1g") -> Iterator[Stan
         yield cluster
 
 
-#: What Spark itself asks of the Python of its executors, and what that needs.
+#: Packages that Spark requires on executors, and their dependencies.
 _SPARKS_OWN = ("pyspark", "py4j", "pyarrow", "numpy", "pandas", "dateutil", "pytz", "tzdata", "six")
 
 
 def bare_python(folder: Path) -> str:
-    """A Python that has what Spark needs, and what is in the folder's `site`; returns its executable.
+    """A Python with the packages that Spark needs and those in the folder's `site`; returns its executable.
 
     The folder can be packed and unpacked elsewhere on the same machine: libraries are links.
     """
@@ -129,14 +129,14 @@ def bare_python(folder: Path) -> str:
 
 
 def free_port() -> int:
-    """A port of the loopback interface that nobody listens on."""
+    """An unused port of the loopback interface."""
     with socket.socket() as listener:
         listener.bind(("127.0.0.1", 0))
         return int(listener.getsockname()[1])
 
 
 def descendants(pid: int) -> list[int]:
-    """The processes that a process has started, and those that they have, as /proc tells."""
+    """All direct and indirect child processes of a process, according to /proc."""
     parents: dict[int, list[int]] = {}
     for entry in Path("/proc").glob("[0-9]*/stat"):
         with contextlib.suppress(OSError):  # gone meanwhile
@@ -150,7 +150,7 @@ def descendants(pid: int) -> list[int]:
 
 @contextlib.contextmanager
 def _folder() -> Iterator[Path]:
-    # Whatever is still being written there while the processes die must not fail a test.
+    # Files that are written while the processes die must not fail a test.
     with tempfile.TemporaryDirectory(prefix="parketto-cluster-", ignore_cleanup_errors=True) as name:
         yield Path(name)
 
@@ -164,7 +164,7 @@ def _process(
     memory: str = "256m",
     host: str = "127.0.0.1",
 ) -> Iterator[subprocess.Popen[bytes]]:
-    """Run one of Spark's scripts, wait until it is ready, and end it with all that it started."""
+    """Run one of Spark's scripts, wait until it is ready, and end it with all its child processes."""
     log = folder / f"{name}.log"
     with log.open("wb") as output:
         process = subprocess.Popen(
@@ -174,7 +174,7 @@ def _process(
             stdin=subprocess.DEVNULL,
             stdout=output,
             stderr=subprocess.STDOUT,
-            start_new_session=True,  # a Ctrl-C is for the tests, which then end it in order
+            start_new_session=True,  # Ctrl-C reaches only the tests, which then end this process
         )
     try:
         deadline = time.monotonic() + START_TIMEOUT
@@ -189,9 +189,9 @@ def _process(
 
 
 def _end(process: subprocess.Popen[bytes]) -> None:
-    """End a process and all that it started, Python workers in process groups of their own included.
+    """End a process and all its child processes, including Python workers in their own process groups.
 
-    The family is frozen first: a worker that is asked to end would lose its executor, and might start another.
+    All are stopped first: a worker that loses its executor might start another one.
     """
     if process.poll() is not None:
         return
@@ -235,7 +235,7 @@ def _environment(folder: Path, memory: str, host: str) -> dict[str, str]:
     environment.pop("JAVA_HOME", None)
     if home is not None:
         environment["JAVA_HOME"] = home
-    # Executors take the driver's word for the interpreter, which is "python3" unless it says otherwise.
+    # Executors use the interpreter that the driver names: "python3" by default.
     environment["PATH"] = os.pathsep.join([os.path.dirname(sys.executable), environment.get("PATH", os.defpath)])
     environment |= {
         "PYSPARK_PYTHON": sys.executable,

@@ -1,4 +1,4 @@
-"""Random small tables, and random conditions on them that every SQL database understands alike."""
+"""Random small tables, and random conditions on them that all SQL databases evaluate equally."""
 
 from __future__ import annotations
 

@@ -28,16 +28,16 @@ class Crash(BaseException):
     """The process is dead. Not an Exception: no handler may do anything about it."""
 
 
-#: How an operation ends whose process is dead: it cannot even undo what it had begun.
+#: Errors of an operation whose process is dead: it cannot undo its changes.
 DEATHS = (Crash, CommitStateUnknown)
 
 
 def mortal(
     dataset: Dataset, at: int | Callable[[str, Any], bool] | None = None, when: str = "before"
 ) -> Callable[[], int]:
-    """Make a dataset's store die at its n-th mutating call; returns a function that tells the calls so far.
+    """Make a dataset's store die at its n-th mutating call; returns a function that counts the calls so far.
 
-    Instead of a number, `at` may be a function that tells the call by its name and its first argument.
+    Instead of a number, `at` may be a function that recognises the call by its name and its first argument.
     `when` is "before" or "after" the call takes effect, or "half" (for removing many files: some are gone).
     Once dead, every further call fails as well, so that no clean-up code can run.
     """

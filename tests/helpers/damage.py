@@ -1,4 +1,4 @@
-"""Real damage to Parquet files: flipped bytes in pages, and footers that say something wrong."""
+"""Real damage to Parquet files: flipped bytes in pages, and footers with wrong contents."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ def flipped(data: bytes, at: int, flip: bytes = b"\xff\xff") -> bytes:
 
 
 def with_footer(data: bytes, change: Callable[[dict[int, Any]], None]) -> bytes:
-    """The file with a footer that is well formed, and not true."""
+    """The file with a footer that is well formed but wrong."""
     size = struct.unpack("<I", data[-8:-4])[0]
     fields = decode(data[-8 - size : -8], FOOTER_SHAPE)
     change(fields)
@@ -73,7 +73,7 @@ def with_footer(data: bytes, change: Callable[[dict[int, Any]], None]) -> bytes:
 
 
 def with_meta(data: bytes, changes: dict[int, Any], row_group: int = 0, column: int = 0) -> bytes:
-    """The file with other fields in the description of a column chunk."""
+    """The file with other fields in the metadata of a column chunk."""
 
     def change(fields: dict[int, Any]) -> None:
         chunk = fields[FileKeys.ROW_GROUPS][row_group][GroupKeys.COLUMNS][column]

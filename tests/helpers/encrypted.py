@@ -1,4 +1,4 @@
-"""Encrypted Parquet files, with keys that are wrapped in nothing but hexadecimal digits."""
+"""Encrypted Parquet files, with keys that are hex-encoded instead of wrapped."""
 
 from __future__ import annotations
 

@@ -12,7 +12,7 @@ from helpers import oracle
 
 
 def exotic(seed: int) -> pa.Table:
-    """Two rows of everything that Parquet and Arrow have, with NULLs wherever they may stand."""
+    """Two rows with a column of every type of Parquet and Arrow, with NULLs wherever they are allowed."""
     columns: list[tuple[pa.Field, list[Any]]] = [
         (pa.field("u8", pa.uint8()), [255, None]),
         (pa.field("u16", pa.uint16()), [65535, None]),

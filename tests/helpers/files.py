@@ -10,7 +10,7 @@ from parketto.storage.store import FileEntry
 
 
 def file_of(table, partition=(), **options) -> FileInfo:
-    """What the footer of a file with these rows says."""
+    """The `FileInfo` of a file with these rows."""
     sink = pa.BufferOutputStream()
     pq.write_table(table, sink, **options)
     data = sink.getvalue()

@@ -14,7 +14,7 @@ class FlakyFileSystem(DirFileSystem):
 
     Args:
         path: The folder that is the root.
-        mark: A file that is made when it has failed.
+        mark: A file that is created when it has failed.
         driver: The process in which it never fails.
     """
 

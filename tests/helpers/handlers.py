@@ -1,4 +1,4 @@
-"""What the tests of both handlers share: rows, sources, storage, and how to look at results and files."""
+"""Shared by the tests of both handlers: rows, sources, storage, and functions to inspect results and files."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ TABLE = pa.table({"id": pa.array(range(10), pa.int64()), "name": [f"n{n}" for n 
 NULL_FOLDER = "__HIVE_DEFAULT_PARTITION__"
 CODECS = ["snappy", "gzip", "lz4", "zstd", "brotli", "none"]
 SOURCES: dict[str, Callable[[str], Any]] = {
-    # Every kind of source that both handlers take, made from a folder with the file "a.parquet".
+    # Every kind of source that both handlers accept, for a folder with the file "a.parquet".
     "table": lambda _: TABLE,
     "chunked": lambda _: pa.concat_tables([TABLE.slice(0, 3), TABLE.slice(3)]),
     "batch": lambda _: TABLE.to_batches()[0],

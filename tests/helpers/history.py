@@ -42,9 +42,9 @@ def history(
     """The name of each operation, and a digest of the rows after it.
 
     Args:
-        dataset: The dataset, which is not there yet.
-        large: The same one, with an engine that takes every source of a merge for a large one.
-        frame: Makes of rows what they are given as.
+        dataset: The dataset, which does not exist yet.
+        large: The same one, with an engine that treats every merge source as large.
+        frame: Converts rows to the type that is passed to the dataset.
         rows_each: How many rows are written at once.
     """
     n = rows_each

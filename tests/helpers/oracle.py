@@ -1,4 +1,4 @@
-"""Looking at a dataset without Parketto's own eyes: plain os.walk and PyArrow, file by file."""
+"""Inspects a dataset independently of Parketto: with fsspec and PyArrow, file by file."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def data_files(root: str, fs: AbstractFileSystem | None = None) -> list[str]:
 
 
 def read_file(path: str, fs: AbstractFileSystem | None = None) -> pa.Table:
-    """A file as a table; what it says about its own layout is not part of the data."""
+    """A file as a table, without its clustering metadata."""
     fs = fs or fsspec.filesystem("file")
     table = pq.ParquetFile(pa.BufferReader(bytes(fs.cat_file(path)))).read()
     kept = {key: value for key, value in (table.schema.metadata or {}).items() if key != b"parketto.clustering"}
@@ -43,7 +43,7 @@ def read_file(path: str, fs: AbstractFileSystem | None = None) -> pa.Table:
 
 
 def rows(root: str, fs: AbstractFileSystem | None = None) -> Counter[str]:
-    """Every row with the partition directory it stands in, counted: order does not matter, copies do."""
+    """Every row with its partition directory, counted: order does not matter, duplicates do."""
     counted: Counter[str] = Counter()
     for path in data_files(root, fs):
         directory = os.path.dirname(path)[len(root) :]
@@ -74,7 +74,7 @@ def write_files(
 
 
 def row_groups(content: bytes) -> Iterator[tuple[int, str]]:
-    """The rows of each row group of a file, and a hash of its very bytes."""
+    """The rows of each row group of a file, and a hash of its bytes."""
     footer = pq.ParquetFile(pa.BufferReader(content)).metadata
     for number in range(footer.num_row_groups):
         group, digest = footer.row_group(number), hashlib.sha256()

@@ -1,4 +1,4 @@
-"""Parquet files of several writers, what readers make of them, and a look at their pages."""
+"""Helpers to write, combine and read Parquet files, and to check their pages."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def any_arrow(_one: bytes | None, _other: bytes | None) -> bool:
 
 
 def joined(sources: Iterable[Any], **options: Any) -> bytes:
-    """The files as one, in memory."""
+    """The files combined into one, in memory."""
     sink = io.BytesIO()
     with RowGroupAppender(sink, **options) as out:
         for source in sources:
@@ -49,7 +49,7 @@ def joined(sources: Iterable[Any], **options: Any) -> bytes:
 
 
 def join_paths(paths: Iterable[Any], target: Any, **options: Any) -> str:
-    """The files as one, on disk."""
+    """The files combined into one, on disk."""
     with open(target, "wb") as sink, RowGroupAppender(sink, **options) as out:
         for path in paths:
             with open(path, "rb") as source:
@@ -72,7 +72,7 @@ def read_by_pyarrow(paths: list[str], filters: Any = None) -> pa.Table:
 
 
 def assert_same_rows(out: str, inputs: list[str], *, polars: bool = True) -> None:
-    """Three readers read the one file as they read the many."""
+    """Three readers get the same rows from the output as from the inputs."""
     pq.ParquetFile(out).metadata.to_dict()
     assert read_by_pyarrow([out]).equals(read_by_pyarrow(inputs))
     assert read_by_duckdb([out]) == read_by_duckdb(inputs)
@@ -92,7 +92,7 @@ def page_places(data: bytes) -> Iterator[tuple[int, int, int, int]]:
 
 
 def check_pages(data: bytes) -> int:
-    """Every listed page is one, of just that size, in its column; how many there are."""
+    """Check the position, header and size of every page in the offset indexes; return their number."""
     footer = read_footer(io.BytesIO(data))
     pages = 0
     for group, position, offset, size in page_places(data):

@@ -1,4 +1,4 @@
-"""Work in a process of its own, because the work may end it."""
+"""Work in a separate process, because the work may crash it."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ ENDED = "ended by Arrow"
 
 
 def in_another_process(work: Callable[[], str]) -> str:
-    """What the work returns, its error, or that its process came to an end."""
+    """The result of the work, its error, or `ENDED` if its process crashed."""
     reading, writing = os.pipe()
     child = os.fork()
     if not child:
@@ -18,7 +18,7 @@ def in_another_process(work: Callable[[], str]) -> str:
         os.dup2(os.open(os.devnull, os.O_WRONLY), 2)
         try:
             os.write(writing, work().encode()[:4000])
-        except Exception as error:  # noqa: BLE001 - the test tells of it
+        except Exception as error:  # noqa: BLE001 - the test reports it
             os.write(writing, repr(error).encode()[:4000])
         finally:
             os._exit(0)

@@ -1,4 +1,4 @@
-"""An S3 server to test with, and what is asked of it."""
+"""An S3 server for tests, and a recorder of the requests to it."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from conftest import Place, is_log
 from helpers import oracle
 from parketto import AwsStorageOptions, Dataset
 
-#: The address of a server that runs already; without it moto's is started.
+#: The address of a running server; without it a moto server is started.
 ENDPOINT = "PARKETTO_S3_ENDPOINT"
 LOGIN = (os.environ.get("PARKETTO_S3_KEY", "testing"), os.environ.get("PARKETTO_S3_SECRET", "testing"))
 _numbers = itertools.count()
@@ -63,7 +63,7 @@ class Server:
 
 @contextlib.contextmanager
 def started_server(folder: Path) -> Iterator[Server]:
-    """The server that the environment names, or one in a process of its own."""
+    """The server that the environment names, or a moto server in another process."""
     bucket = f"lake-{uuid.uuid4().hex[:8]}"
     if endpoint := os.environ.get(ENDPOINT):
         server = Server(endpoint, bucket)
@@ -134,7 +134,7 @@ def kinds(requests: list[Request]) -> Counter[str]:
 
 @dataclass
 class S3Place(Place):
-    """A dataset in S3, looked at through a filesystem that remembers nothing."""
+    """A dataset in S3, inspected through a filesystem without a cache."""
 
     server: Any = None
 
@@ -148,20 +148,20 @@ class S3Place(Place):
         return Dataset(f"s3://{self.root}", engine, storage_options=storage, **{"retries": 0, **more})
 
     def state(self) -> dict[str, str]:
-        """Every object in the dataset but those that it is known by."""
+        """Every object of the dataset except its identity markers."""
         found = oracle.file_state(self.root, self.fs)
         return {path: content for path, content in found.items() if not path.startswith("/.parketto-")}
 
     def marks(self) -> list[str]:
-        """The objects that the dataset is known by."""
+        """The identity markers of the dataset."""
         return [path for path in self.fs.find(self.root) if path.startswith(f"{self.root}/.parketto-")]
 
     def staged(self) -> list[str]:
-        """What is staged beside the dataset."""
+        """Staged objects next to the dataset."""
         return [path for path in self.left_behind() if "/tx-" in path]
 
     def left_behind(self) -> list[str]:
-        """Objects beside the dataset that are no records of its log, and uploads that nobody has finished."""
+        """Objects next to the dataset other than log records, and unfinished uploads."""
         parent = self.root.rpartition("/")[0]
         beside = [path for path in self.fs.find(parent) if not (path.startswith(f"{self.root}/") or is_log(path))]
         uploads = self.fs.call_s3(
@@ -170,7 +170,7 @@ class S3Place(Place):
         return beside + [upload["Key"] for upload in uploads.get("Uploads", [])]
 
     def row_groups(self) -> Counter[tuple[int, str]]:
-        """The rows and the very bytes of every row group."""
+        """The number of rows and a hash of the bytes of every row group."""
         return Counter(
             group
             for path in oracle.data_files(self.root, self.fs)

@@ -1,4 +1,4 @@
-"""Tasks that take their time, so that somebody can interfere. Spark's workers import them by name."""
+"""Slow tasks, so that tests can interfere. Spark's workers import them by name."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from parketto.tasks.rewrite import RewriteGroup
 
 @dataclass(frozen=True)
 class SlowRewrite(RewriteGroup):
-    """Says that it has written its files, with the properties of its job, and is done only a while later."""
+    """Leaves a marker with the properties of its job after writing its files, and ends a while later."""
 
     marks: str = ""
     seconds: float = 1.5
@@ -41,7 +41,7 @@ class SlowRewrite(RewriteGroup):
 
 
 class SlowSpark(SparkEngine):
-    """Spark, with tasks that take their time and leave marks in a folder."""
+    """Spark, with slow tasks that leave markers in a folder."""
 
     marks = ""
     seconds = 1.5
@@ -55,12 +55,12 @@ class SlowSpark(SparkEngine):
 
 
 def stage_of(function: Callable[[Batches], Iterator[Any]]) -> object:
-    """What a function over batches does; the last stage of a job is inside of another function."""
+    """The stage that a function over batches runs; the last stage of a job is wrapped in another function."""
     return function.stage if isinstance(function, LastStage) else function
 
 
 class SlowShipped(PickledFunction):
-    """A function over batches that says when it has written its files, and is done only a while later."""
+    """A function over batches that leaves a marker after writing its files, and ends a while later."""
 
     marks = ""
     seconds: ClassVar[dict[str, float]] = {}  # for some functions; for others it is 1.5
@@ -78,7 +78,7 @@ class SlowShipped(PickledFunction):
 
 @dataclass(frozen=True)
 class SlowAdditions(WriteAdditions):
-    """Writes rows that a merge adds, says so, and is done only a while later."""
+    """Writes the rows that a merge adds, leaves a marker, and ends a while later."""
 
     marks: ClassVar[str] = ""
     folder: str = field(default_factory=lambda: SlowAdditions.marks)
@@ -91,7 +91,7 @@ class SlowAdditions(WriteAdditions):
 
 
 def wait_for_mark(folder: Path, seconds: float = 60.0, of: str = "") -> str:
-    """What the first task has left word of, or the first one of a kind."""
+    """The content of the first marker, or of the first one of a kind."""
     deadline = time.monotonic() + seconds
     while True:
         marks = [path for path in folder.iterdir() if not path.name.endswith(".tmp")]

@@ -1,4 +1,4 @@
-"""Running a part of this suite in a process of its own, against another Spark."""
+"""Running a part of this suite in a separate process, against another Spark."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ _TIMEOUT = 3600.0
 
 
 def run_suite(variables: dict[str, str], *arguments: str) -> int:
-    """Run tests on the Spark that the environment names; all must pass. Returns how many did."""
+    """Run tests on the Spark that the environment names; all must pass. Returns the number of passed tests."""
     command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", *arguments]
     result = subprocess.run(
         command,

@@ -9,7 +9,7 @@ from parketto.runtime.task import Worker
 
 @dataclass(frozen=True)
 class TellThreads:
-    """A task that says how many threads it may use."""
+    """A task that returns the number of threads it may use."""
 
     size_bytes: int = 1
 
