@@ -35,7 +35,7 @@ def test_every_row_is_spilled_to_its_folder_in_order(
         for batch in batches:
             found[folder] += batch.column("n").to_pylist()
 
-    if values > most:  # rows of some folders were sorted by folder, and that sort is not stable
+    if values > most:  # the order of rows in folders beyond the limit is not compared
         found = {folder: sorted(numbers) for folder, numbers in found.items()}
     assert found == expected
     assert os.listdir(tmp_path) == []
