@@ -117,7 +117,7 @@ class Workspace:
     def _no_permission(self) -> CommitFailed:
         return CommitFailed(
             f"no permission to keep a log at {self.path!r}; nothing was changed. Make "
-            f"{posixpath.dirname(self.path)!r} writable, or pass journal='<a folder on the same filesystem>'"
+            f"{posixpath.dirname(self.path)!r} writable, or pass workspace='<a folder on the same filesystem>'"
         )
 
     def check_trusted(self) -> None:
@@ -288,7 +288,7 @@ def _workspace_path(store: Store, root: str, location: str | None) -> str:
     if location is not None:
         folder = store.normalize(location)
         if folder == root or folder.startswith(f"{root}/"):
-            raise InvalidArgument(f"journal={location!r} is inside the dataset; choose a folder outside it")
+            raise InvalidArgument(f"workspace={location!r} is inside the dataset; choose a folder outside it")
         if (
             store.keeps_birth
             and store.is_dir(root)
@@ -296,7 +296,7 @@ def _workspace_path(store: Store, root: str, location: str | None) -> str:
             and not store.same_device(root, folder)
         ):
             raise InvalidArgument(
-                f"journal={location!r} is on another device than the dataset, so files cannot be moved from it; "
+                f"workspace={location!r} is on another device than the dataset, so files cannot be moved from it; "
                 "choose a folder on the same filesystem"
             )
         # Several datasets may share the folder: the hash distinguishes those of the same name.
