@@ -150,12 +150,12 @@ class Commit:
             if entry is not None:
                 raise AlreadyCommitted(entry)
         there: dict[str, FileEntry] | None = None
-        if change.check_added is not None or (change.inputs and not store.keeps_birth):
+        if change.check_added is not None or (change.inputs and not store.is_local_disk):
             there = {entry.path: entry for entry in data_files(store.list_files(root), root)}
         self._check(change.inputs, there)
         if change.check_added is not None and (added := self._added((there or {}).values())):
             change.check_added(added, self._who_changed)
-        if change.follows is not None and (store.keeps_birth or sight.log.last != self._last_seen):
+        if change.follows is not None and (store.is_local_disk or sight.log.last != self._last_seen):
             self._check_layout(there, change.follows)
         publish = change.publish if change.naming is None else self._named(change.publish, change.naming)
         self._check_destinations(publish, change)
@@ -170,7 +170,7 @@ class Commit:
         root = self._workspace.root
         if there is None:
             listed = self._store.list_files(root)
-            page = listed if self._store.keeps_birth else itertools.islice(listed, _PAGE)
+            page = listed if self._store.is_local_disk else itertools.islice(listed, _PAGE)
             there = {entry.path: entry for entry in data_files(page, root)}
         for entry in self._added(there.values()):
             folder = posixpath.dirname(relative(entry.path, root))
@@ -214,13 +214,13 @@ class Commit:
         for directory in sorted(touched):
             if problem := self._store.writable_problem(directory, self._directory):
                 raise CommitFailed(f"{problem}; nothing was changed")
-        if self._store.keeps_birth or change.names_may_exist:
+        if self._store.is_local_disk or change.names_may_exist:
             for path in self._store.stat_many(destinations):
                 raise CommitConflict(f"{path!r} exists already; nothing was changed")
 
     def _named(self, publish: Sequence[StagedFile], naming: Naming) -> list[StagedFile]:
         # Random names are not checked where a listing costs a request.
-        random = naming.scheme == "uuid" and not self._store.keeps_birth
+        random = naming.scheme == "uuid" and not self._store.is_local_disk
         by_directory: defaultdict[str, list[StagedFile]] = defaultdict(list)
         for file in publish:
             by_directory[posixpath.dirname(file.destination)].append(file)

@@ -126,7 +126,7 @@ def list_settled(
             after = workspace.look().log
         if last and workspace.locks:
             before = after
-        if before != after and not locked and (store.keeps_birth or attempt < _FRESH_LISTINGS):
+        if before != after and not locked and (store.is_local_disk or attempt < _FRESH_LISTINGS):
             continue  # another writer has committed meanwhile: the listing may contain half of that
         inner = workspace.below(found)
         if not inner:

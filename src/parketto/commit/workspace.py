@@ -135,7 +135,7 @@ class Workspace:
 
     def look(self) -> WorkspaceState:
         """The current state of the log and the staged files, from one listing."""
-        if self.store.keeps_birth:
+        if self.store.is_local_disk:
             names = self.store.list_names(self.log.folder)
             mark = self.store.change_mark(self.log.folder) or self.store.change_mark(posixpath.dirname(self.path))
             if not names and not self.store.list_names(self.path):
@@ -168,7 +168,7 @@ class Workspace:
         inner = posixpath.basename(self.root)
         while "/" in folder.strip("/") or (folder.startswith("/") and len(folder) > 1):
             # Where each check is a request, only the parents of partitions are checked.
-            if self.store.keeps_birth or "=" in inner:
+            if self.store.is_local_disk or "=" in inner:
                 folders.append(folder)
             inner = posixpath.basename(folder)
             folder = posixpath.dirname(folder)
@@ -290,7 +290,7 @@ def _workspace_path(store: Store, root: str, location: str | None) -> str:
         if folder == root or folder.startswith(f"{root}/"):
             raise InvalidArgument(f"workspace={location!r} is inside the dataset; choose a folder outside it")
         if (
-            store.keeps_birth
+            store.is_local_disk
             and store.is_dir(root)
             and store.is_dir(folder)
             and not store.same_device(root, folder)
@@ -302,7 +302,7 @@ def _workspace_path(store: Store, root: str, location: str | None) -> str:
         # Several datasets may share the folder: the hash distinguishes those of the same name.
         return f"{folder}/{_folder_name(f'{name}-{hashlib.sha256(root.encode()).hexdigest()[:8]}')}"
     beside = "/" in root and bool(name)  # a whole bucket or disk has no parent folder
-    if beside and store.keeps_birth and store.is_dir(root) and not store.same_device(root, parent or "/"):
+    if beside and store.is_local_disk and store.is_dir(root) and not store.same_device(root, parent or "/"):
         beside = False  # the dataset is a mount point: files cannot be moved across devices
     return f"{parent}/{_folder_name(name)}" if beside else f"{root.rstrip('/')}/.parketto"
 

@@ -49,7 +49,7 @@ class LocalStore(Store):
     # Reading a cached footer is cheaper than a thread switch; cold or remote disks benefit from parallel reads.
     parallel_reads = 4
     often_cached = True
-    keeps_birth = True
+    is_local_disk = True
     has_locks = HAS_FLOCK
     whole_file_bytes = 0
 

@@ -81,8 +81,8 @@ class Store:
     has_folders = True
     #: Whether other processes see the same files.
     shared = True
-    #: Whether `birth` distinguishes a folder from a later one of the same name.
-    keeps_birth = False
+    #: Whether files are on a local disk: `birth` identifies folders, and a listing costs no request.
+    is_local_disk = False
     #: Whether a lock is guaranteed to be free once its holder is dead, and held as long as the holder lives.
     has_locks = False
 
