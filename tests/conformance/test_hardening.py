@@ -164,7 +164,7 @@ class TestCommit:
             with pytest.raises(DEATHS):
                 dataset.compact()
             workspace = dataset._context.workspace.path
-            if not dataset._context.workspace.look().log.done:
+            if not dataset._context.workspace.read_state().log.done:
                 break
             local.dataset().recover()
         small_files(others)

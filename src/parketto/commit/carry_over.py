@@ -15,7 +15,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
 
-from parketto.commit.twin import Swap, Tree, below, join, lineage
+from parketto.commit.twin import Swap, Tree, join, lineage, relative_to
 from parketto.storage.store import Store
 
 # How often to empty an old tree: a further attempt is needed when an external writer has added to it meanwhile.
@@ -70,9 +70,9 @@ def finish(
         old,
         join(root, swap.directory),
         swap,
-        {below(path, swap.directory): fingerprint for path, fingerprint in published.items()},
+        {relative_to(path, swap.directory): fingerprint for path, fingerprint in published.items()},
         {
-            below(path, swap.directory): Retired(each.fingerprint, f"{workspace}/{each.parked}")
+            relative_to(path, swap.directory): Retired(each.fingerprint, f"{workspace}/{each.parked}")
             for path, each in retired.items()
         },
     )

@@ -133,7 +133,7 @@ class Workspace:
         """Whether there may be something to recover, or a running operation."""
         return self.store.is_dir(self.path)
 
-    def look(self) -> WorkspaceState:
+    def read_state(self) -> WorkspaceState:
         """The current state of the log and the staged files, from one listing."""
         if self.store.is_local_disk:
             names = self.store.list_names(self.log.folder)
@@ -157,11 +157,11 @@ class Workspace:
         """The result of reading the log; retries if other writers fold its records into a checkpoint meanwhile."""
         for _ in range(_READING_ATTEMPTS - 1):
             with contextlib.suppress(FileNotFoundError):
-                return read(self.look().log if view is None else view)
+                return read(self.read_state().log if view is None else view)
             view = None
-        return read(self.look().log)
+        return read(self.read_state().log)
 
-    def above(self) -> list[Workspace]:
+    def outer_workspaces(self) -> list[Workspace]:
         """The workspaces of the parent folders, outermost first: each of them may be a dataset, too."""
         folders = []
         folder = posixpath.dirname(self.root)
@@ -175,7 +175,7 @@ class Workspace:
         found = [Workspace(self.store, folder) for folder in reversed(folders)]
         return [workspace for workspace in found if workspace.exists()]
 
-    def below(self, listed: Iterable[FileEntry]) -> list[Workspace]:
+    def unsettled_inner_workspaces(self, listed: Iterable[FileEntry]) -> list[Workspace]:
         """The workspaces of partitions below this dataset that have an unsettled commit."""
         names: dict[str, dict[str, str]] = {}
         for entry in listed:
