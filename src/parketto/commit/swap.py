@@ -3,7 +3,7 @@
 A twin of the lowest directory that contains the whole change is built in the workspace, from hard links
 (`commit/twin.py`). If the directory is unchanged since then, one call swaps the two. Otherwise, or if the
 filesystem cannot swap, files are moved one by one. What external writers did to the old tree just before the swap,
-or do after it, is applied to the new tree (`commit/carry_over.py`).
+or do after it, is applied to the new tree (`commit/external_changes.py`).
 
 A swap only affects what readers see. The record describes the same change as single steps, which recovery can
 always take: without a swap the outcome is the same.
@@ -18,7 +18,7 @@ import logging
 import posixpath
 from collections.abc import Collection
 
-from parketto.commit.carry_over import Retired, finish, marker
+from parketto.commit.external_changes import Retired, finish, marker
 from parketto.commit.twin import MAX_FOLDERS, MAX_LINKS, Swap, build_twin, join, relative_to, without
 from parketto.storage.store import Store
 

@@ -77,7 +77,7 @@ def finish(
         },
     )
     if not store.is_dir(marker(old)):
-        tree.carry_over()
+        tree.apply_external_changes()
         # From here on, a name missing in the old tree does not mean that an external writer removed it.
         store.make_dirs(marker(old))
     for _ in range(_EMPTYING_ATTEMPTS):
@@ -117,7 +117,7 @@ class _OldTree:
             for name, identity in files.items()
         }
 
-    def carry_over(self) -> None:
+    def apply_external_changes(self) -> None:
         """Apply to the new tree what external writers did to the old one between validation and the swap."""
         current = self._seen = self._store.tree(self._old)
         added, gone = self._added_files(current), self._gone(current)
