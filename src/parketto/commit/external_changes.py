@@ -291,7 +291,7 @@ class _OldTree:
                 self._touched.add(posixpath.dirname(each))
                 with contextlib.suppress(FileExistsError):
                     if self._store.is_dir(old):
-                        self._store.make_twin(old, new)
+                        self._store.make_dir_like(old, new)
                     else:
                         self._store.make_dirs(new)
 

@@ -168,7 +168,7 @@ def _build_changed(
     store.make_dirs(nest)
     for folder in folders:
         if folder in tree:
-            store.make_twin(join(live, folder), join(twin, folder))
+            store.make_dir_like(join(live, folder), join(twin, folder))
             for name in kept[folder]:
                 path = join(folder, name)
                 store.link(f"{live}/{path}", f"{twin}/{path}")

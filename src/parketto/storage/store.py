@@ -28,7 +28,7 @@ MUTATIONS = (
     "move_to_free_name",
     "copy",
     "link",
-    "make_twin",
+    "make_dir_like",
     "make_inheriting_dir",
     "swap",
     "remove",
@@ -245,7 +245,7 @@ class Store:
         """Why a directory, with the folders in it, cannot be swapped for another one, as far as is known."""
         return "this storage cannot swap directories"
 
-    def make_twin(self, directory: str, twin: str) -> None:
+    def make_dir_like(self, like: str, path: str) -> None:
         """Create an empty folder with the owner and the permissions of another one."""
         raise NotImplementedError
 
@@ -257,7 +257,7 @@ class Store:
         """Create a hard link to a file."""
         raise NotImplementedError
 
-    def swap(self, directory: str, twin: str) -> None:
+    def swap(self, directory: str, other: str) -> None:
         """Swap two folders in one step."""
         raise NotImplementedError
 
