@@ -14,7 +14,7 @@ from typing import Any, NoReturn
 from parketto.commit.appliers import Applier, applier_of
 from parketto.commit.backup import Backup
 from parketto.commit.identity import identity_of, mark
-from parketto.commit.log import KEPT_RECORDS, STALL_SECONDS, View, now
+from parketto.commit.log import KEPT_RECORDS, STALL_SECONDS, LogView, now
 from parketto.commit.record import Outcome, Publication, Record, Retirement, to_json_value
 from parketto.commit.recovery import Listing, abort_dead_uploads, author, dead_among, settle, sweep, sweep_free
 from parketto.commit.swap import Swap, build_twin
@@ -353,7 +353,7 @@ class Commit:
         )
 
     def _is_void(self, number: int, record: Record) -> bool:
-        def is_void(view: View) -> bool:
+        def is_void(view: LogView) -> bool:
             return number <= view.checkpoint and all(entry["id"] != record.id for entry in self._log.entries(view))
 
         if not self._workspace.read_log(is_void):

@@ -16,7 +16,7 @@ from typing import Literal
 
 from parketto.commit.appliers import applier_of
 from parketto.commit.identity import is_same
-from parketto.commit.log import SWEEP, View, now
+from parketto.commit.log import SWEEP, LogView, now
 from parketto.commit.record import Author, Record, paths_of
 from parketto.commit.workspace import Workspace, WorkspaceState
 from parketto.errors import CommitFailed, CommitStateUnknown, ParkettoError
@@ -149,7 +149,7 @@ def _locking_writers_out(workspace: Workspace) -> Iterator[None]:
 
 
 def _as_settled(
-    workspace: Workspace, before: View, view: View, found: list[FileEntry], *, last: bool
+    workspace: Workspace, before: LogView, view: LogView, found: list[FileEntry], *, last: bool
 ) -> list[FileEntry] | None:
     """The files of a listing, as they are between two commits; None if that cannot be determined.
 
@@ -176,7 +176,7 @@ def _as_settled(
     return list(here.values())
 
 
-def _apply_to_listing(workspace: Workspace, number: int, view: View, here: dict[str, FileEntry]) -> bool:
+def _apply_to_listing(workspace: Workspace, number: int, view: LogView, here: dict[str, FileEntry]) -> bool:
     """Bring a listing, by relative paths, to the state after a commit; False if a file is gone since."""
     record = workspace.log.read(number)
     if record.operation == SWEEP or workspace.log.outcome(number, view) != "complete":
@@ -220,7 +220,7 @@ def recover_locked(workspace: Workspace) -> Recovery:
     return _result(workspace, settled, max(0, swept - (settled is not None)))
 
 
-def settle(workspace: Workspace, view: View) -> tuple[Record, bool] | None:
+def settle(workspace: Workspace, view: LogView) -> tuple[Record, bool] | None:
     """Finish or undo the last commit, if it is unsettled; returns its record, and whether it was completed.
 
     Any process may do it; without locks, several may do it at once.

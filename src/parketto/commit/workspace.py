@@ -22,7 +22,7 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import TypeVar
 
-from parketto.commit.log import Log, View, view_of
+from parketto.commit.log import Log, LogView, view_of
 from parketto.commit.record import Record
 from parketto.errors import CommitFailed, InvalidArgument, ParkettoError, UntrustedWorkspace
 from parketto.storage.locks import Lock, NoLock, held, wait_for
@@ -45,7 +45,7 @@ Result = TypeVar("Result")
 class WorkspaceState:
     """The state of a workspace: its log and the staged files, from one listing where possible."""
 
-    log: View
+    log: LogView
     staging: dict[str, list[FileEntry]] = field(default_factory=dict)
 
 
@@ -139,7 +139,7 @@ class Workspace:
             names = self.store.list_names(self.log.folder)
             mark = self.store.change_mark(self.log.folder) or self.store.change_mark(posixpath.dirname(self.path))
             if not names and not self.store.list_names(self.path):
-                return WorkspaceState(View(mark=mark))
+                return WorkspaceState(LogView(mark=mark))
             self.check_trusted()
             staging: dict[str, list[FileEntry]] = {name: [] for name in self.transactions()}
             return WorkspaceState(view_of(dict.fromkeys(names, ""), mark), staging)
@@ -153,7 +153,7 @@ class Workspace:
                 staging.setdefault(folder.removesuffix(_ALIVE), []).append(entry)
         return WorkspaceState(view_of(logged), staging)
 
-    def read_log(self, read: Callable[[View], Result], view: View | None = None) -> Result:
+    def read_log(self, read: Callable[[LogView], Result], view: LogView | None = None) -> Result:
         """The result of reading the log; retries if other writers fold its records into a checkpoint meanwhile."""
         for _ in range(_READING_ATTEMPTS - 1):
             with contextlib.suppress(FileNotFoundError):
