@@ -354,7 +354,7 @@ class Store:
         return False
 
     def distrust(self, paths: Sequence[str], like: str) -> str | None:  # noqa: ARG002
-        """Why a stranger may have written to some folders, given who may write to `like`; None if trusted."""
+        """Why another user may have written to some folders, given who may write to `like`; None if trusted."""
         return None
 
     def writable_problem(self, directory: str, workspace: str) -> str | None:  # noqa: ARG002
