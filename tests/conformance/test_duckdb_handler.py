@@ -566,7 +566,7 @@ class TestRead:
             ["a", "A", "b"],
             ["id", "filename", "file_row_number"],
             ["FileName", "File_Row_Number", "file_index"],
-            ["row", "file", "home", "folder"],
+            ["row", "file", "in_place", "folder"],
         ],
         ids=["hostile", "case", "filename", "Filename", "ours"],
     )

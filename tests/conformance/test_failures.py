@@ -267,17 +267,17 @@ def test_read_only_parent_is_explained(local: Place, monkeypatch: pytest.MonkeyP
         raise PermissionError(errno.EACCES, "Permission denied", path)
 
     monkeypatch.setattr(dataset._store, "make_dirs", make_dirs)
-    with pytest.raises(CommitFailed, match=r"no permission to keep a log.*journal="):
+    with pytest.raises(CommitFailed, match=r"no permission to keep a log.*workspace="):
         dataset.compact()
 
 
-def test_journal_can_be_kept_elsewhere(place: Place) -> None:
+def test_workspace_can_be_kept_elsewhere(place: Place) -> None:
     make(place)
     parent = place.root.rpartition("/")[0]
-    elsewhere = f"{parent}/journals"
+    elsewhere = f"{parent}/workspaces"
     rows = place.rows()
     seen: list[list[str]] = []
-    dataset = place.dataset(journal=elsewhere)
+    dataset = place.dataset(workspace=elsewhere)
     rewrite = dataset.engine.rewrite
 
     def looking(*arguments: Any) -> Any:
@@ -291,7 +291,7 @@ def test_journal_can_be_kept_elsewhere(place: Place) -> None:
     assert all(path.startswith(f"{elsewhere}/.events-") for path in seen[0])
     assert place.rows() == rows
     with pytest.raises(ValueError, match="inside the dataset"):
-        place.dataset(journal=f"{place.root}/journal")
+        place.dataset(workspace=f"{place.root}/workspace")
 
 
 def test_nothing_staged_is_ever_seen_by_a_glob(local: Place) -> None:

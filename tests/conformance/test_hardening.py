@@ -140,19 +140,19 @@ class TestCommit:
         small_files(local, 3)
         other = Place(str(tmp_path / "other"), local.fs)
         small_files(other, 2)
-        victim = Dataset(other.root, journal=f"{local.root}/journals")
+        victim = Dataset(other.root, workspace=f"{local.root}/workspaces")
         calls = mortal(victim)
         victim.compact()
         for at in range(1, calls() + 1):
             other.fs.rm(other.root, recursive=True)
-            other.fs.rm(f"{local.root}/journals", recursive=True)
+            other.fs.rm(f"{local.root}/workspaces", recursive=True)
             small_files(other, 2)
-            victim = Dataset(other.root, journal=f"{local.root}/journals")
+            victim = Dataset(other.root, workspace=f"{local.root}/workspaces")
             mortal(victim, at, "after")
             with pytest.raises(DEATHS):
                 victim.compact()
             assert sorted(Dataset(local.root).read().column("x").to_pylist()) == [0, 1, 2]
-            Dataset(other.root, journal=f"{local.root}/journals").recover()
+            Dataset(other.root, workspace=f"{local.root}/workspaces").recover()
             assert values(other) == [0, 1]
 
     def test_a_log_of_another_dataset_is_set_aside(self, local: Place) -> None:
@@ -164,7 +164,7 @@ class TestCommit:
             with pytest.raises(DEATHS):
                 dataset.compact()
             workspace = dataset._context.workspace.path
-            if not dataset._context.workspace.look().log.done:
+            if not dataset._context.workspace.read_state().log.done:
                 break
             local.dataset().recover()
         small_files(others)
@@ -429,18 +429,18 @@ class TestListing:
         assert values(local) == [0, 1, 2, 100]
 
     @pytest.mark.parametrize("name", ["n" * 244, "n" * 246, "n" * 250, "é" * 125, "n" * 255])
-    @pytest.mark.parametrize("journal", [None, "journals"])
+    @pytest.mark.parametrize("workspace", [None, "workspaces"])
     def test_a_dataset_may_have_the_longest_name_that_there_is(
-        self, tmp_path: Any, name: str, journal: str | None
+        self, tmp_path: Any, name: str, workspace: str | None
     ) -> None:
-        location = None if journal is None else str(tmp_path / journal)
-        dataset = Dataset(str(tmp_path / name), engine="pyarrow", journal=location)
+        location = None if workspace is None else str(tmp_path / workspace)
+        dataset = Dataset(str(tmp_path / name), engine="pyarrow", workspace=location)
         for n in range(3):
             dataset.write(pa.table({"x": [n]}))
         dataset.compact()
         assert sorted(dataset.read()["x"].to_pylist()) == [0, 1, 2]
-        beside = [found for found in os.listdir(tmp_path) if found not in (journal, name)]
-        assert len(beside) == (journal is None)
+        beside = [found for found in os.listdir(tmp_path) if found not in (workspace, name)]
+        assert len(beside) == (workspace is None)
         assert all(found.endswith(".parketto") for found in beside)
 
     @pytest.mark.parametrize("kind", ["tmpfs", "bind"])

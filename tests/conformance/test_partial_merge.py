@@ -272,5 +272,5 @@ class TestBackups:
         with pytest.raises(InvalidArgument, match="is not a backup"):
             local.dataset().restore(str(tmp_path))
         (tmp_path / "manifest.json").write_text("[]")
-        with pytest.raises(ValueError, match="not a backup manifest"):
+        with pytest.raises(ValueError, match="not a valid backup manifest"):
             local.dataset().restore(str(tmp_path))

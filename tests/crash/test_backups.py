@@ -11,7 +11,7 @@ import pytest
 
 from conftest import Place
 from helpers.crash import DEATHS, mortal
-from parketto import Dataset, sql
+from parketto import Dataset, InvalidArgument, sql
 
 SOURCE = pa.table({"id": [2, 21, 55, 500], "day": [1, 2, 9, 2]})
 EDITS: dict[str, Callable[[Dataset, str], object]] = {
@@ -106,3 +106,28 @@ def test_killed_while_it_is_restored(place: Place, operation: str, count_crash_p
             assert place.state() == before
             points += 1
     count_crash_points(points)
+
+
+@pytest.mark.parametrize(
+    ("content", "reason"),
+    [
+        ("{", "Expecting property name"),
+        ("[]", "it is not a JSON object"),
+        ("{}", "its format is None, not 'parketto backup, version 1'"),
+        ('{"format": "parketto backup, version 9"}', "its format is 'parketto backup, version 9'"),
+        ('{"format": "parketto backup, version 1"}', "it has no 'retired'"),
+        ('{"format": "parketto backup, version 1", "retired": [{}], "published": []}', "KnownFile"),
+    ],
+)
+def test_a_bad_manifest_is_named(local: Place, content: str, reason: str) -> None:
+    folder = make(local)
+    before = local.state()
+    local.fs.makedirs(folder, exist_ok=True)
+    local.fs.pipe_file(f"{folder}/manifest.json", content.encode())
+    with pytest.raises(InvalidArgument) as caught:
+        local.dataset().restore(folder)
+    message = str(caught.value)
+    assert message.startswith(f"'{folder}/manifest.json' is not a valid backup manifest: {reason}")
+    assert message.endswith("Nothing was changed")
+    assert "Parquet" not in message
+    assert local.state() == before

@@ -447,7 +447,7 @@ def test_whoever_holds_the_lock_recovers_what_others_left(local: Place, monkeypa
     with Transaction(workspace, Request("delete"), alone=True) as transaction:
         assert len(transaction.list_files()) == 2
     assert time.monotonic() - begun < 60
-    assert workspace.look().log.done
+    assert workspace.read_state().log.done
 
 
 WORK: dict[str, Callable[[Dataset, str | None], Any]] = {
@@ -662,7 +662,7 @@ def test_a_writer_that_stalls_while_records_are_removed(
             create(log, number, record)
         for _ in range(8):
             memory.dataset(history=history).update("id = 1", {"n": sql("n + 1")}, retries=3)
-        assert number <= memory.dataset()._context.workspace.look().log.checkpoint
+        assert number <= memory.dataset()._context.workspace.read_state().log.checkpoint
         if taken:
             create(log, number, record)
 

@@ -19,7 +19,7 @@ from helpers.processes import in_another_process
 from parketto import Dataset
 from parketto.commit import log as logs
 from parketto.commit.record import sealed
-from parketto.errors import CommitStateUnknown, UnreadableFile, UntrustedWorkspace
+from parketto.errors import CommitStateUnknown, InvalidArgument, UntrustedWorkspace
 
 OTHER_USER = 65534
 
@@ -278,7 +278,7 @@ class TestTrust:
         found = json.loads(manifest.read_text())
         found["retired"][0]["path"] = "../../stolen.parquet"
         manifest.write_text(json.dumps(found))
-        with pytest.raises(UnreadableFile, match=r"not a normalized relative path|leads out"):
+        with pytest.raises(InvalidArgument, match=r"not a normalized relative path|leads out"):
             dataset.restore(backup)
         assert ids(events) == [2, 3]
 

@@ -17,7 +17,7 @@ from fsspec.implementations.local import LocalFileSystem
 from conftest import Place
 from helpers import oracle
 from parketto import Dataset
-from parketto.commit import carry_over
+from parketto.commit import external_changes
 from parketto.storage.exchange import exchange_problem
 from parketto.storage.local import LocalStore
 
@@ -118,14 +118,14 @@ def test_a_stranger_who_found_the_directory_before_the_swap_and_writes_after_it(
     if not supported(local):
         pytest.skip("directories cannot be swapped here")
     found = os.open(local.root, os.O_RDONLY)
-    original = carry_over._OldTree.carry_over
+    original = external_changes._OldTree.apply_external_changes
 
     def late(tree: Any) -> None:
         original(tree)
         pq.write_table(pa.table({"a": [77], "b": [77]}), f"{local.root}-tmp")
         os.rename(f"{local.root}-tmp", "late.parquet", dst_dir_fd=found)
 
-    monkeypatch.setattr(carry_over._OldTree, "carry_over", late)
+    monkeypatch.setattr(external_changes._OldTree, "apply_external_changes", late)
     Dataset(local.root).compact(target_rows_per_file=5000)
     os.close(found)
     assert oracle.read_file(f"{local.root}/late.parquet").column("a").to_pylist() == [77]

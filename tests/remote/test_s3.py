@@ -252,7 +252,7 @@ def test_uploads_of_dead_writers_are_aborted(s3: S3Place, monkeypatch: pytest.Mo
     s3.write_files({"one.parquet": batch(0)})
     Worker(s3, "kill staged", "append", 1).killed()
     workspace = s3.dataset()._context.workspace
-    (dead,) = workspace.look().staging
+    (dead,) = workspace.read_state().staging
     key = f"{workspace.path.partition('/')[2]}/{{}}/new/x".format
     for folder in (dead, "tx-without-files"):
         s3.fs.call_s3("create_multipart_upload", Bucket=s3.server.bucket, Key=key(folder))

@@ -212,7 +212,7 @@ class TestLateSteps:
         backups = f"s3://{filled.server.bucket}/backups-{filled.root.split('/')[1]}"
         killed(filled, "after record", lambda dataset: dataset.delete(where, backup=backups))
         workspace = workspace_of(filled)
-        view = workspace.look().log
+        view = workspace.read_state().log
         assert not view.done
         filled.dataset().recover()
         (backup,) = filled.fs.ls(backups, detail=False)

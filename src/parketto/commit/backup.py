@@ -18,7 +18,7 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from parketto.commit.record import check_relative
-from parketto.errors import CommitConflict, InvalidArgument, UnreadableFile
+from parketto.errors import CommitConflict, InvalidArgument
 from parketto.runtime.staging import StagedFile
 from parketto.storage.listing import relative
 from parketto.storage.store import FileEntry, Store
@@ -61,19 +61,30 @@ class Manifest:
 
     @classmethod
     def from_bytes(cls, content: bytes, path: str) -> Manifest:
-        """Parse a manifest; raises UnreadableFile if it is invalid."""
+        """Parse a manifest; raises InvalidArgument if it is invalid."""
         try:
-            found: dict[str, Any] = json.loads(content)
-            if found.pop("format") != _FORMAT:
-                raise UnreadableFile(path, "it is not a backup manifest that this version can read")
+            found: Any = json.loads(content)
+        except ValueError as error:
+            raise _invalid(path, error) from error
+        if not isinstance(found, dict):
+            raise _invalid(path, "it is not a JSON object")
+        if (form := found.pop("format", None)) != _FORMAT:
+            raise _invalid(path, f"its format is {form!r}, not {_FORMAT!r}")
+        try:
             retired, published = (
                 tuple(KnownFile(**each) for each in found.pop(name)) for name in ("retired", "published")
             )
             for file in (*retired, *published):
                 check_relative(file.path)
             return cls(**found, retired=retired, published=published)
-        except (ValueError, KeyError, TypeError, AttributeError) as error:
-            raise UnreadableFile(path, f"it is not a backup manifest: {error}") from error
+        except KeyError as error:
+            raise _invalid(path, f"it has no {error}") from error
+        except (ValueError, TypeError, AttributeError) as error:
+            raise _invalid(path, error) from error
+
+
+def _invalid(path: str, reason: object) -> InvalidArgument:
+    return InvalidArgument(f"{path!r} is not a valid backup manifest: {reason}. Nothing was changed")
 
 
 class Backup:

@@ -14,7 +14,7 @@ from typing import Any, NoReturn
 from parketto.commit.appliers import Applier, applier_of
 from parketto.commit.backup import Backup
 from parketto.commit.identity import identity_of, mark
-from parketto.commit.log import KEPT_RECORDS, STALL_SECONDS, View, now
+from parketto.commit.log import KEPT_RECORDS, STALL_SECONDS, LogView, now
 from parketto.commit.record import Outcome, Publication, Record, Retirement, to_json_value
 from parketto.commit.recovery import Listing, abort_dead_uploads, author, dead_among, settle, sweep, sweep_free
 from parketto.commit.swap import Swap, build_twin
@@ -118,48 +118,48 @@ class Commit:
 
     def attempt(self, change: Change, lock: Lock) -> bool:
         """Commit; False if another writer has taken the number, so that validation must run again."""
-        looked = time.time()
-        sight = self._settled()
-        publish = self._validated(change, sight)
+        read_at = time.time()
+        state = self._settled()
+        publish = self._validated(change, state)
         if not lock.is_held():
             raise CommitConflict("the lock expired before the commit; nothing was changed, run it again")
-        record = self._record(change, publish, sight)
+        record = self._record(change, publish, state)
         if change.backup is not None:
             change.backup.seal(self._store, self._workspace.root, publish)
-        number = sight.log.last + 1
-        if not self._create(number, record, looked):
+        number = state.log.last + 1
+        if not self._create(number, record, read_at):
             return False
-        self._apply(number, record, sight)
-        self._tidy_up(record, sight)
+        self._apply(number, record, state)
+        self._tidy_up(record, state)
         return True
 
     def _settled(self) -> WorkspaceState:
         """The workspace, once all commits before this one are settled."""
         while True:
-            sight = self._workspace.look()
-            if sight.log.done:
-                return sight
-            settle(self._workspace, sight.log)
+            state = self._workspace.read_state()
+            if state.log.done:
+                return state
+            settle(self._workspace, state.log)
 
-    def _validated(self, change: Change, sight: WorkspaceState) -> Sequence[StagedFile]:
+    def _validated(self, change: Change, state: WorkspaceState) -> Sequence[StagedFile]:
         """The files to publish, if nothing has changed that the operation relies on."""
         store, root = self._store, self._workspace.root
         if (commit_id := self._request.commit_id) is not None:
             identity = identity_of(store, root)
-            entry = self._workspace.read_log(lambda view: self._log.find(commit_id, view, identity), sight.log)
+            entry = self._workspace.read_log(lambda view: self._log.find(commit_id, view, identity), state.log)
             if entry is not None:
                 raise AlreadyCommitted(entry)
         there: dict[str, FileEntry] | None = None
-        if change.check_added is not None or (change.inputs and not store.keeps_birth):
+        if change.check_added is not None or (change.inputs and not store.is_local_disk):
             there = {entry.path: entry for entry in data_files(store.list_files(root), root)}
         self._check(change.inputs, there)
         if change.check_added is not None and (added := self._added((there or {}).values())):
             change.check_added(added, self._who_changed)
-        if change.follows is not None and (store.keeps_birth or sight.log.last != self._last_seen):
+        if change.follows is not None and (store.is_local_disk or state.log.last != self._last_seen):
             self._check_layout(there, change.follows)
         publish = change.publish if change.naming is None else self._named(change.publish, change.naming)
         self._check_destinations(publish, change)
-        self._check_staged(publish, sight)
+        self._check_staged(publish, state)
         return publish
 
     def _check_layout(self, there: Mapping[str, FileEntry] | None, partition_by: tuple[str, ...]) -> None:
@@ -170,7 +170,7 @@ class Commit:
         root = self._workspace.root
         if there is None:
             listed = self._store.list_files(root)
-            page = listed if self._store.keeps_birth else itertools.islice(listed, _PAGE)
+            page = listed if self._store.is_local_disk else itertools.islice(listed, _PAGE)
             there = {entry.path: entry for entry in data_files(page, root)}
         for entry in self._added(there.values()):
             folder = posixpath.dirname(relative(entry.path, root))
@@ -194,19 +194,19 @@ class Commit:
         known = {(entry.path, entry.fingerprint) for entry in seen}
         return [entry for entry in files if (entry.path, entry.fingerprint) not in known]
 
-    def _check_staged(self, publish: Sequence[StagedFile], sight: WorkspaceState) -> None:
+    def _check_staged(self, publish: Sequence[StagedFile], state: WorkspaceState) -> None:
         """Without locks a process that stalls may be taken for dead."""
         if self._workspace.locks:
             return
-        staged = {entry.path for entry in self._staged(sight)}
+        staged = {entry.path for entry in self._staged(state)}
         if missing := [file.path for file in publish if file.path not in staged]:
             raise CommitFailed(
                 f"{missing[0]!r} is gone: this process stalled for so long that other writers took it for dead "
                 "and removed its staged files. Nothing was changed; run the operation again"
             )
 
-    def _staged(self, sight: WorkspaceState) -> Sequence[FileEntry]:
-        return sight.staging.get(posixpath.basename(self._directory), ())
+    def _staged(self, state: WorkspaceState) -> Sequence[FileEntry]:
+        return state.staging.get(posixpath.basename(self._directory), ())
 
     def _check_destinations(self, publish: Sequence[StagedFile], change: Change) -> None:
         destinations = [file.destination for file in publish]
@@ -214,13 +214,13 @@ class Commit:
         for directory in sorted(touched):
             if problem := self._store.writable_problem(directory, self._directory):
                 raise CommitFailed(f"{problem}; nothing was changed")
-        if self._store.keeps_birth or change.names_may_exist:
+        if self._store.is_local_disk or change.names_may_exist:
             for path in self._store.stat_many(destinations):
                 raise CommitConflict(f"{path!r} exists already; nothing was changed")
 
     def _named(self, publish: Sequence[StagedFile], naming: Naming) -> list[StagedFile]:
         # Random names are not checked where a listing costs a request.
-        random = naming.scheme == "uuid" and not self._store.keeps_birth
+        random = naming.scheme == "uuid" and not self._store.is_local_disk
         by_directory: defaultdict[str, list[StagedFile]] = defaultdict(list)
         for file in publish:
             by_directory[posixpath.dirname(file.destination)].append(file)
@@ -232,7 +232,7 @@ class Commit:
             ]
         return named
 
-    def _record(self, change: Change, publish: Sequence[StagedFile], sight: WorkspaceState) -> Record:
+    def _record(self, change: Change, publish: Sequence[StagedFile], state: WorkspaceState) -> Record:
         root, work, store = self._workspace.root, self._workspace.path, self._store
         folder = posixpath.basename(self._directory)
         try:
@@ -241,7 +241,7 @@ class Commit:
         except FileNotFoundError:
             self._check(change.retire)  # another writer has just removed a file: report that
             raise
-        staged = {entry.path: entry for entry in self._staged(sight)}
+        staged = {entry.path: entry for entry in self._staged(state)}
         if any(file.path not in staged for file in publish):
             staged = store.stat_many([file.path for file in publish])
         return Record(
@@ -300,7 +300,7 @@ class Commit:
         for directory, paths in new.items():
             self._store.inherit_access(paths, old[directory] or everything)
 
-    def _create(self, number: int, record: Record, looked: float) -> bool:
+    def _create(self, number: int, record: Record, read_at: float) -> bool:
         """Create the record: the point of no return. False if another writer has the number."""
         self.unsettled = True  # until it is certain that there is no record
         try:
@@ -321,7 +321,7 @@ class Commit:
                 raise
             raise self._failed(error) from error
         # If this process stalled for very long, records of that number may have existed and been removed.
-        self.unsettled = time.time() - looked < STALL_SECONDS / 2 or not self._is_void(number, record)
+        self.unsettled = time.time() - read_at < STALL_SECONDS / 2 or not self._is_void(number, record)
         return self.unsettled
 
     def _owns(self, number: int, record: Record) -> bool:
@@ -353,7 +353,7 @@ class Commit:
         )
 
     def _is_void(self, number: int, record: Record) -> bool:
-        def is_void(view: View) -> bool:
+        def is_void(view: LogView) -> bool:
             return number <= view.checkpoint and all(entry["id"] != record.id for entry in self._log.entries(view))
 
         if not self._workspace.read_log(is_void):
@@ -361,9 +361,9 @@ class Commit:
         self._store.remove(self._log.path(number))
         return True
 
-    def _apply(self, number: int, record: Record, sight: WorkspaceState) -> None:
+    def _apply(self, number: int, record: Record, state: WorkspaceState) -> None:
         # Without locks, the listing before the commit contains all staged files of this operation.
-        staged = None if self._workspace.locks else [entry.path for entry in self._staged(sight)]
+        staged = None if self._workspace.locks else [entry.path for entry in self._staged(state)]
         applier = applier_of(self._workspace, number, record, first=True, staged=staged)
         try:
             applier.roll_forward()
@@ -406,21 +406,21 @@ class Commit:
             raise error
         raise self._failed(error) from error
 
-    def _tidy_up(self, record: Record, sight: WorkspaceState) -> None:
+    def _tidy_up(self, record: Record, state: WorkspaceState) -> None:
         """Fold old records, and remove staged files of dead writers.
 
         The commit is final. Errors here are logged, and a later commit tries again.
         """
         keep = KEPT_RECORDS if self._workspace.keeps_history else 0
-        others = {name: files for name, files in sight.staging.items() if name != record.staging}
+        others = {name: files for name, files in state.staging.items() if name != record.staging}
         try:
-            if self._log.is_long(sight.log.last + 1 - sight.log.checkpoint, keep):
-                later = self._workspace.look()
+            if self._log.is_long(state.log.last + 1 - state.log.checkpoint, keep):
+                later = self._workspace.read_state()
                 folded = self._log.fold(later.log, keep, alone=self._workspace.locks)
                 if folded and not self._workspace.locks:
                     abort_dead_uploads(self._workspace, later)
             if not self._workspace.locks and dead_among(others):
-                sweep_free(self._workspace, self._workspace.look())
+                sweep_free(self._workspace, self._workspace.read_state())
         except (OSError, ParkettoError) as error:
             logger.warning("could not clean up %s yet: %s", self._workspace.path, error)
 

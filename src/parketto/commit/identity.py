@@ -27,7 +27,7 @@ def identity_of(store: Store, root: str, listed: Iterable[FileEntry] | None = No
         root: Its path.
         listed: All files below the path, if the caller has listed them.
     """
-    if store.keeps_birth:
+    if store.is_local_disk:
         birth = store.birth(root)
         return frozenset() if birth is None else frozenset({birth})
     if not store.shared:
@@ -39,7 +39,7 @@ def identity_of(store: Store, root: str, listed: Iterable[FileEntry] | None = No
 def mark(store: Store, root: str) -> str:
     """Create the identity of a dataset that has none yet, and return it."""
     store.make_dirs(root)
-    if store.keeps_birth:
+    if store.is_local_disk:
         found = store.birth(root)
         assert found is not None, "the folder was just created"
         return found
@@ -50,7 +50,7 @@ def mark(store: Store, root: str) -> str:
 
 def is_same(store: Store, root: str, record: Record) -> bool:
     """Whether the dataset at the path is that of a record, before or after its commit."""
-    if store.shared and not store.keeps_birth:
+    if store.shared and not store.is_local_disk:
         return bool(store.stat_many([f"{root}/{name}" for name in record.dataset]))
     own = identity_of(store, root)
     if not own:  # does not exist yet: a swap creates it

@@ -49,7 +49,7 @@ SWEEP = "sweep"
 
 
 @dataclass(frozen=True, slots=True)
-class View:
+class LogView:
     """The state of the log, from one listing."""
 
     last: int = 0
@@ -66,13 +66,13 @@ class View:
         return self.checkpoint + 1
 
 
-def view_of(names: Mapping[str, str], mark: object = None) -> View:
+def view_of(names: Mapping[str, str], mark: object = None) -> LogView:
     """The state of a log with these names and their fingerprints."""
     found = [(match, name) for name in names if (match := _NAME.fullmatch(name))]
     checkpoint = max((int(match["number"]) for match, _ in found if match["checkpoint"]), default=0)
     last = max((int(match["number"]) for match, _ in found if not match["checkpoint"]), default=0)
     last = max(last, checkpoint)
-    return View(
+    return LogView(
         last,
         # A record that was removed by hand cannot be applied.
         done=_name(last) not in names or _name(last, ".done") in names,
@@ -146,7 +146,7 @@ class Log:
             return False
         return True
 
-    def outcome(self, number: int, view: View) -> Outcome | None:
+    def outcome(self, number: int, view: LogView) -> Outcome | None:
         """The outcome of a commit; None until it is settled."""
         if _name(number, ".done") not in view.names:
             return "complete" if number < view.last else None
@@ -154,7 +154,7 @@ class Log:
         found: Outcome = unsealed(self._store.read(path), path)["outcome"]
         return found
 
-    def entries(self, view: View, after: int = 0) -> Iterator[dict[str, Any]]:
+    def entries(self, view: LogView, after: int = 0) -> Iterator[dict[str, Any]]:
         """The commits after a number, newest first: records without their files."""
         for number in range(view.last, max(view.checkpoint, after), -1):
             if _name(number) in view.names:  # else it was removed by hand
@@ -163,13 +163,13 @@ class Log:
             kept = self._checkpoint(view.checkpoint)
             yield from (entry for entry in reversed(kept) if entry["number"] > after)
 
-    def records(self, view: View, after: int) -> Iterator[tuple[int, Record]]:
+    def records(self, view: LogView, after: int) -> Iterator[tuple[int, Record]]:
         """The commits after a number that are not folded, oldest first."""
         for number in range(max(view.checkpoint, after) + 1, view.last + 1):
             if _name(number) in view.names:
                 yield number, self.read(number)
 
-    def history(self, view: View, identity: Collection[str]) -> Iterator[dict[str, Any]]:
+    def history(self, view: LogView, identity: Collection[str]) -> Iterator[dict[str, Any]]:
         """The commits of the dataset with this identity, newest first; none of an earlier dataset."""
         known = set(identity)
         for entry in self.entries(view):
@@ -181,7 +181,7 @@ class Log:
             if entry["outcome"] == "complete":
                 yield entry
 
-    def expected(self, view: View, identity: Collection[str]) -> dict[str, Publication]:
+    def expected(self, view: LogView, identity: Collection[str]) -> dict[str, Publication]:
         """The files that records published and did not retire later, by their paths in the dataset."""
         files: dict[str, Publication] = {}
         known, gone = set(identity), set[str]()
@@ -200,11 +200,11 @@ class Log:
                 break
         return files
 
-    def find(self, commit_id: str, view: View, identity: Collection[str]) -> dict[str, Any] | None:
+    def find(self, commit_id: str, view: LogView, identity: Collection[str]) -> dict[str, Any] | None:
         """The commit with this commit_id, if it is complete."""
         return next((entry for entry in self.history(view, identity) if entry["commit_id"] == commit_id), None)
 
-    def _entry(self, number: int, view: View) -> dict[str, Any]:
+    def _entry(self, number: int, view: LogView) -> dict[str, Any]:
         """A commit, cached once it is settled: it never changes, and its fingerprint identifies it."""
         marks = [view.names.get(_name(number, kind), "") for kind in ("", ".done")]
         known = (self.path(number), *marks)
@@ -217,7 +217,7 @@ class Log:
             _settled_entries[known] = entry
         return entry
 
-    def _read_entry(self, number: int, view: View) -> dict[str, Any]:
+    def _read_entry(self, number: int, view: LogView) -> dict[str, Any]:
         record = self.read(number)
         return {
             "number": number,
@@ -255,7 +255,7 @@ class Log:
         """Whether there are enough records to fold some."""
         return records - keep >= (_FOLDED_AT_ONCE if keep else 1)
 
-    def fold(self, view: View, keep: int = KEPT_RECORDS, *, alone: bool) -> bool:
+    def fold(self, view: LogView, keep: int = KEPT_RECORDS, *, alone: bool) -> bool:
         """Fold old commits into a checkpoint, and remove their records; False if nothing was folded.
 
         Args:

@@ -16,7 +16,7 @@ from typing import Literal
 
 from parketto.commit.appliers import applier_of
 from parketto.commit.identity import is_same
-from parketto.commit.log import SWEEP, View, now
+from parketto.commit.log import SWEEP, LogView, now
 from parketto.commit.record import Author, Record, paths_of
 from parketto.commit.workspace import Workspace, WorkspaceState
 from parketto.errors import CommitFailed, CommitStateUnknown, ParkettoError
@@ -80,12 +80,12 @@ def recover(workspace: Workspace) -> Recovery:
     Safe at any time, and safe to kill: the next call continues. A live process that commits holds the lock, and
     recovery waits for it. If this dataset is part of another one, that one is recovered first.
     """
-    for outer in workspace.above():
-        if not outer.look().log.done:
+    for outer in workspace.outer_workspaces():
+        if not outer.read_state().log.done:
             _recover_one(outer)
     recovery = _recover_one(workspace)
     if not workspace.locks:
-        abort_dead_uploads(workspace, workspace.look())
+        abort_dead_uploads(workspace, workspace.read_state())
     return recovery
 
 
@@ -111,24 +111,24 @@ def list_settled(
     directory_matcher(partition_filter)  # refuse an invalid filter before any read
     refuse_file(store, root)
     for attempt in range(_LISTING_ATTEMPTS):
-        for outer in workspace.above():
-            if not outer.look().log.done:
+        for outer in workspace.outer_workspaces():
+            if not outer.read_state().log.done:
                 _recover_one(outer)
         last = attempt == _LISTING_ATTEMPTS - 1
-        before = workspace.look().log
+        before = workspace.read_state().log
         if not before.done and (to_change or workspace.locks):
             _recover_one(workspace)
-            before = workspace.look().log
+            before = workspace.read_state().log
             if not before.done and workspace.locks and not last:
                 continue  # the next commit has begun, and may still be undone
         with _locking_writers_out(workspace) if last and not locked else contextlib.nullcontext():
             found = list(store.list_files(root))
-            after = workspace.look().log
+            after = workspace.read_state().log
         if last and workspace.locks:
             before = after
-        if before != after and not locked and (store.keeps_birth or attempt < _FRESH_LISTINGS):
+        if before != after and not locked and (store.is_local_disk or attempt < _FRESH_LISTINGS):
             continue  # another writer has committed meanwhile: the listing may contain half of that
-        inner = workspace.below(found)
+        inner = workspace.unsettled_inner_workspaces(found)
         if not inner:
             shown = _as_settled(workspace, before, after, found, last=last)
             if shown is None:
@@ -149,7 +149,7 @@ def _locking_writers_out(workspace: Workspace) -> Iterator[None]:
 
 
 def _as_settled(
-    workspace: Workspace, before: View, view: View, found: list[FileEntry], *, last: bool
+    workspace: Workspace, before: LogView, view: LogView, found: list[FileEntry], *, last: bool
 ) -> list[FileEntry] | None:
     """The files of a listing, as they are between two commits; None if that cannot be determined.
 
@@ -176,7 +176,7 @@ def _as_settled(
     return list(here.values())
 
 
-def _apply_to_listing(workspace: Workspace, number: int, view: View, here: dict[str, FileEntry]) -> bool:
+def _apply_to_listing(workspace: Workspace, number: int, view: LogView, here: dict[str, FileEntry]) -> bool:
     """Bring a listing, by relative paths, to the state after a commit; False if a file is gone since."""
     record = workspace.log.read(number)
     if record.operation == SWEEP or workspace.log.outcome(number, view) != "complete":
@@ -190,13 +190,13 @@ def _apply_to_listing(workspace: Workspace, number: int, view: View, here: dict[
 
 
 def _recover_one(workspace: Workspace) -> Recovery:
-    sight = workspace.look()
-    if sight.log.done and not sight.staging:
+    state = workspace.read_state()
+    if state.log.done and not state.staging:
         return Recovery()
     if not workspace.locks:
-        return _recover_without_locks(workspace, sight)
+        return _recover_without_locks(workspace, state)
     try:
-        if not sight.log.done:
+        if not state.log.done:
             with workspace.locked():
                 return recover_locked(workspace)
         # Only staged files are left: they can wait if another process holds the lock.
@@ -214,13 +214,13 @@ def _recover_one(workspace: Workspace) -> Recovery:
 
 def recover_locked(workspace: Workspace) -> Recovery:
     """Recover, for a caller that holds the workspace's lock."""
-    settled = settle(workspace, workspace.look().log)
+    settled = settle(workspace, workspace.read_state().log)
     swept = workspace.sweep()
     # The interrupted operation's own folder is part of recovering it, not a second finding.
     return _result(workspace, settled, max(0, swept - (settled is not None)))
 
 
-def settle(workspace: Workspace, view: View) -> tuple[Record, bool] | None:
+def settle(workspace: Workspace, view: LogView) -> tuple[Record, bool] | None:
     """Finish or undo the last commit, if it is unsettled; returns its record, and whether it was completed.
 
     Any process may do it; without locks, several may do it at once.
@@ -278,37 +278,37 @@ def _abandon(workspace: Workspace, number: int, record: Record) -> None:
     )
 
 
-def _recover_without_locks(workspace: Workspace, sight: WorkspaceState) -> Recovery:
+def _recover_without_locks(workspace: Workspace, state: WorkspaceState) -> Recovery:
     settled = None
-    while not sight.log.done:
-        settled = settle(workspace, sight.log) or settled
-        sight = workspace.look()
-    return _result(workspace, settled, sweep_free(workspace, sight))
+    while not state.log.done:
+        settled = settle(workspace, state.log) or settled
+        state = workspace.read_state()
+    return _result(workspace, settled, sweep_free(workspace, state))
 
 
-def sweep_free(workspace: Workspace, sight: WorkspaceState) -> int:
+def sweep_free(workspace: Workspace, state: WorkspaceState) -> int:
     """Remove staged files of dead writers, where no lock shows which writers are alive.
 
     A stalled writer may resume. So a sweep is a commit: it takes a number, and the writer scans the log again.
     """
-    dead = dead_among(sight.staging)
-    if not dead or not sight.log.done:
+    dead = dead_among(state.staging)
+    if not dead or not state.log.done:
         return 0
     try:
-        sweep(workspace, sight.log.last + 1, dead)
+        sweep(workspace, state.log.last + 1, dead)
     except FileExistsError:
         return 0  # another process is sweeping or committing
-    abort_dead_uploads(workspace, sight)
+    abort_dead_uploads(workspace, state)
     return len(dead)
 
 
-def abort_dead_uploads(workspace: Workspace, sight: WorkspaceState) -> None:
+def abort_dead_uploads(workspace: Workspace, state: WorkspaceState) -> None:
     """Abort unfinished uploads of dead writers. No listing shows them, and the store charges for them.
 
     A live writer has touched its staging folder since it started.
     """
-    dead = set(dead_among(sight.staging))
-    alive = [f"{workspace.path}/{name}" for name in sight.staging if name not in dead]
+    dead = set(dead_among(state.staging))
+    alive = [f"{workspace.path}/{name}" for name in state.staging if name not in dead]
     try:
         workspace.store.abort_uploads(workspace.path, time.time() - DEAD_SECONDS, spare=alive)
     except PermissionError as error:

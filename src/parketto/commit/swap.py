@@ -3,7 +3,7 @@
 A twin of the lowest directory that contains the whole change is built in the workspace, from hard links
 (`commit/twin.py`). If the directory is unchanged since then, one call swaps the two. Otherwise, or if the
 filesystem cannot swap, files are moved one by one. What external writers did to the old tree just before the swap,
-or do after it, is applied to the new tree (`commit/carry_over.py`).
+or do after it, is applied to the new tree (`commit/external_changes.py`).
 
 A swap only affects what readers see. The record describes the same change as single steps, which recovery can
 always take: without a swap the outcome is the same.
@@ -18,8 +18,8 @@ import logging
 import posixpath
 from collections.abc import Collection
 
-from parketto.commit.carry_over import Retired, finish, marker
-from parketto.commit.twin import MAX_FOLDERS, MAX_LINKS, Swap, below, build_twin, join, without
+from parketto.commit.external_changes import Retired, finish, marker
+from parketto.commit.twin import MAX_FOLDERS, MAX_LINKS, Swap, build_twin, join, relative_to, without
 from parketto.storage.store import Store
 
 __all__ = [
@@ -74,12 +74,12 @@ def is_swapped(store: Store, workspace: str, swap: Swap) -> bool:
 
 def path_in_old_tree(workspace: str, swap: Swap, path: str) -> str:
     """The path of a retired file (given relative to the dataset) between the swap and its parking."""
-    return f"{workspace}/{swap.twin}/{below(path, swap.directory)}"
+    return f"{workspace}/{swap.twin}/{relative_to(path, swap.directory)}"
 
 
 def _is_unchanged(store: Store, live: str, swap: Swap, retired: Collection[str]) -> bool:
     """Whether the directory can be swapped, and has the same files as when its twin was built."""
     if store.identity(live) != swap.identity or store.swap_problem(live, swap.kept) is not None:
         return False
-    gone = {below(path, swap.directory) for path in retired}
+    gone = {relative_to(path, swap.directory) for path in retired}
     return without(store.tree(live), gone) == swap.kept

@@ -85,8 +85,8 @@ def build_twin(
         return None
     directory = _common_directory(store, root, {posixpath.dirname(path) for path in (*new, *old)})
     live, twin = join(root, directory), f"{folder}/tree"
-    new = {below(path, directory): source for path, source in new.items()}
-    old = {below(path, directory) for path in old}
+    new = {relative_to(path, directory): source for path, source in new.items()}
+    old = {relative_to(path, directory) for path in old}
     if is_inside(workspace, live):
         return None  # the dataset is a mount point: its workspace is inside it
     try:
@@ -114,10 +114,10 @@ def join(top: str, path: str) -> str:
     return f"{top}/{path}" if top and path else top or path
 
 
-def below(path: str, directory: str) -> str:
+def relative_to(path: str, directory: str) -> str:
     """A path relative to a directory that contains it; both are relative to the same folder.
 
-    >>> below("day=1/a", "day=1"), below("day=1/a", "")
+    >>> relative_to("day=1/a", "day=1"), relative_to("day=1/a", "")
     ('a', 'day=1/a')
     """
     return path[len(directory) + 1 :] if directory else path
@@ -168,7 +168,7 @@ def _build_changed(
     store.make_dirs(nest)
     for folder in folders:
         if folder in tree:
-            store.make_twin(join(live, folder), join(twin, folder))
+            store.make_dir_like(join(live, folder), join(twin, folder))
             for name in kept[folder]:
                 path = join(folder, name)
                 store.link(f"{live}/{path}", f"{twin}/{path}")
@@ -199,8 +199,8 @@ def _check_tree(tree: Tree, publish: Collection[str], retire: Collection[str]) -
             raise OSError(f"{path!r} is gone, or behind a symbolic link")
     for path in publish:
         for folder in lineage(posixpath.dirname(path)):
-            above, name = posixpath.split(folder)
-            if folder not in tree and name in tree.get(above, ()):
+            parent, name = posixpath.split(folder)
+            if folder not in tree and name in tree.get(parent, ()):
                 raise OSError(f"{folder!r} is a symbolic link or a file")
 
 

@@ -39,7 +39,7 @@ def who_changed(workspace: Workspace, path: str, seen: int) -> str:
     """A description of the commit after a number that added or retired a file; empty if the log has none."""
     name = relative(path, workspace.root)
     try:
-        for number, record in workspace.log.records(workspace.look().log, seen):
+        for number, record in workspace.log.records(workspace.read_state().log, seen):
             if name in paths_of(record.publish) | paths_of(record.retire):
                 article = "an" if record.operation[0] in "aeiou" else "a"
                 return f"commit {number}, {article} {record.operation} by {record.author} at {record.at[:19]}Z"

@@ -22,7 +22,7 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import TypeVar
 
-from parketto.commit.log import Log, View, view_of
+from parketto.commit.log import Log, LogView, view_of
 from parketto.commit.record import Record
 from parketto.errors import CommitFailed, InvalidArgument, ParkettoError, UntrustedWorkspace
 from parketto.storage.locks import Lock, NoLock, held, wait_for
@@ -45,7 +45,7 @@ Result = TypeVar("Result")
 class WorkspaceState:
     """The state of a workspace: its log and the staged files, from one listing where possible."""
 
-    log: View
+    log: LogView
     staging: dict[str, list[FileEntry]] = field(default_factory=dict)
 
 
@@ -117,7 +117,7 @@ class Workspace:
     def _no_permission(self) -> CommitFailed:
         return CommitFailed(
             f"no permission to keep a log at {self.path!r}; nothing was changed. Make "
-            f"{posixpath.dirname(self.path)!r} writable, or pass journal='<a folder on the same filesystem>'"
+            f"{posixpath.dirname(self.path)!r} writable, or pass workspace='<a folder on the same filesystem>'"
         )
 
     def check_trusted(self) -> None:
@@ -133,13 +133,13 @@ class Workspace:
         """Whether there may be something to recover, or a running operation."""
         return self.store.is_dir(self.path)
 
-    def look(self) -> WorkspaceState:
+    def read_state(self) -> WorkspaceState:
         """The current state of the log and the staged files, from one listing."""
-        if self.store.keeps_birth:
+        if self.store.is_local_disk:
             names = self.store.list_names(self.log.folder)
             mark = self.store.change_mark(self.log.folder) or self.store.change_mark(posixpath.dirname(self.path))
             if not names and not self.store.list_names(self.path):
-                return WorkspaceState(View(mark=mark))
+                return WorkspaceState(LogView(mark=mark))
             self.check_trusted()
             staging: dict[str, list[FileEntry]] = {name: [] for name in self.transactions()}
             return WorkspaceState(view_of(dict.fromkeys(names, ""), mark), staging)
@@ -153,29 +153,29 @@ class Workspace:
                 staging.setdefault(folder.removesuffix(_ALIVE), []).append(entry)
         return WorkspaceState(view_of(logged), staging)
 
-    def read_log(self, read: Callable[[View], Result], view: View | None = None) -> Result:
+    def read_log(self, read: Callable[[LogView], Result], view: LogView | None = None) -> Result:
         """The result of reading the log; retries if other writers fold its records into a checkpoint meanwhile."""
         for _ in range(_READING_ATTEMPTS - 1):
             with contextlib.suppress(FileNotFoundError):
-                return read(self.look().log if view is None else view)
+                return read(self.read_state().log if view is None else view)
             view = None
-        return read(self.look().log)
+        return read(self.read_state().log)
 
-    def above(self) -> list[Workspace]:
+    def outer_workspaces(self) -> list[Workspace]:
         """The workspaces of the parent folders, outermost first: each of them may be a dataset, too."""
         folders = []
         folder = posixpath.dirname(self.root)
         inner = posixpath.basename(self.root)
         while "/" in folder.strip("/") or (folder.startswith("/") and len(folder) > 1):
             # Where each check is a request, only the parents of partitions are checked.
-            if self.store.keeps_birth or "=" in inner:
+            if self.store.is_local_disk or "=" in inner:
                 folders.append(folder)
             inner = posixpath.basename(folder)
             folder = posixpath.dirname(folder)
         found = [Workspace(self.store, folder) for folder in reversed(folders)]
         return [workspace for workspace in found if workspace.exists()]
 
-    def below(self, listed: Iterable[FileEntry]) -> list[Workspace]:
+    def unsettled_inner_workspaces(self, listed: Iterable[FileEntry]) -> list[Workspace]:
         """The workspaces of partitions below this dataset that have an unsettled commit."""
         names: dict[str, dict[str, str]] = {}
         for entry in listed:
@@ -288,21 +288,21 @@ def _workspace_path(store: Store, root: str, location: str | None) -> str:
     if location is not None:
         folder = store.normalize(location)
         if folder == root or folder.startswith(f"{root}/"):
-            raise InvalidArgument(f"journal={location!r} is inside the dataset; choose a folder outside it")
+            raise InvalidArgument(f"workspace={location!r} is inside the dataset; choose a folder outside it")
         if (
-            store.keeps_birth
+            store.is_local_disk
             and store.is_dir(root)
             and store.is_dir(folder)
             and not store.same_device(root, folder)
         ):
             raise InvalidArgument(
-                f"journal={location!r} is on another device than the dataset, so files cannot be moved from it; "
+                f"workspace={location!r} is on another device than the dataset, so files cannot be moved from it; "
                 "choose a folder on the same filesystem"
             )
         # Several datasets may share the folder: the hash distinguishes those of the same name.
         return f"{folder}/{_folder_name(f'{name}-{hashlib.sha256(root.encode()).hexdigest()[:8]}')}"
     beside = "/" in root and bool(name)  # a whole bucket or disk has no parent folder
-    if beside and store.keeps_birth and store.is_dir(root) and not store.same_device(root, parent or "/"):
+    if beside and store.is_local_disk and store.is_dir(root) and not store.same_device(root, parent or "/"):
         beside = False  # the dataset is a mount point: files cannot be moved across devices
     return f"{parent}/{_folder_name(name)}" if beside else f"{root.rstrip('/')}/.parketto"
 

@@ -45,7 +45,7 @@ class BaseDataset:
         *,
         filesystem: AbstractFileSystem | None = None,
         storage_options: GivenOptions = None,
-        journal: str | os.PathLike[str] | None = None,
+        workspace: str | os.PathLike[str] | None = None,
         publish: Literal["auto", "rename"] = "auto",
         spark: SparkSession | None = None,
         memory_mb: int | None = None,
@@ -69,10 +69,10 @@ class BaseDataset:
         self._storage_options = storage_options
         options = {"spark": spark, "memory_mb": memory_mb, "threads": threads}
         self.engine = get_engine(engine, **{name: value for name, value in options.items() if value is not None})
-        location = None if journal is None else os.fspath(journal)
-        workspace = Workspace(self._store, root, location, history=history == "on")
+        location = None if workspace is None else os.fspath(workspace)
+        opened = Workspace(self._store, root, location, history=history == "on")
         self._context = DatasetContext(
-            self._store, root, workspace, self.engine, publish == "auto", timezone, isolation, retries
+            self._store, root, opened, self.engine, publish == "auto", timezone, isolation, retries
         )
 
     def __repr__(self) -> str:

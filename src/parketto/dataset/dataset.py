@@ -41,7 +41,7 @@ class Dataset(EditableDataset):
             it would hide the changes of other processes.
         storage_options: Where the files are (`AwsStorageOptions`, `StorageOptions`, …), or plain options for the
             path's filesystem.
-        journal: The directory for the log and staged files, on the same filesystem; by default
+        workspace: The directory for the log and staged files, on the same filesystem; by default
             `.<name>.parketto` beside the dataset. All writers of a dataset must use the same directory: they
             coordinate through it.
         publish: `"auto"` swaps the lowest directory that contains all changes, where the filesystem supports it,

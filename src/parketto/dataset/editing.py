@@ -259,7 +259,7 @@ class EditableDataset(BaseDataset):
             backup: The `backup_path` from the statistics of the operation.
 
         Raises:
-            ValueError: There is no backup at that path.
+            ValueError: There is no backup at that path, or its manifest is invalid.
             CommitConflict: Files of the operation have changed since, or the backup was already restored; nothing
                 was changed.
 

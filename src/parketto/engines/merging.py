@@ -52,10 +52,10 @@ def _decide(
     """The decision, the row groups with matches by file path, and the number of scanned files."""
     keys = target.rules.keys
     files = [file for file in target.files if may_share_key(file, keys, prepared.ranges)]
-    tasks = [MatchFile(file, prepared, keys, target.spec, target.home_of(file)) for file in files]
+    tasks = [MatchFile(file, prepared, keys, target.spec, target.folder_of(file)) for file in files]
     results = engine.run(tasks, replace(context, operation="match"))
     matches = [
-        FileMatches(file, found.sources, found.at_home, found.num_rows)
+        FileMatches(file, found.sources, found.same_folder, found.num_rows)
         for file, found in zip(files, results, strict=True)
     ]
     row_groups = {file.path: found.row_groups for file, found in zip(files, results, strict=True)}
@@ -73,7 +73,7 @@ def _write(
     keys = target.rules.keys
     tasks: list[AnyTask] = [
         RewriteMatches(
-            each.file, prepared, keys, each.homes, each.leaving, row_groups[each.file.path], target.rewriting
+            each.file, prepared, keys, each.in_place, each.moves_out, row_groups[each.file.path], target.rewriting
         )
         for each in decision.rewrites
     ]
@@ -87,7 +87,7 @@ def _write(
     return MergeOutcome(
         rewritten=tuple((file, written) for file, written in kept if written.staged),
         removed=(*decision.removals, *(file for file, written in kept if not written.staged)),
-        added=sum([*added, *(result.left for result in rewritten)], Written()),
+        added=sum([*added, *(result.moved_out for result in rewritten)], Written()),
         inserted=decision.inserted,
         updated=decision.updated,
         deleted=decision.deleted,
@@ -115,7 +115,7 @@ def _planned(
 def _folders(
     prepared: Prepared, decision: MergeDecision, target: MergeTarget, context: Context
 ) -> tuple[str, ...]:
-    added = np.concatenate([decision.additions, *(each.leaving for each in decision.rewrites)])
+    added = np.concatenate([decision.additions, *(each.moves_out for each in decision.rewrites)])
     if not len(added) or not target.spec.partition_by:
         return ("",) * min(1, len(added))
     rows = SpooledSource(context.store, prepared, target.rules.keys).rows

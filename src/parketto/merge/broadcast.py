@@ -27,7 +27,7 @@ class Matched:
     """The source rows with a key in a file, whether they belong to its folder, and the number of matched rows."""
 
     sources: Indices
-    at_home: Flags
+    same_folder: Flags
     num_rows: int
     #: The numbers of the row groups with matches.
     row_groups: frozenset[int] = frozenset()
@@ -42,7 +42,7 @@ class MatchFile:
     keys: tuple[str, ...]
     spec: PartitionSpec
     #: The folder that rows of the file belong to; None if rows never move.
-    here: str | None
+    folder: str | None
 
     @property
     def size_bytes(self) -> int:
@@ -71,7 +71,7 @@ class MatchFile:
                 hit.update(distinct_numbers(numbers[found_rows >= 0]).tolist())
         everything = np.concatenate(matches)
         sources = distinct_numbers(everything)
-        return Matched(sources, self._at_home(source.rows, sources), len(everything), frozenset(hit))
+        return Matched(sources, self._same_folder(source.rows, sources), len(everything), frozenset(hit))
 
     def _inside(self) -> list[str]:
         return [name for name in self.keys if name not in self.spec.path_only]
@@ -93,11 +93,11 @@ class MatchFile:
         if batches:
             yield _piece(batches, numbers)
 
-    def _at_home(self, rows: pa.Table, sources: Indices) -> Flags:
-        if self.here is None:
+    def _same_folder(self, rows: pa.Table, sources: Indices) -> Flags:
+        if self.folder is None:
             return np.ones(len(sources), np.bool_)
         belongs = rows.column(FOLDER).take(pa.array(sources))
-        return np.asarray(pc.equal(belongs, self.here).to_numpy(), dtype=np.bool_)
+        return np.asarray(pc.equal(belongs, self.folder).to_numpy(), dtype=np.bool_)
 
 
 def _piece(batches: list[pa.RecordBatch], numbers: list[int]) -> tuple[pa.Table, Indices]:
@@ -108,15 +108,15 @@ def _piece(batches: list[pa.RecordBatch], numbers: list[int]) -> tuple[pa.Table,
 class RewriteMatches:
     """Rewrite a file: matched rows are updated, moved or deleted; the others stay, unless all are deleted.
 
-    `homes` are the source rows that update rows in place, `leaving` those that move rows of the file to another
-    partition. `row_groups` are those with matched rows.
+    `in_place` are the source rows that update rows in place, `moves_out` those that move rows of the file to
+    another partition. `row_groups` are those with matched rows.
     """
 
     file: FileInfo
     source: Prepared
     keys: tuple[str, ...]
-    homes: Indices
-    leaving: Indices
+    in_place: Indices
+    moves_out: Indices
     row_groups: frozenset[int]
     rewriting: Rewriting
 
@@ -128,8 +128,8 @@ class RewriteMatches:
     def run(self, worker: Worker) -> Rewritten:
         """Rewrite the file with the edits of the source."""
         source = SpooledSource.of(worker, self.source, self.keys)
-        homes, leaving = self._flags(self.homes), self._flags(self.leaving)
-        edits = _Edits(source, self.file, self.keys, homes, leaving, self.row_groups)
+        in_place, moves_out = self._flags(self.in_place), self._flags(self.moves_out)
+        edits = _Edits(source, self.file, self.keys, in_place, moves_out, self.row_groups)
         return rewrite_file(self.file, self.rewriting, edits, worker)
 
     def _flags(self, rows: Indices) -> Flags:
@@ -146,12 +146,12 @@ class _Edits:
         source: SpooledSource,
         file: FileInfo,
         keys: Sequence[str],
-        homes: Flags,
-        leaving: Flags,
+        in_place: Flags,
+        moves_out: Flags,
         row_groups: frozenset[int],
     ) -> None:
         self._keys = keys
-        self._source, self._homes, self._leaving, self._row_groups = source, homes, leaving, row_groups
+        self._source, self._in_place, self._moves_out, self._row_groups = source, in_place, moves_out, row_groups
         self._index: KeyIndex | None = None
         self._first = 0
         if (found := source.lookup(file)) is not None:
@@ -172,7 +172,7 @@ class _Edits:
         at = np.flatnonzero(found >= 0)
         sources = found[at] + self._first
         rows = self._source.rows.take(pa.array(sources))
-        return RowEdits(at, _first(sources, self._homes), _first(sources, self._leaving), rows)
+        return RowEdits(at, _first(sources, self._in_place), _first(sources, self._moves_out), rows)
 
 
 def _first(sources: Indices, pending: Flags) -> Flags:

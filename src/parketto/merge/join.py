@@ -26,7 +26,7 @@ from parketto.runtime.task import Worker
 #: Columns that a join needs of a source row: its sequence number, and the folder that it belongs to.
 SOURCE_FIELDS = (pa.field("seq", pa.int64()), pa.field("folder", pa.string()))
 #: Columns that a join needs of a target row: the position of its file, its row number, and its folder.
-TARGET_FIELDS = (pa.field("file", pa.int32()), pa.field("row", pa.int64()), pa.field("here", pa.string()))
+TARGET_FIELDS = (pa.field("file", pa.int32()), pa.field("row", pa.int64()), pa.field("file_folder", pa.string()))
 
 
 @dataclass(frozen=True)
@@ -62,7 +62,7 @@ class TargetColumns:
         return {
             "file": pa.repeat(pa.scalar(position, pa.int32()), batch.num_rows),
             "row": pa.array(row + np.arange(batch.num_rows)),
-            "here": pa.repeat(pa.scalar(self.target.home_of(file), pa.string()), batch.num_rows),
+            "file_folder": pa.repeat(pa.scalar(self.target.folder_of(file), pa.string()), batch.num_rows),
         }
 
 
@@ -81,8 +81,8 @@ def edit_file(
 ) -> Edited:
     """Rewrite a file of the target.
 
-    `pieces` are its edits, sorted by row: the number of the `row`, whether it is updated in place (`home`) or
-    moves to another partition (`leaving`), and the columns of the source row in exchange types, of the schema
+    `pieces` are its edits, sorted by row: the number of the `row`, whether it is updated in place (`in_place`) or
+    moves to another partition (`moves_out`), and the columns of the source row in exchange types, of the schema
     `values_schema`. Rows that are neither are deleted.
     """
     edits = _Edits(pieces, values_schema)
@@ -119,10 +119,10 @@ class _Edits:
         if ready is None:
             nothing = np.empty(0, np.bool_)
             return RowEdits(np.empty(0, np.int64), nothing, nothing, self._schema.empty_table())
-        homes, leaving = (ready.column(name).to_numpy() for name in ("home", "leaving"))
+        in_place, moves_out = (ready.column(name).to_numpy() for name in ("in_place", "moves_out"))
         self.matched += ready.num_rows
-        self.replaced += int(homes.sum() + leaving.sum())
-        return RowEdits(ready.column("row").to_numpy() - start, homes, leaving, self._rows(ready))
+        self.replaced += int(in_place.sum() + moves_out.sum())
+        return RowEdits(ready.column("row").to_numpy() - start, in_place, moves_out, self._rows(ready))
 
     def _up_to(self, stop: int) -> pa.Table | None:
         parts = [] if self._pending is None else [self._pending]
@@ -167,7 +167,7 @@ def join_outcome(
     return MergeOutcome(
         rewritten=tuple((files[position], written) for position, written in kept.items() if written.staged),
         removed=tuple(removed),
-        added=sum((edit.rewritten.left for edit in edited.values()), added),
+        added=sum((edit.rewritten.moved_out for edit in edited.values()), added),
         inserted=inserted,
         updated=updated,
         deleted=matched - updated + gone,
@@ -204,14 +204,16 @@ class FileCounts:
 
     matched: int
     replaced: int
-    homes: int
+    in_place: int
 
     def __add__(self, other: FileCounts) -> FileCounts:
-        return FileCounts(self.matched + other.matched, self.replaced + other.replaced, self.homes + other.homes)
+        return FileCounts(
+            self.matched + other.matched, self.replaced + other.replaced, self.in_place + other.in_place
+        )
 
     def stay(self, target: MergeTarget, file: FileInfo) -> int:
         """The number of rows that stay in the file."""
-        return self.homes + (0 if target.rules.removes_missing else file.num_rows - self.matched)
+        return self.in_place + (0 if target.rules.removes_missing else file.num_rows - self.matched)
 
 
 #: Placeholder for a file that would be written.

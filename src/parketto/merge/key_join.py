@@ -35,8 +35,8 @@ FILE, ROW = "parketto:file", "parketto:row"  # the position of a target file, an
 class JoinedBucket:
     """The result of a bucket: `edits` of existing rows, and source rows to write to new files.
 
-    Edits are sorted by file and row: `file`, `row`, whether the row is updated in place (`home`) or moves to
-    another partition (`leaving`), and the new values by position.
+    Edits are sorted by file and row: `file`, `row`, whether the row is updated in place (`in_place`) or moves to
+    another partition (`moves_out`), and the new values by position.
     """
 
     edits: pa.Table
@@ -88,39 +88,39 @@ def join_bucket(source: pa.Table, keys: pa.Table, target: MergeTarget, schema: p
     target.refuse_unfilled(len(new))
     sources, values = order[found[hits]], edit_schema(schema, change.updated)
     files, rows = (keys.column(name).to_numpy()[hits] for name in (FILE, ROW))
-    at_home = _at_home(source, sources, files, target)
-    is_first = _first_of_each(sources, at_home, files, rows)
-    homes, away = is_first & at_home, is_first & ~at_home
+    same_folder = _same_folder(source, sources, files, target)
+    is_first = _first_of_each(sources, same_folder, files, rows)
+    in_place, changes_folder = is_first & same_folder, is_first & ~same_folder
     if target.dry_run:
-        added = np.concatenate([new, sources[away]])
+        added = np.concatenate([new, sources[changes_folder]])
         nothing = source.slice(0, 0)
-        counts = _counts(files, is_first, homes)
+        counts = _counts(files, is_first, in_place)
         return JoinedBucket(nothing, nothing, len(new), counts=counts, folders=_folders(source, added))
     # If some columns are not updated, a moved row is read from its file; else the source has all of it.
-    leaving = away & (change.updated is not None)
-    moved = sources[away & ~leaving]
+    moves_out = changes_folder & (change.updated is not None)
+    moved = sources[changes_folder & ~moves_out]
     additions = source.take(pa.array(np.concatenate([new, moved])))
-    edits = _edits(source, values, sources, files, rows, homes, leaving)
+    edits = _edits(source, values, sources, files, rows, in_place, moves_out)
     return JoinedBucket(edits, additions, len(new), len(moved))
 
 
-def _at_home(source: pa.Table, sources: Indices, files: Indices, target: MergeTarget) -> Flags:
+def _same_folder(source: pa.Table, sources: Indices, files: Indices, target: MergeTarget) -> Flags:
     """Whether each matched row is in the folder that its source row belongs to."""
     if target.change.moves == "never":
         return np.ones(len(sources), np.bool_)
     positions, codes = np.unique(files, return_inverse=True)
-    folders = pa.array([target.home_of(target.files[position]) for position in positions], pa.string())
+    folders = pa.array([target.folder_of(target.files[position]) for position in positions], pa.string())
     belongs = source.column(FOLDER).take(pa.array(sources))
     found: Flags = pc.equal(belongs, folders.take(pa.array(codes))).to_numpy()
     return found
 
 
-def _first_of_each(sources: Indices, at_home: Flags, files: Indices, rows: Indices) -> Flags:
+def _first_of_each(sources: Indices, same_folder: Flags, files: Indices, rows: Indices) -> Flags:
     """Flags one match of each source row: the first in path order, matches in its own folder first."""
     first = np.zeros(len(sources), np.bool_)
     if np.bincount(sources).max(initial=0) <= 1:
         return ~first
-    order = np.lexsort((rows, files, ~at_home, sources))
+    order = np.lexsort((rows, files, ~same_folder, sources))
     ordered = sources[order]
     first[order[np.append(True, ordered[1:] != ordered[:-1])]] = True
     return first
@@ -132,11 +132,11 @@ def _edits(
     sources: Indices,
     files: Indices,
     rows: Indices,
-    homes: Flags,
-    leaving: Flags,
+    in_place: Flags,
+    moves_out: Flags,
 ) -> pa.Table:
     order = np.argsort((files.astype(np.int64) << _ROW_BITS) + rows)
-    has_values = (homes | leaving)[order]
+    has_values = (in_place | moves_out)[order]
     # Deleted rows have no new values.
     positions = pa.array(sources[order], mask=None if has_values.all() else ~has_values)
     taken = source.select(values.names).take(positions)
@@ -144,8 +144,8 @@ def _edits(
         {
             "file": files[order],
             "row": rows[order],
-            "home": homes[order],
-            "leaving": leaving[order],
+            "in_place": in_place[order],
+            "moves_out": moves_out[order],
             **{exchange_name(at): column for at, column in enumerate(taken.columns)},
         }
     )
@@ -157,9 +157,9 @@ def _folders(source: pa.Table, rows: Indices) -> frozenset[str]:
     return frozenset(pc.unique(source.column(FOLDER).take(pa.array(rows))).to_pylist())
 
 
-def _counts(files: Indices, is_first: Flags, homes: Flags) -> dict[int, FileCounts]:
+def _counts(files: Indices, is_first: Flags, in_place: Flags) -> dict[int, FileCounts]:
     positions, codes = np.unique(files, return_inverse=True)
-    counted = (np.bincount(codes, weights, len(positions)) for weights in (None, is_first, homes))
+    counted = (np.bincount(codes, weights, len(positions)) for weights in (None, is_first, in_place))
     return {
         int(position): FileCounts(*map(int, counts)) for position, *counts in zip(positions, *counted, strict=True)
     }

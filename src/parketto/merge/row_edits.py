@@ -33,13 +33,13 @@ Flags = npt.NDArray[np.bool_]
 class RowEdits:
     """The edits of some rows of a batch.
 
-    `at` are their positions, `rows` their new values. Rows in `homes` are updated in place, rows in `leaving` move
-    to another partition, and the others are deleted.
+    `at` are their positions, `rows` their new values. Rows in `in_place` are updated in place, rows in `moves_out`
+    move to another partition, and the others are deleted.
     """
 
     at: Indices
-    homes: Flags
-    leaving: Flags
+    in_place: Flags
+    moves_out: Flags
     rows: pa.Table
 
 
@@ -65,10 +65,10 @@ class Rewriting:
 
 @dataclass(frozen=True)
 class Rewritten:
-    """What replaces a file (`kept`), and the rows that moved to other partitions (`left`)."""
+    """What replaces a file (`kept`), and the rows that moved to other partitions (`moved_out`)."""
 
     kept: Written = field(default_factory=Written)
-    left: Written = field(default_factory=Written)
+    moved_out: Written = field(default_factory=Written)
 
 
 class Edits(Protocol):
@@ -95,7 +95,7 @@ def rewrite_file(file: FileInfo, rewriting: Rewriting, edits: Edits, worker: Wor
     reader = logical_reader(worker, file, names, rewriting.spec)
     changed = rewriting.changed(file.schema.names)
     output = output_like(file, "merge", rewriting.compression, changed)
-    leaving: SpillFiles[None] | None = None
+    spilled: SpillFiles[None] | None = None
     start = 0
     with reader.open(file) as opened, FileRewriter(opened, output, worker) as rewriter:
         replacer = _ColumnReplacer(opened, rewriter, rewriting, changed, worker)
@@ -112,18 +112,18 @@ def rewrite_file(file: FileInfo, rewriting: Rewriting, edits: Edits, worker: Wor
                     first += batch.num_rows
                     for part in _kept(batch.select(file.schema.names), found, rewriting).to_batches():
                         rewriter.write(part)
-                    if found.leaving.any():
-                        leaving = leaving or SpillFiles(worker.scratch_directory())
-                        leaving.write(None, _left(batch, found, rewriting.updated))
+                    if found.moves_out.any():
+                        spilled = spilled or SpillFiles(worker.scratch_directory())
+                        spilled.write(None, _moved_out(batch, found, rewriting.updated))
             start += group.num_rows
-    left = Written()
-    if leaving is not None:
+    moved_out = Written()
+    if spilled is not None:
         assert rewriting.elsewhere is not None, "rows that move need an output"
-        leaving.close()
+        spilled.close()
         wanted = rewriting.elsewhere.row_schema.names
-        moved = (part.select(wanted) for part in leaving[None])
-        left = write_rows(moved, rewriting.elsewhere, worker, at_least_one=False)
-    return Rewritten(rewriter.written, left)
+        moved = (part.select(wanted) for part in spilled[None])
+        moved_out = write_rows(moved, rewriting.elsewhere, worker, at_least_one=False)
+    return Rewritten(rewriter.written, moved_out)
 
 
 class _ColumnReplacer:
@@ -166,7 +166,7 @@ class _ColumnReplacer:
     def replace_columns(self, number: int, start: int, known: _KnownEdits) -> bool:
         """Replace the changed columns if all edits are known and in place; return whether it did."""
         group = self._opened.file.row_groups[number]
-        if known.stop < start + group.num_rows or not known.edits.homes.all():
+        if known.stop < start + group.num_rows or not known.edits.in_place.all():
             return False
         values = self._new_values(number, start, known)
         return self._rewriter.replace_columns(number, self._changed, values, self._rewriting.compression)
@@ -199,8 +199,8 @@ class _KnownEdits:
         here = slice(*np.searchsorted(self.edits.at, [first, first + known]).tolist())
         found = RowEdits(
             self.edits.at[here] - first,
-            self.edits.homes[here],
-            self.edits.leaving[here],
+            self.edits.in_place[here],
+            self.edits.moves_out[here],
             self.edits.rows.slice(here.start, here.stop - here.start),
         )
         if known == batch.num_rows:
@@ -212,8 +212,8 @@ class _KnownEdits:
 def _together(parts: Sequence[RowEdits]) -> RowEdits:
     return RowEdits(
         np.concatenate([part.at for part in parts]),
-        np.concatenate([part.homes for part in parts]),
-        np.concatenate([part.leaving for part in parts]),
+        np.concatenate([part.in_place for part in parts]),
+        np.concatenate([part.moves_out for part in parts]),
         pa.concat_tables([part.rows for part in parts]),
     )
 
@@ -226,12 +226,12 @@ def _kept(batch: pa.RecordBatch, edits: RowEdits, rewriting: Rewriting) -> pa.Ta
         return _patched(batch, edits, rewriting)
     own = np.arange(batch.num_rows)
     new = own.copy()
-    new[edits.at[edits.homes]] = batch.num_rows + np.flatnonzero(edits.homes)
+    new[edits.at[edits.in_place]] = batch.num_rows + np.flatnonzero(edits.in_place)
     keep = np.full(batch.num_rows, rewriting.keeps_others)
-    keep[edits.at] = edits.homes
+    keep[edits.at] = edits.in_place
     columns = {}
     for name, column in zip(batch.schema.names, batch.columns, strict=True):
-        if edits.homes.any() and (rewriting.updated is None or name in rewriting.updated):
+        if edits.in_place.any() and (rewriting.updated is None or name in rewriting.updated):
             both = pa.chunked_array([column, *cast(edits.rows.column(name), column.type).chunks])
             columns[name] = both.take(pa.array(new[keep]))
         else:
@@ -246,7 +246,7 @@ def _patched(batch: pa.RecordBatch, edits: RowEdits, rewriting: Rewriting) -> pa
         changes = rewriting.updated is None or name in rewriting.updated
         rows = cast(edits.rows.column(name), column.type).combine_chunks() if changes else None
         parts, start = [], 0
-        for number, (at, stays) in enumerate(zip(edits.at.tolist(), edits.homes.tolist(), strict=True)):
+        for number, (at, stays) in enumerate(zip(edits.at.tolist(), edits.in_place.tolist(), strict=True)):
             if rows is None and stays:
                 continue
             parts.append(column.slice(start, at - start))
@@ -257,14 +257,14 @@ def _patched(batch: pa.RecordBatch, edits: RowEdits, rewriting: Rewriting) -> pa
     return pa.table(columns)
 
 
-def _left(batch: pa.RecordBatch, edits: RowEdits, updated: frozenset[str] | None) -> pa.Table:
+def _moved_out(batch: pa.RecordBatch, edits: RowEdits, updated: frozenset[str] | None) -> pa.Table:
     """The rows that move, with all columns: new values in updated columns, old values in the others."""
-    here, new = pa.array(edits.at[edits.leaving]), pa.array(np.flatnonzero(edits.leaving))
+    old, new = pa.array(edits.at[edits.moves_out]), pa.array(np.flatnonzero(edits.moves_out))
     return pa.table(
         {
             name: cast(edits.rows.column(name), column.type).take(new)
             if updated is None or name in updated
-            else column.take(here)
+            else column.take(old)
             for name, column in zip(batch.schema.names, batch.columns, strict=True)
         }
     )

@@ -275,12 +275,12 @@ def duplicate_keys(
 class FileMatches:
     """The source rows (by number) that have their key in a file, and the number of matched rows in the file.
 
-    `at_home` is true for source rows that belong to the directory of the file.
+    `same_folder` is true for source rows that belong to the directory of the file.
     """
 
     file: FileInfo
     sources: Indices
-    at_home: npt.NDArray[np.bool_]
+    same_folder: npt.NDArray[np.bool_]
     num_rows: int
 
 
@@ -289,8 +289,8 @@ class FileRewrite:
     """A file to rewrite; the source rows that update it in place, and those that move rows out of it."""
 
     file: FileInfo
-    homes: Indices
-    leaving: Indices
+    in_place: Indices
+    moves_out: Indices
 
 
 @dataclass(frozen=True)
@@ -320,19 +320,21 @@ def decide(
     missing = np.flatnonzero(~is_matched)
     if not rules.updates:
         return MergeDecision((), (), missing, len(missing), 0, 0)
-    homes = _firsts([found.sources[found.at_home] for found in matches], source_rows)
-    is_moved = is_matched & ~_mask(source_rows, homes)
+    in_place = _firsts([found.sources[found.same_folder] for found in matches], source_rows)
+    is_moved = is_matched & ~_mask(source_rows, in_place)
     moved, none = np.flatnonzero(is_moved), np.empty(0, np.int64)
-    leaving = [none for _ in matches]
+    moves_out = [none for _ in matches]
     if change.updated is not None and len(moved):
         # Columns that are not updated move along, so the row moves out of the first file that has it.
-        leaving = _firsts([found.sources[is_moved[found.sources]] for found in matches], source_rows)
+        moves_out = _firsts([found.sources[is_moved[found.sources]] for found in matches], source_rows)
         moved = none
     updated = int(is_matched.sum())
-    touched = [each for each in zip(matches, homes, leaving, strict=True) if each[0].num_rows]
+    touched = [each for each in zip(matches, in_place, moves_out, strict=True) if each[0].num_rows]
     duplicates = sum(found.num_rows for found, _, _ in touched) - updated
     gone = 0
-    removals = [found.file for found, home, left in touched if not len(left) and _emptied(rules, found, home)]
+    removals = [
+        found.file for found, updates, moves in touched if not len(moves) and _emptied(rules, found, updates)
+    ]
     if rules.removes_missing:
         gone = sum(file.num_rows for file in files) - sum(found.num_rows for found, _, _ in touched)
         hit = {found.file.path for found, _, _ in touched}
@@ -341,7 +343,9 @@ def decide(
     inserted = missing if rules.inserts else missing[:0]
     return MergeDecision(
         rewrites=tuple(
-            FileRewrite(found.file, home, left) for found, home, left in touched if found.file.path not in removed
+            FileRewrite(found.file, updates, moves)
+            for found, updates, moves in touched
+            if found.file.path not in removed
         ),
         removals=tuple(removals),
         additions=np.concatenate([inserted, moved]),
@@ -351,9 +355,9 @@ def decide(
     )
 
 
-def _emptied(rules: MergeRules, found: FileMatches, home: Indices) -> bool:
+def _emptied(rules: MergeRules, found: FileMatches, in_place: Indices) -> bool:
     """Whether no row of the file remains."""
-    return not len(home) and (rules.removes_missing or found.num_rows == found.file.num_rows)
+    return not len(in_place) and (rules.removes_missing or found.num_rows == found.file.num_rows)
 
 
 def distinct_numbers(numbers: Indices) -> Indices:

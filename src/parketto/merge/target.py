@@ -73,13 +73,13 @@ class MergeTarget:
     def rewriting(self) -> Rewriting:
         """How files with matches are rewritten."""
         change = self.change
-        leaves = change.updated is not None and change.moves != "never"
+        moves_out = change.updated is not None and change.moves != "never"
         return Rewriting(
             self.spec,
             self.compression,
             change.updated,
             not self.rules.removes_missing,
-            self.additions if leaves else None,
+            self.additions if moves_out else None,
             # Floats that are equal keys may still differ: zero has two signs.
             frozenset(name for name in self.rules.keys if not pat.is_floating(self.schema.field(name).type)),
         )
@@ -95,7 +95,7 @@ class MergeTarget:
         if inserted and problem is not None:
             raise problem
 
-    def home_of(self, file: FileInfo) -> str | None:
+    def folder_of(self, file: FileInfo) -> str | None:
         """The folder that rows of a file belong to; None if rows never move."""
         match self.change.moves:
             case "never":

@@ -49,7 +49,7 @@ class LocalStore(Store):
     # Reading a cached footer is cheaper than a thread switch; cold or remote disks benefit from parallel reads.
     parallel_reads = 4
     often_cached = True
-    keeps_birth = True
+    is_local_disk = True
     has_locks = HAS_FLOCK
     whole_file_bytes = 0
 
@@ -193,12 +193,12 @@ class LocalStore(Store):
     def swap_problem(self, directory: str, folders: Iterable[str]) -> str | None:
         return exchange_problem(directory, folders)
 
-    def make_twin(self, directory: str, twin: str) -> None:
-        os.makedirs(twin)
-        status = os.stat(directory)
+    def make_dir_like(self, like: str, path: str) -> None:
+        os.makedirs(path)
+        status = os.stat(like)
         if (status.st_uid, status.st_gid) != (os.geteuid(), os.getegid()):
-            os.chown(twin, status.st_uid, status.st_gid)
-        shutil.copystat(directory, twin)
+            os.chown(path, status.st_uid, status.st_gid)
+        shutil.copystat(like, path)
 
     def make_inheriting_dir(self, like: str, path: str) -> None:
         os.makedirs(path)
@@ -211,8 +211,8 @@ class LocalStore(Store):
     def link(self, path: str, other: str) -> None:
         os.link(path, other, follow_symlinks=False)
 
-    def swap(self, directory: str, twin: str) -> None:
-        exchange(directory, twin)
+    def swap(self, directory: str, other: str) -> None:
+        exchange(directory, other)
 
     def tree(self, directory: str, limit: int | None = None) -> Tree:
         return scan_tree(directory, limit)

@@ -28,7 +28,7 @@ MUTATIONS = (
     "move_to_free_name",
     "copy",
     "link",
-    "make_twin",
+    "make_dir_like",
     "make_inheriting_dir",
     "swap",
     "remove",
@@ -81,8 +81,8 @@ class Store:
     has_folders = True
     #: Whether other processes see the same files.
     shared = True
-    #: Whether `birth` distinguishes a folder from a later one of the same name.
-    keeps_birth = False
+    #: Whether files are on a local disk: `birth` identifies folders, and a listing costs no request.
+    is_local_disk = False
     #: Whether a lock is guaranteed to be free once its holder is dead, and held as long as the holder lives.
     has_locks = False
 
@@ -245,7 +245,7 @@ class Store:
         """Why a directory, with the folders in it, cannot be swapped for another one, as far as is known."""
         return "this storage cannot swap directories"
 
-    def make_twin(self, directory: str, twin: str) -> None:
+    def make_dir_like(self, like: str, path: str) -> None:
         """Create an empty folder with the owner and the permissions of another one."""
         raise NotImplementedError
 
@@ -257,7 +257,7 @@ class Store:
         """Create a hard link to a file."""
         raise NotImplementedError
 
-    def swap(self, directory: str, twin: str) -> None:
+    def swap(self, directory: str, other: str) -> None:
         """Swap two folders in one step."""
         raise NotImplementedError
 
@@ -354,7 +354,7 @@ class Store:
         return False
 
     def distrust(self, paths: Sequence[str], like: str) -> str | None:  # noqa: ARG002
-        """Why a stranger may have written to some folders, given who may write to `like`; None if trusted."""
+        """Why another user may have written to some folders, given who may write to `like`; None if trusted."""
         return None
 
     def writable_problem(self, directory: str, workspace: str) -> str | None:  # noqa: ARG002

@@ -1,4 +1,4 @@
-"""Trust in a folder beside a dataset: its records are executed, so strangers must not be able to write them."""
+"""Trust in a folder beside a dataset: its records are executed, so other users must not be able to write them."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from stat import S_ISDIR, S_IWGRP, S_IWOTH
 
 
 def distrust(path: str, like: str) -> str | None:
-    """Why a folder may contain what a stranger wrote; None if it cannot, or does not exist.
+    """Why a folder may contain what another user wrote; None if it cannot, or does not exist.
 
     It must not be a link, must belong to this user, to root or to the owner of the dataset, and must not be
     world-writable. If a group may write to the dataset, the same group may write to the folder. Any member of it

@@ -140,7 +140,7 @@ class Merge:
     def _match(self, worker: Worker) -> int:
         """Create the table `matches`: target rows with a source key. Returns the number of files read."""
         session, files = self._session, self._candidates()
-        session.run("CREATE TABLE found (seq BIGINT, file INTEGER, row BIGINT, at_home BOOLEAN)")
+        session.run("CREATE TABLE found (seq BIGINT, file INTEGER, row BIGINT, same_folder BOOLEAN)")
         scanned = [position for position in files if self._can_scan(self._target.files[position])]
         if scanned:
             self._match_by_scan(scanned)
@@ -148,9 +148,9 @@ class Merge:
             self._match_by_stream(rest, worker)
         # Of several rows with one key, the first in the folder of the source row stays.
         session.run(
-            "CREATE TABLE matches AS SELECT seq, file, row, at_home AND place = 1 AS home, "
-            "NOT at_home AND place = 1 AS moved FROM (SELECT *, row_number() OVER "
-            "(PARTITION BY seq ORDER BY at_home DESC, file, row) AS place FROM found)"
+            "CREATE TABLE matches AS SELECT seq, file, row, same_folder AND place = 1 AS in_place, "
+            "NOT same_folder AND place = 1 AS moved FROM (SELECT *, row_number() OVER "
+            "(PARTITION BY seq ORDER BY same_folder DESC, file, row) AS place FROM found)"
         )
         session.run("DROP TABLE found")
         return len(files)
@@ -198,14 +198,14 @@ class Merge:
                 {
                     "path": local_paths(store, files),
                     "file": pa.array(positions, pa.int32()),
-                    "here": pa.array([target.home_of(file) for file in files], pa.string()),
+                    "file_folder": pa.array([target.folder_of(file) for file in files], pa.string()),
                 }
             ),
         )
         keys = numbered(self._schema, target.rules.keys)
         session.run(
             f"INSERT INTO found SELECT hit.seq, places.file, hit.row, "
-            f"{self._at_home('hit.folder', 'places.here')} FROM "
+            f"{self._same_folder('hit.folder', 'places.file_folder')} FROM "
             f"(SELECT source.seq, source.folder, t.name, t.row FROM source JOIN "
             f"(SELECT {keys}, {FILE_NAME} AS name, {FILE_ROW} AS row FROM scanned) AS t "
             f"ON {self._same_keys('source', 't')}) AS hit JOIN places ON places.path = hit.name"
@@ -222,13 +222,14 @@ class Merge:
             f"{self._floats.get(name) or exchange_name(at)} AS t{at}" for at, name in enumerate(target.rules.keys)
         )
         same = " AND ".join(f"source.{key} = t.t{at}" for at, key in enumerate(self._keys))
+        same_folder = self._same_folder("source.folder", "t.file_folder")
         self._session.run(
-            f"INSERT INTO found SELECT source.seq, t.file, t.row, {self._at_home('source.folder', 't.here')} "
-            f"FROM source JOIN (SELECT {named}, file, row, here FROM streamed) AS t ON {same}"
+            f"INSERT INTO found SELECT source.seq, t.file, t.row, {same_folder} "
+            f"FROM source JOIN (SELECT {named}, file, row, file_folder FROM streamed) AS t ON {same}"
         )
 
-    def _at_home(self, folder: str, here: str) -> str:
-        return "true" if self._target.change.moves == "never" else f"{folder} = {here}"
+    def _same_folder(self, folder: str, file_folder: str) -> str:
+        return "true" if self._target.change.moves == "never" else f"{folder} = {file_folder}"
 
     def _same_keys(self, one: str, other: str) -> str:
         return " AND ".join(f"{one}.{key} = {other}.{key}" for key in self._keys)
@@ -238,11 +239,11 @@ class Merge:
         session = self._session
         values = ", ".join(f"source.{name}" for name in self._columns)
         # If only some columns change, a moved row takes its other values from its file.
-        leaving = "false" if self._target.change.updated is None else "matches.moved"
+        moves_out = "false" if self._target.change.updated is None else "matches.moved"
         session.run(
-            f"CREATE TABLE edits AS SELECT matches.file, matches.row, matches.home, {leaving} AS leaving, "
+            f"CREATE TABLE edits AS SELECT matches.file, matches.row, matches.in_place, {moves_out} AS moves_out, "
             f"{values} FROM matches LEFT JOIN source ON source.seq = "
-            f"CASE WHEN matches.home OR {leaving} THEN matches.seq END ORDER BY matches.file, matches.row"
+            f"CASE WHEN matches.in_place OR {moves_out} THEN matches.seq END ORDER BY matches.file, matches.row"
         )
         found = session.all_rows("SELECT DISTINCT file FROM edits ORDER BY file").column("file").to_pylist()
         tasks: list[AnyTask] = [
@@ -255,14 +256,14 @@ class Merge:
         if not self._target.rules.updates:
             return {}
         found = self._session.all_rows(
-            "SELECT file, count(*) AS matched, count(*) FILTER (WHERE home OR moved) AS replaced, "
-            "count(*) FILTER (WHERE home) AS homes FROM matches GROUP BY file"
+            "SELECT file, count(*) AS matched, count(*) FILTER (WHERE in_place OR moved) AS replaced, "
+            "count(*) FILTER (WHERE matches.in_place) AS in_place FROM matches GROUP BY file"
         )
         return {row.pop("file"): FileCounts(**row) for row in found.to_pylist()}
 
     def _additions(self) -> tuple[int, int, list[str]]:
         """The number of new rows, the number of moved rows that are added again, and the folders of both."""
-        new, moved = self._new_and_moved(leaving=True)
+        new, moved = self._new_and_moved(with_moves_out=True)
         counts = self._session.all_rows(
             f"SELECT count(*) FILTER (WHERE {new}) AS new, count(*) FILTER (WHERE {moved}) AS moved, "
             f"array_agg(DISTINCT coalesce(folder, '')) FILTER (WHERE {new} OR {moved}) AS folders FROM source"
@@ -270,15 +271,15 @@ class Merge:
         limited = self._target.change.updated is not None
         return counts["new"], 0 if limited else counts["moved"], counts["folders"] or []
 
-    def _new_and_moved(self, *, leaving: bool) -> tuple[str, str]:
+    def _new_and_moved(self, *, with_moves_out: bool) -> tuple[str, str]:
         rules = self._target.rules
         new = "source.seq NOT IN (SELECT seq FROM matches)" if rules.inserts else "false"
-        moves = rules.updates and (leaving or self._target.change.updated is None)
+        moves = rules.updates and (with_moves_out or self._target.change.updated is None)
         return new, "source.seq IN (SELECT seq FROM matches WHERE moved)" if moves else "false"
 
     def _add(self, worker: Worker) -> Written:
         """Write the new rows, and those whose partition changed."""
-        new, moved = self._new_and_moved(leaving=False)
+        new, moved = self._new_and_moved(with_moves_out=False)
         order = "folder, seq" if self._target.spec.partition_by else "seq"
         query = f"SELECT {self._payload} FROM source WHERE {new} OR {moved} ORDER BY {order}"
         rows = (from_exchange(batch, self._schema) for batch in self._session.rows(query))
@@ -303,7 +304,9 @@ class _EditFile:
 
     def run(self, worker: Worker) -> Edited:
         """Read the edits through this thread's own connection, and rewrite the file."""
-        query = f"SELECT row, home, leaving, {self.payload} FROM edits WHERE file = {self.position} ORDER BY row"
+        query = (
+            f"SELECT row, in_place, moves_out, {self.payload} FROM edits WHERE file = {self.position} ORDER BY row"
+        )
         changes: Iterator[pa.RecordBatch] = self.session.cursor().rows(query)
         return edit_file(self.position, changes, self.target, self.schema, worker)
 

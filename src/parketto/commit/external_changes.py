@@ -15,7 +15,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
 
-from parketto.commit.twin import Swap, Tree, below, join, lineage
+from parketto.commit.twin import Swap, Tree, join, lineage, relative_to
 from parketto.storage.store import Store
 
 # How often to empty an old tree: a further attempt is needed when an external writer has added to it meanwhile.
@@ -70,14 +70,14 @@ def finish(
         old,
         join(root, swap.directory),
         swap,
-        {below(path, swap.directory): fingerprint for path, fingerprint in published.items()},
+        {relative_to(path, swap.directory): fingerprint for path, fingerprint in published.items()},
         {
-            below(path, swap.directory): Retired(each.fingerprint, f"{workspace}/{each.parked}")
+            relative_to(path, swap.directory): Retired(each.fingerprint, f"{workspace}/{each.parked}")
             for path, each in retired.items()
         },
     )
     if not store.is_dir(marker(old)):
-        tree.carry_over()
+        tree.apply_external_changes()
         # From here on, a name missing in the old tree does not mean that an external writer removed it.
         store.make_dirs(marker(old))
     for _ in range(_EMPTYING_ATTEMPTS):
@@ -117,7 +117,7 @@ class _OldTree:
             for name, identity in files.items()
         }
 
-    def carry_over(self) -> None:
+    def apply_external_changes(self) -> None:
         """Apply to the new tree what external writers did to the old one between validation and the swap."""
         current = self._seen = self._store.tree(self._old)
         added, gone = self._added_files(current), self._gone(current)
@@ -291,7 +291,7 @@ class _OldTree:
                 self._touched.add(posixpath.dirname(each))
                 with contextlib.suppress(FileExistsError):
                     if self._store.is_dir(old):
-                        self._store.make_twin(old, new)
+                        self._store.make_dir_like(old, new)
                     else:
                         self._store.make_dirs(new)
 
