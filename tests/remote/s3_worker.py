@@ -90,13 +90,13 @@ def interrupt(dataset: Dataset, number: signal.Signals, moment: str, nth: int = 
         Transaction.commit = committing  # type: ignore[method-assign]
         return
     if moment == "look":
-        look = Workspace.look
+        read_state = Workspace.read_state
 
         def looking(self: Workspace) -> WorkspaceState:
             reached()
-            return look(self)
+            return read_state(self)
 
-        Workspace.look = looking  # type: ignore[method-assign]
+        Workspace.read_state = looking  # type: ignore[method-assign]
         return
     side, _, call = moment.partition(" ")
     name, matches = CALLS[call]
