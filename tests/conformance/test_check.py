@@ -361,8 +361,10 @@ def test_different_schemas_are_reported_but_not_as_damage(place: Place) -> None:
     )
     report = place.dataset().check()
     assert report["healthy"]
-    told = {found["difference"]: [path[-9:] for path in found["paths"]] for found in report["other_schemas"]}
-    assert told == {
+    differences = {
+        found["difference"]: [path[-9:] for path in found["paths"]] for found in report["other_schemas"]
+    }
+    assert differences == {
         "missing column 'y'": ["d.parquet"],
         "extra column 'z'": ["e.parquet"],
         "schemas differ in 'x'": ["f.parquet"],

@@ -231,7 +231,7 @@ def test_untouched_files_keep_name_bytes_and_mtime(local: Place, engine: Engine)
 
 def test_files_that_are_not_data_are_never_changed(place: Place, engine: Engine) -> None:
     partitioned(place)
-    strangers = {
+    unrelated = {
         "_SUCCESS": b"",
         "_metadata": b"x",
         "readme.txt": b"hi",
@@ -240,11 +240,11 @@ def test_files_that_are_not_data_are_never_changed(place: Place, engine: Engine)
         ".hidden/f.parquet": b"not parquet",
         "date=2025-11-04/x.parquet.tmp": b"half",
     }
-    for name, content in strangers.items():
+    for name, content in unrelated.items():
         place.fs.makedirs(os.path.dirname(f"{place.root}/{name}"), exist_ok=True)
         place.fs.pipe_file(f"{place.root}/{name}", content)
     place.dataset(engine=engine).compact()
-    for name, content in strangers.items():
+    for name, content in unrelated.items():
         assert place.fs.cat_file(f"{place.root}/{name}") == content, name
     assert len(place.files()) == 3
 

@@ -123,12 +123,12 @@ class TestDelete:
 
     def test_dry_run_first(self, quotes: Market) -> None:
         before = quotes.place.state()
-        told = quotes.crud().delete(pl.col("side") == "offer", dry_run=True)
+        planned = quotes.crud().delete(pl.col("side") == "offer", dry_run=True)
         assert quotes.place.state() == before
         assert quotes.place.left_behind() == []
         done = quotes.crud().delete(pl.col("side") == "offer")
-        assert told == {**done, "backup_path": None}
-        assert told["rows_deleted"] == 12
+        assert planned == {**done, "backup_path": None}
+        assert planned["rows_deleted"] == 12
         assert len(quotes.read()) == done["rows_after"] == done["rows_before"] - done["rows_deleted"]
 
 
@@ -162,9 +162,9 @@ class TestUpdate:
 
     def test_a_partition_column_moves_the_row(self, quotes: Market) -> None:
         hit = (pl.col("trade_id") == "2025-11-26-0") & (pl.col("product_id") == "BTC-USD")
-        told = quotes.crud().update(hit, {"date": "2025-11-27"}, dry_run=True)
+        planned = quotes.crud().update(hit, {"date": "2025-11-27"}, dry_run=True)
         stats = quotes.crud().update(hit, {"date": "2025-11-27"})
-        assert told == {**stats, "backup_path": None}
+        assert planned == {**stats, "backup_path": None}
         assert (stats["rows_updated"], stats["partitions_affected"], stats["files_written"]) == (1, 2, 2)
         quotes.check(
             quotes.frame.with_columns(pl.when(hit).then(pl.lit("2025-11-27")).otherwise("date").alias("date"))
@@ -219,7 +219,7 @@ class TestUpsert:
     )
 
     def test_partial_columns_and_update_cols(self, quotes: Market) -> None:
-        told = quotes.crud().upsert(self.NEW, KEYS, PARTITIONS, update_cols=["best_bid"], dry_run=True)
+        planned = quotes.crud().upsert(self.NEW, KEYS, PARTITIONS, update_cols=["best_bid"], dry_run=True)
         stats = quotes.crud().upsert(
             new_data=self.NEW,
             key_cols=KEYS,
@@ -228,7 +228,7 @@ class TestUpsert:
             dry_run=False,
             create_backup=True,
         )
-        assert {**told, "backup_path": stats["backup_path"]} == stats
+        assert {**planned, "backup_path": stats["backup_path"]} == stats
         assert (stats["rows_inserted"], stats["rows_updated"], stats["rows_deleted"]) == (2, 1, 0)
         assert (stats["rows_before"], stats["rows_after"]) == (24, 26)
         assert stats["partitions_affected"] == 2
@@ -249,10 +249,10 @@ class TestUpsert:
     def test_a_new_dataset(self, local: Place, engine: Engine) -> None:
         crud = ParquetCRUD(local.root, engine=engine)
         frame = market()
-        told = crud.upsert(frame, KEYS, PARTITIONS, dry_run=True)
+        planned = crud.upsert(frame, KEYS, PARTITIONS, dry_run=True)
         assert not local.fs.exists(local.root)
-        assert crud.upsert(frame, KEYS, PARTITIONS) == told
-        assert told["rows_inserted"] == 24
+        assert crud.upsert(frame, KEYS, PARTITIONS) == planned
+        assert planned["rows_inserted"] == 24
         assert {path.rpartition("/")[0] for path in local.files()} == {
             f"product_id={product}/date={date}" for product in PRODUCTS for date in DATES
         }

@@ -124,8 +124,10 @@ def write(kind: str, table: pa.Table, path: str, spark: Any) -> None:
         with duckdb.connect() as connection:
             connection.execute("SET TimeZone = 'UTC'")
             connection.register("given", table)
-            told = ", ".join(f"{name} '{value}'" for name, value in {"compression": codec, **options}.items())
-            connection.execute(f"COPY given TO '{path}' (FORMAT parquet, {told})")
+            copy_options = ", ".join(
+                f"{name} '{value}'" for name, value in {"compression": codec, **options}.items()
+            )
+            connection.execute(f"COPY given TO '{path}' (FORMAT parquet, {copy_options})")
     else:
         write_by_spark(spark, table, path, {"compression": codec, **options}, SPARK_SETTINGS.get(kind, {}))
 

@@ -153,10 +153,10 @@ def test_dry_run_returns_the_statistics_of_the_run(local: Place, merge_engine: E
     before = local.state()
     dataset = local.dataset(engine=merge_engine)
     source = as_table(SOURCES["all columns"])
-    told = dataset.merge(source, "id", strategy=strategy, dry_run=True)
+    planned = dataset.merge(source, "id", strategy=strategy, dry_run=True)
     assert local.state() == before
     assert local.left_behind() == []
-    assert dataset.merge(source, "id", strategy=strategy) == told
+    assert dataset.merge(source, "id", strategy=strategy) == planned
 
 
 def test_invalid_columns_are_refused(local: Place, engine: Engine) -> None:

@@ -472,7 +472,7 @@ class TestSessions:
             theirs = SparkSession.builder.master("local[1]").config("spark.ui.enabled", "false").getOrCreate()
             with early:
                 assert early.spark is theirs
-            assert theirs.range(1).count() == 1, "somebody else's session"
+            assert theirs.range(1).count() == 1, "a session of another owner stays open"
             theirs.stop()
             print("done")
         """
