@@ -51,7 +51,7 @@ def counted(table: pa.Table) -> Counter[str]:
 
 
 @pytest.mark.parametrize("writer", ENGINES)
-def test_the_others_read_it(local: Place, spark: Any, writer: str) -> None:
+def test_every_engine_reads_what_another_wrote(local: Place, spark: Any, writer: str) -> None:
     dataset = Dataset(local.root, engine=writer)
     dataset.write(rows(0, 60, 1.0), partition_by="day", max_rows_per_file=7)
     dataset.merge(rows(50, 20, 2.0), "id")
@@ -70,7 +70,7 @@ def test_the_others_read_it(local: Place, spark: Any, writer: str) -> None:
 
 @pytest.mark.parametrize("first", ENGINES)
 @pytest.mark.parametrize("second", ENGINES)
-def test_the_others_go_on_with_it(local: Place, spark: Any, first: str, second: str) -> None:
+def test_an_engine_merges_into_a_dataset_of_another(local: Place, spark: Any, first: str, second: str) -> None:
     Dataset(local.root, engine=first).write(rows(0, 30, 1.0), partition_by="day")
     stats = Dataset(local.root, engine=second).merge(rows(20, 20, 2.0), "id")
     assert stats == {"inserted": 10, "updated": 10, "deleted": 0, "total": 40}

@@ -1,4 +1,4 @@
-"""Rows that are added have the schema of the dataset afterwards, or are refused before anything is written."""
+"""Appended rows are cast to the schema of the dataset, or are refused before anything is written."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ def filled(place: Place) -> Place:
     ],
     ids=str,
 )
-def test_the_same_values_get_the_types_of_the_dataset(filled: Place, engine: Engine, schema: pa.Schema) -> None:
+def test_lossless_casts_to_the_types_of_the_dataset(filled: Place, engine: Engine, schema: pa.Schema) -> None:
     row = {**ROW, "text": None if pa.types.is_null(schema.field("text").type) else "b"}
     filled.dataset(engine=engine).write(pa.Table.from_pylist([row], schema))
     for found in oracle.schemas(filled.root, filled.fs):
@@ -105,7 +105,7 @@ def test_the_same_values_get_the_types_of_the_dataset(filled: Place, engine: Eng
     ],
     ids=["missing", "unknown", "number", "zone", "microseconds", "null", "nested null"],
 )
-def test_what_does_not_fit_is_refused(
+def test_incompatible_schemas_and_values_are_refused(
     filled: Place, engine: Engine, rows: pa.Table, error: type[Exception], match: str
 ) -> None:
     before = filled.state()
@@ -119,7 +119,7 @@ def test_what_does_not_fit_is_refused(
 
 @pytest.mark.parametrize("inside", [True, False])
 def test_partitions(place: Place, engine: Engine, inside: bool) -> None:
-    """Columns of the path have no type but their text; those that are in the files as well have that type."""
+    """Columns that exist only in paths are text; columns that the files contain keep the file's type."""
     rows = pa.table({"n": pa.array([1], pa.int64()), "day": pa.array([7], pa.int64())})
     place.write_files({"day=7/a.parquet": rows if inside else rows.drop(["day"])})
     texts = pa.table({"day": ["8"], "n": pa.array([2], pa.int64())})
@@ -133,7 +133,7 @@ def test_partitions(place: Place, engine: Engine, inside: bool) -> None:
     assert dataset.delete("day = 8")["rows_matched"] == 1
 
 
-def test_folders_are_named_after_the_types_of_the_dataset(place: Place, engine: Engine) -> None:
+def test_partition_values_are_cast_before_paths_are_built(place: Place, engine: Engine) -> None:
     when = pa.array([NOW], pa.timestamp("ms", "UTC"))
     dataset = place.dataset(engine=engine)
     dataset.write(pa.table({"at": when, "n": [1]}), partition_by="at")
@@ -141,8 +141,8 @@ def test_folders_are_named_after_the_types_of_the_dataset(place: Place, engine: 
     assert len({path.split("/")[0] for path in place.files()}) == 1
 
 
-def test_physical_types_stay(place: Place, engine: Engine) -> None:
-    """Decimals as integers and INT96 timestamps are no types of Arrow's, and still the form of a dataset."""
+def test_physical_types_are_kept(place: Place, engine: Engine) -> None:
+    """Decimals stored as integers and INT96 timestamps: Arrow types do not tell, but files must not mix them."""
     kinds: dict[str, Any] = {"d": pa.array([Decimal("1.25")], pa.decimal128(9, 2)), "at": pa.array([NOW])}
     options = {"use_deprecated_int96_timestamps": True, "store_decimal_as_integer": True}
     place.write_files({"a.parquet": pa.table(kinds)}, **options)

@@ -63,7 +63,7 @@ def put(place: Place, files: dict[str, bytes]) -> Dataset:
 
 
 def places(report: CheckReport) -> list[tuple[str, int | None, str | None]]:
-    """The name of the file, the row group and the column of all damage."""
+    """File name, row group and column of all damage."""
     return [(found["path"].rpartition("/")[2], found["row_group"], found["column"]) for found in report["damaged"]]
 
 
@@ -91,7 +91,7 @@ def test_sound_files_of_every_type_are_healthy(place: Place, engine: Engine, dee
 
 
 def test_all_damaged_files_are_named_on_every_engine(local: Place, engine: Engine) -> None:
-    """One bad file does not hide the next one."""
+    """The check goes on after a damaged file."""
     sound = written(write_page_checksum=True)
     put(
         local,
@@ -126,7 +126,7 @@ def test_all_damaged_files_are_named_on_every_engine(local: Place, engine: Engin
 @pytest.mark.parametrize("codec", CODECS)
 @pytest.mark.parametrize("version", ["1.0", "2.0"])
 @pytest.mark.parametrize("column", ["id", "note", "trade.tags.list.element"])
-def test_flipped_bits_under_a_checksum(place: Place, codec: str, version: str, column: str) -> None:
+def test_flipped_bits_are_found_by_checksums(place: Place, codec: str, version: str, column: str) -> None:
     """A single bit, wherever it is."""
     sound = written(compression=codec, data_page_version=version, write_page_checksum=True)
     for at in (0, 0.5, 1):
@@ -139,22 +139,22 @@ def test_flipped_bits_under_a_checksum(place: Place, codec: str, version: str, c
 
 @pytest.mark.parametrize("codec", ["snappy", "gzip", "lz4", "brotli"])
 @pytest.mark.parametrize("column", ["id", "note", "trade.price"])
-def test_flipped_bytes_without_a_checksum(place: Place, codec: str, column: str) -> None:
-    """Compressed pages do not decompress, or to values that cannot be. Zstandard often does not notice."""
+def test_flipped_bytes_without_a_checksum_are_found_by_decoding(place: Place, codec: str, column: str) -> None:
+    """Damaged pages fail to decompress, or contain invalid values. Zstandard often detects nothing."""
     sound = written(compression=codec, use_dictionary=False, data_page_size=2**20)
     broken = in_page(sound, column, row_group=1, flip=b"\xff" * 32)
     report = put(place, {"f.parquet": broken}).check(deep=True)
     assert places(report) == [("f.parquet", 1, column)]
 
 
-def test_damaged_dictionary_without_a_checksum(place: Place) -> None:
-    """The length of the first text becomes another one."""
+def test_damaged_dictionary_without_a_checksum_is_found(place: Place) -> None:
+    """The length of the first string is changed."""
     sound = written(compression="none")
     broken = in_page(sound, "side", row_group=1, kinds=DICTIONARY_PAGES, at=0)
     assert places(put(place, {"f.parquet": broken}).check(deep=True)) == [("f.parquet", 1, "side")]
 
 
-def test_texts_that_are_no_longer_utf8(place: Place) -> None:
+def test_strings_that_are_not_utf8_are_damage(place: Place) -> None:
     sound = written(compression="none", use_dictionary=False, write_statistics=False)
     at = sound.index(b"the trade has the number 7919"[:20])
     broken = sound[: at + 8] + b"\xff" + sound[at + 9 :]
@@ -163,8 +163,8 @@ def test_texts_that_are_no_longer_utf8(place: Place) -> None:
     assert "UTF8" in only_reason(report)
 
 
-def test_what_cannot_be_found(place: Place) -> None:
-    """One valid number in place of another one, without a checksum: documented, and no false alarm."""
+def test_undetectable_damage_is_not_reported(place: Place) -> None:
+    """A valid number replaced by another one, without a checksum: a documented limit."""
     sound = written(compression="none", use_dictionary=False)
     page = next(body for body in page_bodies(sound) if body.column == "id")
     broken = flipped(sound, page.start + page.size - 8 * 1000, b"\x01")  # the low bit of a number
@@ -172,7 +172,7 @@ def test_what_cannot_be_found(place: Place) -> None:
     assert put(place, {"f.parquet": broken}).check(deep=True)["healthy"]
 
 
-def test_values_outside_of_their_bounds(place: Place) -> None:
+def test_values_outside_of_their_bounds_are_damage(place: Place) -> None:
     """The same, where the flipped bit makes a number larger than any other one."""
     sound = written(compression="none", use_dictionary=False)
     page = next(body for body in page_bodies(sound) if body.column == "id")
@@ -190,7 +190,7 @@ def test_values_outside_of_their_bounds(place: Place) -> None:
         ({key(3, I64): 7}, "0 nulls were decoded, the footer declares 7"),
     ],
 )
-def test_statistics_that_are_not_true(place: Place, changes: dict[int, Any], reason: str) -> None:
+def test_wrong_statistics_are_damage(place: Place, changes: dict[int, Any], reason: str) -> None:
     dataset = put(place, {"f.parquet": with_statistics(written(), changes)})
     assert dataset.check()["healthy"]
     report = dataset.check(deep=True)
@@ -199,7 +199,7 @@ def test_statistics_that_are_not_true(place: Place, changes: dict[int, Any], rea
 
 
 @pytest.mark.parametrize("share", [0.0, 0.001, 0.2, 0.5, 0.9, 0.99, 0.9999])
-def test_truncated_files(place: Place, share: float) -> None:
+def test_truncated_files_are_damage(place: Place, share: float) -> None:
     sound = written()
     report = put(place, {"a.parquet": sound, "b.parquet": sound[: int(len(sound) * share)]}).check()
     assert places(report) == [("b.parquet", None, None)]
@@ -253,7 +253,7 @@ FOOTERS: dict[str, tuple[Callable[[bytes], bytes], str | None, str]] = {
 
 
 @pytest.mark.parametrize("name", FOOTERS)
-def test_footers_that_contradict_their_file(local: Place, name: str) -> None:
+def test_footers_that_contradict_their_file_are_damage(local: Place, name: str) -> None:
     change, column, expected = FOOTERS[name]
     report = put(local, {"a.parquet": written(), "b.parquet": change(written())}).check()
     row_group = None if column is None and name != "missing column" else 0
@@ -263,7 +263,7 @@ def test_footers_that_contradict_their_file(local: Place, name: str) -> None:
 
 
 @pytest.mark.parametrize("field", [1, 2, 3])
-def test_page_headers_that_are_not_true(place: Place, field: int) -> None:
+def test_wrong_page_headers_are_damage(place: Place, field: int) -> None:
     """The kind of a page, or its size before or after compression."""
     sound = written(compression="none", use_dictionary=False)
     page = next(body for body in page_bodies(sound) if body.column == "id")
@@ -318,13 +318,13 @@ def test_files_of_spark_have_checksums(local: Place, spark: Any) -> None:
         {"max_rows_per_page": 100, "data_page_version": "2.0", "write_page_index": True},
     ],
 )
-def test_sound_files_in_every_encoding(place: Place, options: dict[str, Any]) -> None:
+def test_files_in_every_encoding_are_healthy(place: Place, options: dict[str, Any]) -> None:
     times = pa.array([None, *range(1, COUNT)], pa.timestamp("us"))
     dataset = put(place, {"f.parquet": written(TRADES.append_column("at", times), **options)})
     assert dataset.check(deep=True)["damaged"] == []
 
 
-def test_special_values_are_no_damage(place: Place) -> None:
+def test_special_values_are_healthy(place: Place) -> None:
     numbers = pa.table(
         {
             "f": pa.array([float("nan"), -0.0, 0.0, None, float("inf")] * 10),
@@ -341,8 +341,8 @@ def test_special_values_are_no_damage(place: Place) -> None:
 
 @pytest.mark.parametrize("kind", [pa.string(), pa.large_string(), pa.binary(), pa.large_binary()])
 @pytest.mark.parametrize("stored", [True, False])
-def test_dictionaries_of_texts(place: Place, kind: pa.DataType, stored: bool) -> None:
-    """Also with several of them, and with one that is given up half-way."""
+def test_string_dictionaries_are_healthy(place: Place, kind: pa.DataType, stored: bool) -> None:
+    """Including several dictionaries, and a fallback to plain encoding within a chunk."""
     words = pa.array([f"{n % 7 if n < 2000 else n} words" if n % 5 else None for n in range(COUNT)]).cast(kind)
     options = {"dictionary_pagesize_limit": 4096, "store_schema": stored, "row_group_size": COUNT - 100}
     table = pa.table({"a.b": words, "c": words.dictionary_encode(), "d": [{"e": word} for word in words]})
@@ -352,7 +352,7 @@ def test_dictionaries_of_texts(place: Place, kind: pa.DataType, stored: bool) ->
     assert places(put(place, {"f.parquet": cut}).check(deep=True)) == [("f.parquet", 0, "a.b")]
 
 
-def test_other_schemas_are_told_and_are_no_damage(place: Place) -> None:
+def test_different_schemas_are_reported_but_not_as_damage(place: Place) -> None:
     rows = pa.table({"x": [1], "y": ["a"]})
     place.write_files({f"{name}.parquet": rows for name in "abc"})
     place.write_files({"d.parquet": rows.select(["x"]), "e.parquet": rows.append_column("z", pa.array([1]))})
@@ -361,8 +361,10 @@ def test_other_schemas_are_told_and_are_no_damage(place: Place) -> None:
     )
     report = place.dataset().check()
     assert report["healthy"]
-    told = {found["difference"]: [path[-9:] for path in found["paths"]] for found in report["other_schemas"]}
-    assert told == {
+    differences = {
+        found["difference"]: [path[-9:] for path in found["paths"]] for found in report["other_schemas"]
+    }
+    assert differences == {
         "missing column 'y'": ["d.parquet"],
         "extra column 'z'": ["e.parquet"],
         "schemas differ in 'x'": ["f.parquet"],
@@ -381,7 +383,7 @@ def test_a_filter_and_progress(place: Place, engine: Engine) -> None:
     assert not place.dataset(engine=engine).check(True, partition_filter=["day=2", "day=3"])["healthy"]
 
 
-def test_no_dataset(place: Place) -> None:
+def test_missing_dataset_is_an_error(place: Place) -> None:
     with pytest.raises(DatasetNotFound):
         place.dataset().check()
 
@@ -397,8 +399,10 @@ def test_large_files_are_divided_by_row_groups(local: Place, monkeypatch: pytest
     assert len(seen) > 4
 
 
-def test_files_that_other_writers_replace_meanwhile(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
-    """What is gone was no damage, and what came instead is checked."""
+def test_files_replaced_during_the_check_are_checked_in_their_new_version(
+    place: Place, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A removed file is not damaged; its replacement is checked."""
     place.write_files({"a.parquet": TRADES, "b.parquet": TRADES})
     found = tasks.FooterCheck
     others = iter([written(TRADES.slice(0, 7))])
@@ -415,7 +419,7 @@ def test_files_that_other_writers_replace_meanwhile(place: Place, monkeypatch: p
     assert report["notes"] == []
 
 
-def test_files_that_keep_vanishing(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_files_that_keep_vanishing_are_noted(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
     place.write_files({"a.parquet": TRADES, "b.parquet": TRADES})
     found = tasks.FooterCheck
 
@@ -430,8 +434,8 @@ def test_files_that_keep_vanishing(place: Place, monkeypatch: pytest.MonkeyPatch
     assert "1 files were replaced or removed" in report["notes"][0]
 
 
-def test_a_disk_that_cannot_read_a_file(local: Place, monkeypatch: pytest.MonkeyPatch) -> None:
-    """An I/O error of one file is its damage; a lost connection is not."""
+def test_io_error_of_one_file_is_damage(local: Place, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A lost connection is not."""
     local.write_files({"a.parquet": TRADES, "b.parquet": TRADES})
     dataset, read = local.dataset(), LocalStore.read_range
 
@@ -454,8 +458,8 @@ def test_a_disk_that_cannot_read_a_file(local: Place, monkeypatch: pytest.Monkey
         dataset.check()
 
 
-def test_dictionaries_that_make_gigabytes(local: Place) -> None:
-    """Texts stay in their dictionary: decoded, these would take 10 GB."""
+def test_strings_are_not_decoded_from_their_dictionary(local: Place) -> None:
+    """Decoded, these strings would take 10 GB."""
     text = pa.DictionaryArray.from_arrays(np.repeat(np.array([0, 1], "int32"), 100_000), ["y", "x" * 100_000])
     put(local, {"f.parquet": written(pa.table({"text": text}), store_schema=False, row_group_size=200_000)})
     usage = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
@@ -463,7 +467,7 @@ def test_dictionaries_that_make_gigabytes(local: Place) -> None:
     assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - usage < 200 * 1024
 
 
-def test_against_what_the_log_expects(place: Place) -> None:
+def test_files_are_compared_with_the_log(place: Place) -> None:
     dataset = place.dataset()
     dataset.write(pa.table({"day": [1, 2, 3], "n": [1, 2, 3]}), partition_by="day")
     assert dataset.check()["healthy"]
@@ -483,7 +487,7 @@ def test_against_what_the_log_expects(place: Place) -> None:
     assert dataset.check()["healthy"]
 
 
-def test_all_files_that_the_log_expects_are_missing(place: Place) -> None:
+def test_missing_files_are_reported_if_the_log_lists_them(place: Place) -> None:
     dataset = place.dataset()
     dataset.write(pa.table({"n": [1]}))
     (file,) = dataset.files()

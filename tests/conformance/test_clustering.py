@@ -1,4 +1,4 @@
-"""Laying rows out along a curve, the same on every engine: files tell the truth, no work is done twice."""
+"""Clustering along a curve, the same on every engine: metadata is correct, and a second run rewrites nothing."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ def in_order(table: pa.Table, columns: list[str]) -> bool:
 
 
 def check_declared_order(place: Place) -> int:
-    """Whatever row groups say about the order of their rows is true; returns how many say something."""
+    """Check that row groups are sorted as they declare; returns how many declare an order."""
     found = 0
     for name in place.files():
         file = parquet(place, name)
@@ -82,14 +82,14 @@ def sizes(place: Place) -> dict[str, int]:
 
 
 @pytest.mark.parametrize("curve", CURVES)
-def test_files_tell_the_truth_about_their_layout(local: Place, engine: Engine, curve: str) -> None:
+def test_files_record_their_clustering_correctly(local: Place, engine: Engine, curve: str) -> None:
     local.write_files(
         {f"day={day}/f{n}.parquet": visits(4000, day * 10 + n) for day in (1, 2) for n in range(3)},
         compression="zstd",
     )
     before, schemas = local.rows(), oracle.schemas(local.root, local.fs)
     stats = local.dataset(engine=engine).optimize(["user", "word"], target_rows_per_file=3000, curve=curve)
-    assert local.rows() == before, "partitions are part of a row"
+    assert local.rows() == before, "rows keep their partition"
     assert all(schema.equals(schemas[0], check_metadata=True) for schema in oracle.schemas(local.root, local.fs))
     for name in local.files():
         file = parquet(local, name)
@@ -109,8 +109,8 @@ def test_files_tell_the_truth_about_their_layout(local: Place, engine: Engine, c
 
 
 @pytest.mark.parametrize("edit", ["delete", "update", "update of the columns", "merge"])
-def test_edited_files_still_tell_the_truth(local: Place, engine: Engine, edit: str) -> None:
-    """A file of many row groups, each sorted for itself: none of them may end up in another one."""
+def test_edited_files_still_declare_the_correct_order(local: Place, engine: Engine, edit: str) -> None:
+    """In a file of many sorted row groups, no row may end up in another row group."""
     local.write_files({"f.parquet": visits(8_000, 1)})
     dataset = local.dataset(engine=engine)
     dataset.optimize(["user", "word"], target_mb_per_file=0.05)
@@ -125,7 +125,7 @@ def test_edited_files_still_tell_the_truth(local: Place, engine: Engine, edit: s
     else:
         dataset.merge(visits(50, 2), ["n"])
     check_declared_order(local)
-    assert len(row_groups(local)) >= groups - 1, "edits leave row groups as they were cut"
+    assert len(row_groups(local)) >= groups - 1, "edits keep the boundaries of row groups"
     rows = local.rows()
     dataset.optimize(["user", "word"], target_mb_per_file=0.05)
     assert local.rows() == rows
@@ -133,7 +133,7 @@ def test_edited_files_still_tell_the_truth(local: Place, engine: Engine, edit: s
     assert dataset.optimize(["user", "word"], target_mb_per_file=0.05)["compacted_file_count"] == 0
 
 
-def test_second_run_rewrites_nothing_and_says_why(local: Place, engine: Engine) -> None:
+def test_second_run_rewrites_nothing_and_reports_why(local: Place, engine: Engine) -> None:
     local.write_files({f"f{n}.parquet": visits(5000, n) for n in range(4)})
     dataset = local.dataset(engine=engine)
     dry = dataset.optimize(["user", "word"], target_rows_per_file=3000, dry_run=True)
@@ -158,14 +158,14 @@ def test_second_run_rewrites_nothing_and_says_why(local: Place, engine: Engine) 
     check_declared_order(local)
 
 
-def test_files_that_have_the_right_number_of_rows_are_still_laid_out(local: Place, engine: Engine) -> None:
+def test_files_of_the_target_size_are_still_clustered(local: Place, engine: Engine) -> None:
     local.write_files({f"f{n:02d}.parquet": numbers(500, n) for n in range(16)})
     stats = local.dataset(engine=engine).optimize(["a", "b"], target_rows_per_file=500)
     assert stats["compacted_file_count"] == 16
     assert max(reads_of_a_range(local, name) for name in ("a", "b")) < 0.5
 
 
-def test_another_curve_is_work_again(local: Place) -> None:
+def test_another_curve_rewrites_the_files(local: Place) -> None:
     local.write_files({f"f{n}.parquet": numbers(30_000, n) for n in range(2)})
     dataset = local.dataset()
     for curve in ("zorder", "linear", "hilbert"):
@@ -174,7 +174,7 @@ def test_another_curve_is_work_again(local: Place) -> None:
 
 
 @pytest.mark.parametrize("curve", CURVES)
-def test_one_column_is_simply_sorted(place: Place, engine: Engine, curve: str) -> None:
+def test_clustering_by_one_column_sorts(place: Place, engine: Engine, curve: str) -> None:
     place.write_files({f"f{n}.parquet": visits(500, n) for n in range(3)})
     before = place.rows()
     stats = place.dataset(engine=engine).optimize(["word"], target_rows_per_file=400, curve=curve)
@@ -197,19 +197,19 @@ def numbers(rows: int, seed: int, low: float = 0.0, high: float = 1.0) -> pa.Tab
 
 
 @pytest.mark.parametrize("curve", CURVES)
-def test_files_have_about_the_size_that_was_asked_for(local: Place, merge_engine: Engine, curve: str) -> None:
+def test_files_have_about_the_target_size(local: Place, merge_engine: Engine, curve: str) -> None:
     local.write_files({f"f{n}.parquet": numbers(30_000, n) for n in range(4)})
     local.dataset(engine=merge_engine).optimize(["a", "b"], target_mb_per_file=0.5, curve=curve)
     found = [size / 2**19 for size in sizes(local).values()]
     assert max(found) <= 1.35, found
     if isinstance(merge_engine, str):
         assert all(size >= 0.7 for size in found[:-1]), found
-    else:  # a shuffle leaves a last file in each of its parts
+    else:  # a shuffle leaves a smaller last file in each of its partitions
         assert np.mean(found) > 0.6, found
 
 
-def test_a_sample_is_fair_to_rows_that_the_same_generator_has_made(local: Place) -> None:
-    """With a seed in common, rows would be chosen by their own values."""
+def test_samples_do_not_correlate_with_data_of_the_same_random_generator(local: Place) -> None:
+    """With the same seed, values would decide which rows are sampled."""
     local.write_files({"f.parquet": numbers(150_000, 0)})
     local.dataset().optimize(["a", "b"], target_mb_per_file=0.5)
     rows = [table.num_rows for _, table in row_groups(local)]
@@ -217,7 +217,7 @@ def test_a_sample_is_fair_to_rows_that_the_same_generator_has_made(local: Place)
 
 
 def reads_of_a_range(place: Place, column: str, queries: int = 300) -> float:
-    """What share of the row groups has values between those of two rows that are a hundredth of all rows apart."""
+    """The share of row groups that a range query over 1 % of the rows has to read."""
     values = [np.asarray(table.column(column).drop_null().combine_chunks()) for _, table in row_groups(place)]
     everything = np.sort(np.concatenate(values))
     low = np.array([found.min() for found in values])
@@ -245,7 +245,7 @@ def spread(kind: str, rows: int) -> pa.Table:
 
 
 @pytest.mark.parametrize("kind", ["evenly spread", "correlated", "few are many", "texts"])
-def test_what_footers_expect_queries_to_read_is_what_they_read(local: Place, kind: str) -> None:
+def test_expected_reads_match_measured_reads(local: Place, kind: str) -> None:
     local.write_files({"f.parquet": spread(kind, 40_000)}, row_group_size=2000)
     stats = local.dataset().optimize(["a", "b"], target_mb_per_file=0.1)
     for column in ("a", "b"):
@@ -254,9 +254,7 @@ def test_what_footers_expect_queries_to_read_is_what_they_read(local: Place, kin
 
 
 @pytest.mark.parametrize(("dimensions", "engine_name"), [(2, "pyarrow"), (3, "pyarrow")])
-def test_evenly_spread_rows_are_skipped_almost_as_well_as_can_be(
-    local: Place, dimensions: int, engine_name: str
-) -> None:
+def test_pruning_of_uniform_data_is_close_to_optimal(local: Place, dimensions: int, engine_name: str) -> None:
     chance = np.random.default_rng(1)
     columns = [f"c{at}" for at in range(dimensions)]
     local.write_files({"f.parquet": pa.table({name: chance.random(130_000) for name in columns})})
@@ -295,19 +293,19 @@ def test_only_files_that_new_rows_overlap_are_rewritten(local: Place, curve: str
 
 
 @pytest.mark.parametrize("curve", ["hilbert", "linear"])
-def test_rows_beyond_all_others_leave_these_alone(local: Place, curve: str) -> None:
+def test_appended_ranges_without_overlap_rewrite_few_old_files(local: Place, curve: str) -> None:
     dataset, before = optimized(local, curve=curve)
     for step in range(1, 4):
         state, old = local.state(), local.files()
         local.write_files({f"new{step}.parquet": numbers(15_000, step, low=float(step), high=step + 1.0)})
         stats = dataset.optimize(["a", "b"], target_mb_per_file=0.125, curve=curve)
         assert stats["compacted_file_count"] >= 1
-        assert sum(name not in local.files() for name in old) <= 2, "a neighbour at most, and its small last file"
+        assert sum(name not in local.files() for name in old) <= 2, "at most one neighbour and one small last file"
         assert all(state[f"/{name}"] == local.state()[f"/{name}"] for name in old if name in local.files())
     assert len(local.files()) <= len(before) + 12
 
 
-def test_a_few_rows_from_everywhere_are_not_worth_it(local: Place) -> None:
+def test_a_few_scattered_rows_cause_no_rewrite(local: Place) -> None:
     dataset, _ = optimized(local)
     local.write_files({"new.parquet": numbers(20, 2)})
     state = local.state()
@@ -317,7 +315,7 @@ def test_a_few_rows_from_everywhere_are_not_worth_it(local: Place) -> None:
     assert stats["unchanged_because"].startswith("already laid out: a range of 1 % reads")
 
 
-def test_many_small_appends_come_to_rest(local: Place) -> None:
+def test_many_small_appends_cause_few_large_rewrites(local: Place) -> None:
     dataset, before = optimized(local, 40_000)
     rewritten, counts = [], []
     for step in range(14):
@@ -330,7 +328,7 @@ def test_many_small_appends_come_to_rest(local: Place) -> None:
     assert sum(local.rows().values()) == 40_000 + 14 * 100
 
 
-def test_compaction_keeps_what_was_laid_out(local: Place, engine: Engine) -> None:
+def test_compaction_keeps_the_clustering(local: Place, engine: Engine) -> None:
     local.write_files({"f.parquet": numbers(30_000, 1)})
     dataset = local.dataset(engine=engine)
     dataset.optimize(["a", "b"], target_mb_per_file=0.05)
@@ -338,7 +336,7 @@ def test_compaction_keeps_what_was_laid_out(local: Place, engine: Engine) -> Non
     reads = [reads_of_a_range(local, name) for name in ("a", "b")]
     local.write_files({"plain1.parquet": numbers(500, 2), "plain2.parquet": numbers(500, 3)})
     local.write_files({"copy.parquet": parquet(local, local.files()[0]).read()})
-    assert record(local, "copy.parquet") is not None, "any program copies metadata along with rows"
+    assert record(local, "copy.parquet") is not None, "other programs copy key-value metadata along with rows"
     rows = local.rows()
     dataset.compact(target_mb_per_file=0.2)
     assert local.rows() == rows
@@ -360,11 +358,11 @@ def test_compaction_keeps_what_was_laid_out(local: Place, engine: Engine) -> Non
     assert dataset.optimize(["a", "b"], target_mb_per_file=0.2)["compacted_file_count"] == 0
 
 
-def test_compaction_puts_neighbours_along_the_curve_together(local: Place) -> None:
+def test_compaction_merges_neighbours_along_the_curve(local: Place) -> None:
     local.write_files({"f.parquet": numbers(60_000, 1)})
     dataset = local.dataset()
     dataset.optimize(["a", "b"], target_mb_per_file=0.05)
-    for number, name in enumerate(local.files()):  # names say nothing about where rows are
+    for number, name in enumerate(local.files()):  # file names are in no relation to the positions of rows
         local.fs.mv(f"{local.root}/{name}", f"{local.root}/{number * 7919 % 1009:04d}.parquet")
     count = len(local.files())
     dataset.compact(target_mb_per_file=0.2)
@@ -377,7 +375,7 @@ def test_compaction_puts_neighbours_along_the_curve_together(local: Place) -> No
     assert sum(areas) < 2.5, areas
 
 
-def test_copies_of_the_record_are_not_taken_for_a_layout(place: Place) -> None:
+def test_clustering_metadata_copied_by_other_writers_is_ignored(place: Place) -> None:
     place.write_files({f"f{n}.parquet": visits(4000, n) for n in range(3)})
     dataset = place.dataset()
     dataset.optimize(["user", "word"], target_rows_per_file=2000)
@@ -395,7 +393,7 @@ def test_copies_of_the_record_are_not_taken_for_a_layout(place: Place) -> None:
 
 
 @pytest.mark.parametrize("words", [b"{}", b"[]", b"\xff", b'{"columns": [], "curve": "hilbert"}', b"[" * 100_000])
-def test_somebody_elses_record_does_no_harm(place: Place, words: bytes) -> None:
+def test_invalid_clustering_metadata_is_ignored(place: Place, words: bytes) -> None:
     place.write_files({f"f{n}.parquet": visits(50, n).replace_schema_metadata({RECORD: words}) for n in range(3)})
     before = place.rows()
     place.dataset().compact()
@@ -404,7 +402,7 @@ def test_somebody_elses_record_does_no_harm(place: Place, words: bytes) -> None:
     assert place.rows() == before
 
 
-def test_repartitioned_rows_are_not_laid_out(local: Place, engine: Engine) -> None:
+def test_repartition_drops_the_clustering(local: Place, engine: Engine) -> None:
     local.write_files({"f.parquet": visits(2000, 1).append_column("day", pa.array([n % 2 for n in range(2000)]))})
     dataset = local.dataset(engine=engine)
     dataset.optimize(["user", "word"], target_rows_per_file=500)
@@ -427,7 +425,7 @@ SKEWED = {
 
 
 @pytest.mark.parametrize("skew", SKEWED)
-def test_no_value_however_common_makes_files_too_large_or_too_many(
+def test_skewed_values_make_files_neither_too_large_nor_too_many(
     local: Place, merge_engine: Engine, skew: str
 ) -> None:
     chance = np.random.default_rng(4)
@@ -446,7 +444,7 @@ def test_no_value_however_common_makes_files_too_large_or_too_many(
     assert dataset.optimize(["a", "b"], target_rows_per_file=1300)["compacted_file_count"] == 0
 
 
-def test_names_that_engines_use_themselves(local: Place, merge_engine: Engine) -> None:
+def test_column_names_that_engines_use_internally(local: Place, merge_engine: Engine) -> None:
     names = ["bucket", "part", "seq", "bucket_", "c0", "0", "run", "A", "a"]
     chance = np.random.default_rng(3)
     local.write_files(
@@ -458,8 +456,8 @@ def test_names_that_engines_use_themselves(local: Place, merge_engine: Engine) -
     assert check_declared_order(local) >= 4
 
 
-def test_types_and_files_that_differ(local: Place, engine: Engine) -> None:
-    """Two schemas in one directory, dictionaries of their own, empty files, and one without statistics."""
+def test_mixed_schemas_dictionaries_and_empty_files(local: Place, engine: Engine) -> None:
+    """Two schemas in one directory, a different dictionary per file, empty files, one without statistics."""
     chance = np.random.default_rng(3)
 
     def words(number: int) -> pa.Array:
@@ -501,7 +499,7 @@ EXTREMES = {
 
 @pytest.mark.parametrize("curve", ["hilbert", "linear"])
 @pytest.mark.parametrize("what", EXTREMES)
-def test_extremes(local: Place, engine: Engine, what: str, curve: str) -> None:
+def test_extreme_values(local: Place, engine: Engine, what: str, curve: str) -> None:
     table = EXTREMES[what]
     half = -(-table.num_rows // 2)
     local.write_files({"a.parquet": table.slice(0, half), "b.parquet": table.slice(half)})
@@ -519,7 +517,7 @@ def test_extremes(local: Place, engine: Engine, what: str, curve: str) -> None:
 
 
 def test_half_precision_is_sorted_by_value(local: Place) -> None:
-    """Its bounds are bytes that do not sort as the numbers do."""
+    """Its bounds are bytes whose order differs from that of the numbers."""
     values = np.random.default_rng(2).standard_normal(900).astype(np.float16)
     local.write_files({f"f{n}.parquet": pa.table({"a": values[n * 300 : n * 300 + 300]}) for n in range(3)})
     dataset = local.dataset()
@@ -528,7 +526,7 @@ def test_half_precision_is_sorted_by_value(local: Place) -> None:
     assert dataset.files()[0].column_stats("a").min == float(values.min())
 
 
-def test_more_rows_than_memory_and_rows_that_are_wide(local: Place, engine: Engine) -> None:
+def test_more_data_than_memory_with_wide_rows(local: Place, engine: Engine) -> None:
     chance = np.random.default_rng(2)
     for number in range(4):
         keys = {name: chance.integers(0, 10**6, 300) for name in ("a", "b")}
@@ -548,7 +546,7 @@ def test_unknown_curve_lists_the_choices(place: Place) -> None:
         place.dataset().optimize(["a", "b"], curve="peano")  # type: ignore[arg-type]
 
 
-def test_more_columns_than_a_curve_can_have(place: Place) -> None:
+def test_too_many_columns_for_a_curve_are_refused(place: Place) -> None:
     names = [f"c{number}" for number in range(64)]
     place.write_files({"f.parquet": pa.table({name: [1, 2] for name in names})})
     with pytest.raises(ValueError, match="64 columns: at most 63"):
@@ -558,7 +556,7 @@ def test_more_columns_than_a_curve_can_have(place: Place) -> None:
 
 
 @pytest.mark.parametrize("curve", ["hilbert", "linear"])
-def test_columns_that_no_curve_runs_through(place: Place, curve: str) -> None:
+def test_columns_without_an_order_are_refused(place: Place, curve: str) -> None:
     nested = pa.array([{"x": 1}, {"x": 2}])
     place.write_files({"day=1/f.parquet": pa.table({"a": [1, 2], "tags": [["a"], ["b"]], "s": nested})})
     before = place.state()
@@ -570,8 +568,10 @@ def test_columns_that_no_curve_runs_through(place: Place, curve: str) -> None:
     assert place.state() == before
 
 
-def test_rows_are_there_once_where_small_files_meet_others(place: Place, engine: Engine) -> None:
-    """Files from everywhere that are laid out meet small ones that alone would not have been."""
+def test_rows_are_not_duplicated_if_small_and_clustered_files_are_rewritten_together(
+    place: Place, engine: Engine
+) -> None:
+    """Overlapping files are clustered together with small files that alone would have been left as they are."""
     random = np.random.default_rng(0)
     for number in range(6):
         low, high = (0, 1000) if number % 2 else (number * 150, number * 150 + 100)
@@ -583,8 +583,8 @@ def test_rows_are_there_once_where_small_files_meet_others(place: Place, engine:
 
 
 @pytest.mark.parametrize("values", [[b""], [b""] * 3, [b"", b"a", b"", b"b", None]])
-def test_what_cannot_be_cut_is_not_laid_out_over_and_over(memory: Place, values: list[bytes | None]) -> None:
-    """A single row, equal rows, or fewer than a row group: no target makes several files of them."""
+def test_data_that_cannot_be_split_is_clustered_only_once(memory: Place, values: list[bytes | None]) -> None:
+    """A single row, equal rows, or less than a row group: no target size splits them into several files."""
     column = pa.array(values, pa.binary())
     memory.write_files({"0.parquet": pa.table({"a": column, "b": column})})
     dataset = memory.dataset(engine="pyarrow")
@@ -594,8 +594,8 @@ def test_what_cannot_be_cut_is_not_laid_out_over_and_over(memory: Place, values:
     assert memory.state() == state
 
 
-def test_files_without_rows_are_cleared_away_at_once(memory: Place) -> None:
-    """Beside files that are laid out they go along; among themselves they become one; then all is done."""
+def test_empty_files_are_removed_in_the_first_run(memory: Place) -> None:
+    """Beside clustered files they are removed; alone they become one file; a second run does nothing."""
     for folder, values in (("part=0", [[], [], []]), ("part=1", [[], [None], [b""], [None]])):
         for number, found in enumerate(values):
             column = pa.array(found, pa.binary())
@@ -606,8 +606,8 @@ def test_files_without_rows_are_cleared_away_at_once(memory: Place) -> None:
     assert dataset.optimize(["a", "b"], target_rows_per_file=1)["compacted_file_count"] == 0
 
 
-def test_files_without_rows_go_along_with_small_ones(place: Place, engine: Engine) -> None:
-    """Rows that are all equal cannot be laid out better, and are only put together. Done twice is done once."""
+def test_empty_files_are_merged_with_small_ones(place: Place, engine: Engine) -> None:
+    """Equal rows cannot be clustered and are only compacted; a second run does nothing."""
     rows = pa.table({"a": [b""], "b": [b""]})
     place.write_files({f"{n}.parquet": rows.slice(0, n // 2) for n in range(4)})
     dataset = place.dataset(engine=engine)

@@ -1,4 +1,4 @@
-"""Edits that change some columns of a row group: the others stay byte for byte, and rows are as they must be."""
+"""Edits that change some columns of a row group: the chunks of the others are copied byte for byte."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ Row = dict[str, Any]
 
 
 def rows(count: int = ROWS) -> pa.Table:
-    """The last three columns take most of the space: a change of the first ones leaves most bytes alone."""
+    """The last three columns take most of the space: a change of the first ones keeps most bytes."""
     ids = np.arange(count)
     noise = np.random.default_rng(1).random((2, count))
     return pa.table(
@@ -80,7 +80,7 @@ def chunks(data: bytes) -> list[dict[str, bytes]]:
 
 
 def changed_chunks(before: bytes, after: bytes) -> list[set[str]]:
-    """For each row group the columns that have other bytes now."""
+    """The columns whose bytes have changed, for each row group."""
     check_chunks(after)
     check_pages(after)
     pairs = zip(chunks(before), chunks(after), strict=True)
@@ -92,7 +92,7 @@ def table_of(place: Place) -> pa.Table:
 
 
 def check_readers(place: Place, expected: list[Row], filtered: tuple[str, Any]) -> None:
-    """DuckDB and Polars read the rows, and find the same ones by a filter, which asks bounds and Bloom filters."""
+    """DuckDB and Polars read the expected rows, also with a filter that uses bounds and Bloom filters."""
     (path,) = oracle.data_files(place.root, place.fs)
     name, value = filtered
     hits = [row for row in expected if row[name] == value]
@@ -157,7 +157,7 @@ def test_update(local: Place, engine: Engine, update: str) -> None:
 
 
 def test_partial_upsert(local: Place, merge_engine: Engine) -> None:
-    """Few rows of one row group, all of another one, none of the others; and one that is new."""
+    """Few rows of one row group, all of another one, none of the others; and one new row."""
     before = write(local)
     ids = [*range(1000, 2000), 2005, 2999, 9999]
     new = pa.table({"id": ids, "word": [f"n{n}" for n in ids]})
@@ -179,7 +179,7 @@ def path_of(place: Place, count: int) -> str:
     return next(path for path in oracle.data_files(place.root) if pq.read_metadata(path).num_rows == count)
 
 
-def test_bounds_filters_and_order_are_those_of_the_new_values(place: Place, written: bytes) -> None:
+def test_bounds_bloom_filters_and_sort_order_match_the_new_values(place: Place, written: bytes) -> None:
     dataset = place.dataset()
     dataset.update("id = 1500", {"word": "zz"})
     dataset.update("id = 2500", {"id": -5})
@@ -188,19 +188,19 @@ def test_bounds_filters_and_order_are_those_of_the_new_values(place: Place, writ
     assert [group.column(1).statistics.min for group in groups] == [0, 1000, -5, 3000]
     assert [group.column(2).statistics.max for group in groups] == ["w6", "zz", "w6", "w6"]
     declared = [[column.column_index for column in group.sorting_columns] for group in groups]
-    assert declared == [[1, 2], [1], [], [1, 2]], "what has changed is in no order, nor what comes after it"
+    assert declared == [[1, 2], [1], [], [1, 2]], "no order is declared from the first changed column on"
     parsed = read_footer(io.BytesIO(content(place)))
     with_bloom = [[bool(column.bloom_filter) for column in group.columns[1:3]] for group in parsed.row_groups]
     assert with_bloom == [[True, True], [True, False], [False, True], [True, True]]
     assert all(column.column_index for group in parsed.row_groups for column in group.columns)
-    # Which row groups an edit looks at is judged by the new bounds.
+    # The next edit selects row groups by the new bounds.
     assert dataset.update("id = -5", {"flag": 1})["rows_matched"] == 1
     assert dataset.update("word = 'zz'", {"flag": 1})["rows_matched"] == 1
     assert written != content(place)
 
 
-def test_over_and_over(place: Place, written: bytes) -> None:
-    """Exchanged again and again, a column leaves nothing of its old self in the file."""
+def test_repeated_edits_leave_no_dead_bytes(place: Place, written: bytes) -> None:
+    """A column that is replaced many times leaves no old bytes in the file."""
     dataset = place.dataset()
     expected = rows().to_pylist()
     for step in range(6):
@@ -213,11 +213,11 @@ def test_over_and_over(place: Place, written: bytes) -> None:
     assert len(content(place)) < 1.2 * len(written)
 
 
-# Spark splits files, and counts a row group to the split in which its middle lies.
+# Spark splits files, and assigns a row group to the split that contains its midpoint.
 
 
 def test_spark_finds_every_row_group(local: Place, spark: Any) -> None:
-    """Also where the first column, far smaller than what stays, was exchanged: in one split, and in many."""
+    """Also if the replaced first column is far smaller than the rest: in one split, and in many."""
     write(local)
     local.dataset().update("id % 10 = 0", {"flag": 1})
     local.dataset().merge(pa.table({"id": range(ROWS), "word": ["new"] * ROWS}), "id", partial=True)
@@ -245,11 +245,11 @@ SETTINGS = (
 )
 
 
-# Where columns cannot be exchanged, rows are written as before.
+# Where single columns cannot be replaced, whole rows are written.
 
 
-def test_keys_that_stand_in_the_path_only(local: Place, merge_engine: Engine) -> None:
-    """Of a row group of which no column is read nobody but the footer knows how many rows it has."""
+def test_keys_that_exist_only_in_paths(local: Place, merge_engine: Engine) -> None:
+    """No column of the row groups is read, so the row count must come from the footer."""
     days = {"a": 1.0, "b": 2.0, "c": 3.0}
     local.write_files(
         {
@@ -269,8 +269,8 @@ def test_keys_that_stand_in_the_path_only(local: Place, merge_engine: Engine) ->
 
 
 @pytest.mark.parametrize("codec", ["brotli", "gzip", "none"])
-def test_new_values_have_the_codec_of_the_old_ones(local: Place, engine: Engine, codec: str) -> None:
-    """Whoever looks at some columns only must not take the file for one that it can read."""
+def test_replaced_columns_keep_the_codec_of_the_file(local: Place, engine: Engine, codec: str) -> None:
+    """Readers that decide by the codec of one column must be able to read all of them."""
     write(local, compression=codec)
     local.dataset(engine=engine).update("id = 5", {"word": "new"})
     new = pa.table({"id": [1500, 1700], "flag": pa.array([1, 1], pa.int8())})
@@ -283,8 +283,8 @@ def test_new_values_have_the_codec_of_the_old_ones(local: Place, engine: Engine,
     assert local.dataset(engine=engine).read().num_rows == ROWS
 
 
-def test_a_codec_that_a_merge_is_asked_for(local: Place, merge_engine: Engine) -> None:
-    """Row groups that change get it as a whole, and no columns are exchanged; the others are copied."""
+def test_codec_of_a_merge_applies_to_changed_row_groups(local: Place, merge_engine: Engine) -> None:
+    """Changed row groups are encoded with it as a whole; the others are copied."""
     write(local, compression="gzip")
     new = pa.table({"id": [1500, 1700], "flag": pa.array([1, 1], pa.int8())})
     local.dataset(engine=merge_engine).merge(new, "id", partial=True, compression="zstd")
@@ -294,8 +294,8 @@ def test_a_codec_that_a_merge_is_asked_for(local: Place, merge_engine: Engine) -
     assert local.dataset().read().num_rows == ROWS
 
 
-def test_a_codec_that_is_asked_for(place: Place, written: bytes) -> None:
-    """An update that is asked for a codec writes all of a file with it, whatever columns it changes."""
+def test_codec_of_an_update_applies_to_the_whole_file(place: Place, written: bytes) -> None:
+    """Whatever columns the update changes."""
     place.dataset().update("id = 5", {"word": "new"}, compression="gzip")
     footer = pq.read_metadata(io.BytesIO(content(place)))
     groups = [footer.row_group(number) for number in range(4)]
@@ -304,7 +304,7 @@ def test_a_codec_that_is_asked_for(place: Place, written: bytes) -> None:
     assert written != content(place)
 
 
-def test_codecs_that_differ_by_column(place: Place) -> None:
+def test_each_column_keeps_its_own_codec(place: Place) -> None:
     before = write(place, compression={"word": "gzip", "one": "none", "two": "snappy"})
     place.dataset().update("id = 5", {"word": "new"})
     assert changed_chunks(before, content(place))[0] == {"word"}
@@ -316,8 +316,8 @@ def test_codecs_that_differ_by_column(place: Place) -> None:
     ]
 
 
-def test_categories_that_become_too_many(place: Place) -> None:
-    """Indices of one byte tell 128 values apart: a row group that would have more of them becomes several."""
+def test_row_groups_are_split_if_categories_exceed_the_index_type(place: Place) -> None:
+    """An int8 index has 128 values: a row group that would need more becomes several."""
     words = pa.array([f"w{n % 40}" for n in range(ROWS)]).dictionary_encode()
     table = rows().set_column(2, "word", words.cast(pa.dictionary(pa.int8(), pa.string())))
     before = write(place, table)
@@ -345,8 +345,8 @@ def test_categories_that_become_too_many(place: Place) -> None:
     ],
     ids=str,
 )
-def test_however_the_file_was_written(place: Place, options: dict[str, Any]) -> None:
-    """What comes is what the full table says, for every column in turn."""
+def test_edits_of_files_with_any_writer_options(place: Place, options: dict[str, Any]) -> None:
+    """For every column in turn, the result equals the same edit of the table in memory."""
     numbers = list(range(300))
     table = pa.table(
         {
@@ -374,7 +374,7 @@ def test_however_the_file_was_written(place: Place, options: dict[str, Any]) -> 
 
 @pytest.mark.parametrize("name", [name for name in exotic(0).schema.names if name != "required"])
 def test_every_type_by_a_partial_upsert(memory: Place, name: str) -> None:
-    """One row of four gets the values of another table, in one column; all that is noted stays."""
+    """One row of four gets the value of another table, in one column; metadata is kept."""
     table = pa.concat_tables([exotic(number) for number in range(2)])
     memory.write_files({"f.parquet": table}, write_page_index=True)
     before, old = content(memory), table_of(memory)
@@ -391,7 +391,7 @@ def test_every_type_by_a_partial_upsert(memory: Place, name: str) -> None:
     assert all(leaf == name or leaf.startswith(f"{name}.") for leaf in leaves)
 
 
-def test_a_name_with_a_dot_beside_a_struct(place: Place) -> None:
+def test_column_name_with_a_dot_beside_a_struct(place: Place) -> None:
     table = pa.table(
         {"id": range(6), "a": [{"b": n, "c": n} for n in range(6)], "a.b": range(10, 16), "a.c": ["x"] * 6}
     )
@@ -404,8 +404,8 @@ def test_a_name_with_a_dot_beside_a_struct(place: Place) -> None:
     assert table_of(place).to_pylist() == expected
 
 
-def test_columns_of_the_path_in_a_condition(place: Place, engine: Engine) -> None:
-    """They are in no row group, and still say which rows change, and to what."""
+def test_partition_columns_in_conditions_and_values(place: Place, engine: Engine) -> None:
+    """They are in no row group, but select rows and provide new values."""
     for day in ("2024-01-01", "2024-01-02"):
         place.write_files({f"day={day}/f.parquet": rows(300)}, row_group_size=100)
     place.dataset(engine=engine).update(
@@ -432,17 +432,17 @@ def test_empty_row_groups(place: Place) -> None:
     assert found.column("word").to_pylist()[7] == "new"
 
 
-# Merges: what happens to the rows of a row group is known before it is decided how it is written.
+# Merges know what happens to the rows of a row group before they choose how to write it.
 
 
 def random_merges(dataset: Dataset, place: Place, seed: int, count: int) -> None:
-    """Sources that hit few rows or many, keys that are there twice, rows that go, against plain lists."""
+    """Sources that match few rows or many, duplicate keys, deleted rows; compared with plain lists."""
     chance = np.random.default_rng(seed)
     for step in range(count):
         target = table_of(place).to_pylist()
         ids = chance.choice(1300, int(chance.choice([1, 4, 300])), replace=False).tolist()
         strategy = ("update", "upsert", "full_merge", "deduplicate")[int(chance.integers(4) if step % 3 else 0)]
-        if strategy != "update":  # what is new would come in other files, in any order
+        if strategy != "update":  # inserted rows would be in other files, in any order
             ids = [n for n in ids if n in {row["id"] for row in target}]
         names = [name for name in ("flag", "word", "two") if chance.random() < 0.5] or ["two"]
         new = {"flag": step + 1, "word": f"step {step}", "two": step * 0.5}
@@ -467,13 +467,13 @@ def random_merges(dataset: Dataset, place: Place, seed: int, count: int) -> None
 @pytest.mark.parametrize("memory_mb", [1, 256])
 @pytest.mark.parametrize("seed", range(3))
 def test_random_partial_merges(local: Place, name: str, memory_mb: int, seed: int) -> None:
-    """With little memory row groups come in many batches, other ones for the keys than for the values."""
+    """With little memory row groups are read in many batches, which differ between keys and values."""
     write(local, pa.concat_tables([rows(1000), rows(1000).slice(990), rows(30)]), row_group_size=350)
     random_merges(local.dataset(engine=name, memory_mb=memory_mb), local, seed, 6)
 
 
-def test_rows_that_leave(local: Place, merge_engine: Engine) -> None:
-    """A row group of which some rows move to another partition is written anew, and each row is in one place."""
+def test_rows_that_move_to_another_partition(local: Place, merge_engine: Engine) -> None:
+    """Their row group is rewritten, and every row exists once."""
     for day in ("a", "b"):
         table = rows(400).set_column(1, "id", pa.array(range(400 * (day == "b"), 400 * (day == "b") + 400)))
         local.write_files({f"day={day}/f.parquet": table}, row_group_size=100)
@@ -499,8 +499,10 @@ def test_rows_that_leave(local: Place, merge_engine: Engine) -> None:
 
 
 @pytest.mark.parametrize("name", ["pyarrow", "duckdb"])
-def test_small_row_groups_that_get_large_values(local: Place, name: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A column without values takes no space; what it gets must not all be held at once."""
+def test_large_new_values_are_not_all_held_in_memory(
+    local: Place, name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A column of NULLs takes no space, so its size says nothing about that of the new values."""
     held: list[int] = []
     original = replacing._KnownEdits.of
 
@@ -521,5 +523,5 @@ def test_small_row_groups_that_get_large_values(local: Place, name: str, monkeyp
         pa.table({"id": range(count), "note": notes}), "id", partial=True
     )
     assert table_of(local).to_pylist() == table.set_column(2, "note", [notes]).to_pylist()
-    assert held, "looked at before it was written"
+    assert held, "checked before it was written"
     assert max(held) < sum(map(len, notes)) / 2

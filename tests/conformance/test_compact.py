@@ -1,4 +1,4 @@
-"""Compaction, the same on every engine and filesystem: fewer files, the same rows, nothing else touched."""
+"""Compaction, the same on every engine and filesystem: fewer files, the same rows, nothing else changed."""
 
 from __future__ import annotations
 
@@ -72,7 +72,7 @@ def test_by_target_size(place: Place, engine: Engine) -> None:
     assert place.rows() == before
     assert stats["after_file_count"] == len(place.files()) < stats["before_file_count"] == 24
     sizes = sorted(place.fs.size(path) / 2**20 for path in oracle.data_files(place.root, place.fs))
-    # Values that hardly repeat lose their dictionaries: files come out smaller than planned; one has what is left.
+    # High-cardinality columns lose their dictionaries: files get smaller than planned; the last has the rest.
     assert all(0.5 * target <= found <= 1.8 * target for found in sizes[1:]), (target, sizes)
     assert sizes[0] <= target
     assert sum(sizes) <= size / 2**20
@@ -122,7 +122,7 @@ def test_dry_run_plans_and_touches_nothing(place: Place, engine: Engine) -> None
     )
 
 
-def test_live_run_does_what_the_dry_run_said(place: Place, engine: Engine) -> None:
+def test_run_does_what_the_dry_run_planned(place: Place, engine: Engine) -> None:
     partitioned(place)
     planned = place.dataset(engine=engine).compact(target_rows_per_file=1300, dry_run=True)
     done = place.dataset(engine=engine).compact(target_rows_per_file=1300)
@@ -140,7 +140,7 @@ def test_live_run_does_what_the_dry_run_said(place: Place, engine: Engine) -> No
     assert done["zorder_columns"] is None
 
 
-def test_statistics_are_what_can_be_counted(place: Place, engine: Engine) -> None:
+def test_statistics_match_the_files(place: Place, engine: Engine) -> None:
     partitioned(place)
     paths = oracle.data_files(place.root, place.fs)
     sizes = {path: place.fs.size(path) for path in paths}
@@ -185,7 +185,7 @@ def test_partitions_keep_their_own_codecs(place: Place, engine: Engine) -> None:
     "wanted",
     ["date=2025-11-04", ["date=2025-11-04"], {"date": "2025-11-04"}, ["date=2025-11-04", "date=nope"]],
 )
-def test_partition_limited(place: Place, engine: Engine, wanted: object) -> None:
+def test_partition_filter_limits_the_work(place: Place, engine: Engine, wanted: object) -> None:
     """Only the named partition is considered; every byte of the others stays."""
     partitioned(place)
     before_rows, before = place.rows(), place.state()
@@ -208,7 +208,7 @@ def test_filter_on_an_inner_partition_column(place: Place, engine: Engine) -> No
     ]
 
 
-def test_no_op_when_already_compact(place: Place, engine: Engine) -> None:
+def test_already_compact_dataset_is_not_rewritten(place: Place, engine: Engine) -> None:
     partitioned(place)
     dataset = place.dataset(engine=engine)
     dataset.compact(target_rows_per_file=1300)
@@ -229,9 +229,9 @@ def test_untouched_files_keep_name_bytes_and_mtime(local: Place, engine: Engine)
     assert len(local.files()) == 2
 
 
-def test_what_is_no_data_is_never_touched(place: Place, engine: Engine) -> None:
+def test_files_that_are_not_data_are_never_changed(place: Place, engine: Engine) -> None:
     partitioned(place)
-    strangers = {
+    unrelated = {
         "_SUCCESS": b"",
         "_metadata": b"x",
         "readme.txt": b"hi",
@@ -240,17 +240,17 @@ def test_what_is_no_data_is_never_touched(place: Place, engine: Engine) -> None:
         ".hidden/f.parquet": b"not parquet",
         "date=2025-11-04/x.parquet.tmp": b"half",
     }
-    for name, content in strangers.items():
+    for name, content in unrelated.items():
         place.fs.makedirs(os.path.dirname(f"{place.root}/{name}"), exist_ok=True)
         place.fs.pipe_file(f"{place.root}/{name}", content)
     place.dataset(engine=engine).compact()
-    for name, content in strangers.items():
+    for name, content in unrelated.items():
         assert place.fs.cat_file(f"{place.root}/{name}") == content, name
     assert len(place.files()) == 3
 
 
 def test_compact_append_compact_keeps_every_row(place: Place, engine: Engine) -> None:
-    """Output names are never used twice: what was just written is never overwritten or removed."""
+    """Output names are unique: files of the first run are never overwritten by the second."""
     dataset = place.dataset(engine=engine)
     expected: list[int] = []
     for round_number in range(4):
@@ -281,7 +281,7 @@ def test_different_schemas_are_never_mixed(place: Place, engine: Engine) -> None
     assert place.rows() == before
 
 
-def test_empty_files(place: Place, engine: Engine) -> None:
+def test_empty_files_are_merged(place: Place, engine: Engine) -> None:
     empty = numbers(10, 0).slice(0, 0)
     place.write_files(
         {"a.parquet": empty, "b.parquet": empty, "day=1/a.parquet": empty, "day=1/b.parquet": numbers(5, 1)}
@@ -293,10 +293,10 @@ def test_empty_files(place: Place, engine: Engine) -> None:
     assert all(schema.equals(empty.schema) for schema in oracle.schemas(place.root, place.fs))
 
 
-def test_data_of_a_file_goes_only_once_through_the_engine(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Streaming, group by group: no file is opened that is not in a group, none is opened twice for its data.
+def test_every_file_is_read_only_once(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Only files of file groups are opened for their data, and none of them twice.
 
-    The tasks are the same on every engine; here they run in this process, where it can be watched.
+    The tasks are the same on every engine; here they run in this process, so that opens can be counted.
     """
     engine = "pyarrow"
     partitioned(place, days=2, files=4)
@@ -310,7 +310,7 @@ def test_data_of_a_file_goes_only_once_through_the_engine(place: Place, monkeypa
         return original(self, file, **how)
 
     stats = dataset.compact(target_rows_per_file=2000, dry_run=True)
-    # Footers are read on their own; here only openings for the data count.
+    # Footers are read separately; only opens for data count here.
     monkeypatch.setattr(BatchReader, "open", counting)
     stream = streaming._stream
 
@@ -346,13 +346,13 @@ def test_one_listing_and_one_footer_read_per_file(
     monkeypatch.setattr(footers, "read_tail", footer)
     before = oracle.data_files(place.root, place.fs)
     dataset.compact()
-    # Where nothing can be moved, a listing also tells what is to be deleted; on a disk each file is looked at.
+    # Without atomic moves, the commit lists files again before it deletes; on a disk it checks each file.
     once_more = 0 if dataset._store.atomic_move else 2
     assert [root for root in listings if not root.endswith(".parketto")] == [place.root] * (1 + once_more)
     assert sorted(path for path in read if path.endswith(".parquet")) == before
 
 
-def test_progress_is_told(place: Place, engine: Engine) -> None:
+def test_progress_callback_is_called(place: Place, engine: Engine) -> None:
     partitioned(place)
     seen: list[Progress] = []
     place.dataset(engine=engine).compact(progress=seen.append)
@@ -373,7 +373,7 @@ def test_helper_function(place: Place) -> None:
 
 
 def test_planner_functions_agree_with_the_dataset(place: Place) -> None:
-    """The core can be used on its own, and everything stands on it."""
+    """The planner can be used without a `Dataset`."""
     partitioned(place)
     stats = collect_dataset_stats(place.root, place.fs, partition_filter=["date=2025-11-04", "date=2025-11-05"])
     assert len(stats["files"]) == 12
@@ -389,7 +389,7 @@ def test_planner_functions_agree_with_the_dataset(place: Place) -> None:
     assert plan["untouched"] == []
 
 
-def test_relative_paths_and_links_name_the_same_dataset(local: Place, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_relative_paths_and_symlinks_name_the_same_dataset(local: Place, monkeypatch: pytest.MonkeyPatch) -> None:
     partitioned(local)
     parent = os.path.dirname(local.root)
     os.symlink(local.root, f"{parent}/link")
@@ -410,7 +410,7 @@ def test_a_backup_of_the_replaced_files(local: Place, engine: Engine, tmp_path: 
     assert dataset.compact(dry_run=True, backup=tmp_path / "kept")["backup_path"] is None
 
 
-def test_a_compaction_that_does_nothing_says_why(place: Place, engine: Engine) -> None:
+def test_compaction_reports_why_nothing_was_rewritten(place: Place, engine: Engine) -> None:
     partitioned(place)
     dataset = place.dataset(engine=engine)
     assert dataset.compact()["unchanged_because"] is None
@@ -419,8 +419,8 @@ def test_a_compaction_that_does_nothing_says_why(place: Place, engine: Engine) -
         assert stats["backup_path"] is None
 
 
-def test_statistics_are_plain_data(local: Place, engine: Engine) -> None:
-    """Every result can be logged as JSON."""
+def test_statistics_are_json_serializable(local: Place, engine: Engine) -> None:
+    """Of every operation."""
     local.write_files({f"{number}.parquet": numbers(500, number) for number in range(4)})
     dataset = local.dataset(engine=engine)
     results = [

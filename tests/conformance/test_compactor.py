@@ -1,4 +1,4 @@
-"""ParquetCompactor on every engine: small files of partitions that have many become few, and no row is doubled."""
+"""ParquetCompactor on every engine: partitions with many small files get fewer files, and no row is duplicated."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ def count_files(place: Place) -> dict[str, int]:
     return counts
 
 
-def test_only_partitions_with_enough_files(place: Place, engine: Engine) -> None:
+def test_only_partitions_with_enough_files_are_compacted(place: Place, engine: Engine) -> None:
     make(place)
     before_rows, before_state, before_bytes = place.rows(), place.state(), total_bytes(place)
     stats = compactor(place, engine).compact(min_file_count=5)
@@ -83,7 +83,7 @@ def test_only_partitions_with_enough_files(place: Place, engine: Engine) -> None
     assert place.left_behind() == []
 
 
-def test_only_files_that_are_small_enough(place: Place, engine: Engine) -> None:
+def test_only_files_that_are_small_enough_are_compacted(place: Place, engine: Engine) -> None:
     make(place)
     large = place.state()["/day=3/large.parquet"]
     before = place.rows()
@@ -94,15 +94,15 @@ def test_only_files_that_are_small_enough(place: Place, engine: Engine) -> None:
     assert stats["partitions_compacted"] == 3
 
 
-def test_files_that_are_too_large_do_not_count(place: Place, engine: Engine) -> None:
-    """Day 3 has three files, of which two are small: not enough for three."""
+def test_large_files_do_not_count_towards_the_minimum(place: Place, engine: Engine) -> None:
+    """Day 3 has three files but only two small ones, fewer than the minimum of three."""
     make(place)
     stats = compactor(place, engine).compact(min_file_count=3, max_file_size_mb=0.1)
     assert count_files(place) == {"day=1": 1, "day=2": 1, "day=3": 3}
     assert stats["partitions_compacted"] == 2
 
 
-def test_target_size_is_kept_to(place: Place, engine: Engine) -> None:
+def test_files_have_about_the_target_size(place: Place, engine: Engine) -> None:
     place.write_files({f"f{n:02d}.parquet": numbers(2000, n) for n in range(20)})
     before, target = place.rows(), 0.2
     stats = compactor(place, engine, target).compact()
@@ -120,7 +120,7 @@ def test_defaults_and_codec(place: Place, engine: Engine) -> None:
     assert {file.codec for file in place.dataset().files()} == {"zstd"}
 
 
-def test_dry_run_gives_the_numbers_and_the_plan(place: Place, engine: Engine) -> None:
+def test_dry_run_returns_statistics_and_plan(place: Place, engine: Engine) -> None:
     make(place)
     before = place.state()
     mine = compactor(place, engine)
@@ -148,12 +148,12 @@ def test_second_call_does_nothing(place: Place, engine: Engine, limits: dict[str
     assert stats["files_before"] == stats["files_after"]
 
 
-def test_originals_are_kept_outside(place: Place, engine: Engine) -> None:
+def test_originals_are_kept_outside_of_the_dataset(place: Place, engine: Engine) -> None:
     make(place)
     rows, state, size = place.rows(), place.state(), total_bytes(place)
     mine = compactor(place, engine)
     stats = mine.compact(min_file_count=3, max_file_size_mb=0.1, delete_source_files=False)
-    assert place.rows() == rows, "no row is there twice"
+    assert place.rows() == rows, "no row is duplicated"
     assert total_bytes(place) < 1.1 * size
     kept = stats["kept_path"]
     parent, name = os.path.split(place.root)
@@ -169,7 +169,7 @@ def test_originals_are_kept_outside(place: Place, engine: Engine) -> None:
     assert place.state() == state
 
 
-def test_originals_where_the_caller_wants_them(place: Place) -> None:
+def test_originals_are_kept_in_a_given_folder(place: Place) -> None:
     make(place)
     elsewhere = f"{os.path.dirname(place.root)}/elsewhere"
     mine = compactor(place, "pyarrow", originals_dir=elsewhere)
@@ -180,8 +180,8 @@ def test_originals_where_the_caller_wants_them(place: Place) -> None:
         compactor(place, "pyarrow", originals_dir=f"{place.root}/kept").compact(delete_source_files=False)
 
 
-def test_segment_by_segment(place: Place, engine: Engine) -> None:
-    """After many incremental writes: fragmented partitions are found, compacted, and stay so until more comes."""
+def test_compaction_after_incremental_writes(place: Place, engine: Engine) -> None:
+    """Fragmented partitions are found and compacted, and are not rewritten again until new files arrive."""
     dataset = place.dataset(engine="pyarrow")
     for segment in range(12):
         rows = pa.table({"product": ["BTC"] * 5 + ["ETH"] * (segment < 4), "n": range(5 + (segment < 4))})
@@ -195,8 +195,8 @@ def test_segment_by_segment(place: Place, engine: Engine) -> None:
     assert place.rows() == before
 
 
-def test_more_than_memory(place: Place) -> None:
-    """A partition is streamed, so that it need not fit: here into a fraction of its size."""
+def test_partition_larger_than_memory(place: Place) -> None:
+    """Partitions are streamed: the memory limit is a fraction of the partition's size."""
     from parketto.engines.pyarrow.engine import PyArrowEngine
 
     place.write_files({f"f{n}.parquet": numbers(50_000, n) for n in range(6)})
@@ -244,7 +244,7 @@ class TestBar:
         compactor(place, "pyarrow").compact()
         assert "compacting events" in screen.getvalue()
 
-    def test_nowhere_else(self, place: Place, capsys: pytest.CaptureFixture[str]) -> None:
+    def test_without_a_terminal(self, place: Place, capsys: pytest.CaptureFixture[str]) -> None:
         make(place)
         compactor(place, "pyarrow").compact()
         with progress_module.progress_bar(None, "nothing") as callback:
@@ -263,7 +263,7 @@ class TestBar:
         ({}, {"max_file_size_mb": -1}, "max_file_size_mb"),
     ],
 )
-def test_arguments_that_make_no_sense(
+def test_invalid_arguments_are_refused(
     place: Place, constructing: dict[str, Any], calling: dict[str, Any], message: str
 ) -> None:
     make(place)
@@ -273,12 +273,12 @@ def test_arguments_that_make_no_sense(
     assert place.state() == before
 
 
-def test_no_dataset(place: Place) -> None:
+def test_missing_dataset_is_an_error(place: Place) -> None:
     with pytest.raises(FileNotFoundError, match="no dataset"):
         compactor(place, "pyarrow").compact()
 
 
-def test_dataset_has_the_limits_too(place: Place) -> None:
+def test_dataset_compact_accepts_the_same_limits(place: Place) -> None:
     make(place)
     stats = Dataset(place.root, "pyarrow", filesystem=place.fs).compact(
         100, min_file_count=5, max_file_size_mb=0.1
@@ -287,7 +287,7 @@ def test_dataset_has_the_limits_too(place: Place) -> None:
 
 
 def test_copied_row_groups_keep_their_codec(local: Place, engine: Engine) -> None:
-    """`compression` is the codec of rows that have to be encoded: nothing is encoded for it."""
+    """`compression` applies only to rows that are encoded for other reasons."""
     large = pa.table({"id": range(40_000)})
     local.write_files({"a.parquet": large, "b.parquet": large}, compression="snappy")
     local.write_files({"c.parquet": large.slice(0, 100), "d.parquet": large.slice(0, 100)}, compression="snappy")

@@ -1,4 +1,4 @@
-"""Row groups copied as bytes: compactions in all three ways, and edits that leave the rest of a file alone."""
+"""Row groups copied as bytes: compactions with every `rewrite` mode, and edits that copy unaffected row groups."""
 
 from __future__ import annotations
 
@@ -46,13 +46,13 @@ def contents(place: Place) -> list[bytes]:
 
 
 def row_groups(content: bytes) -> list[tuple[bytes, ...]]:
-    """For each row group the bytes of its columns."""
+    """The bytes of the columns, for each row group."""
     footer = read_footer(io.BytesIO(content))
     return [tuple(content[c.start : c.start + c.size] for c in group.columns) for group in footer.row_groups]
 
 
 def copied(before: list[bytes], after: list[bytes]) -> int:
-    """How many row groups are still there, byte for byte."""
+    """How many row groups of `before` are in `after`, byte for byte."""
     there = Counter(group for content in before for group in row_groups(content))
     now = Counter(group for content in after for group in row_groups(content))
     return sum((there & now).values())
@@ -63,8 +63,8 @@ def sizes(place: Place) -> list[list[int]]:
 
 
 @pytest.mark.parametrize("rewrite", REWRITES)
-def test_three_ways_to_the_same_rows(place: Place, engine: Engine, rewrite: Any) -> None:
-    """Good row groups, a lonely small one, and small ones that stand together."""
+def test_every_rewrite_mode_keeps_all_rows(place: Place, engine: Engine, rewrite: Any) -> None:
+    """Large row groups, a single small one, and adjacent small ones."""
     layout = [GOOD, SMALL, GOOD, SMALL, SMALL, SMALL]
     for at, rows in enumerate(layout):
         place.write_files({f"f{at}.parquet": numbers(rows, sum(layout[:at]))}, write_page_index=at != 1)
@@ -88,7 +88,7 @@ def test_three_ways_to_the_same_rows(place: Place, engine: Engine, rewrite: Any)
     indexed = [
         bool(c.offset_index) for group in read_footer(io.BytesIO(content)).row_groups for c in group.columns
     ]
-    # What was encoded has page indexes, and so has what stands beside it, unless each page were a request.
+    # Encoded row groups have page indexes; copied ones get them too, unless each page needs a request.
     assert all(indexed) == (rewrite == "encode" or (rewrite == "auto" and isinstance(place.fs, LocalFileSystem)))
     state = place.state()
     assert dataset.compact(rewrite=rewrite)["planned_rewrites"] == []
@@ -113,7 +113,7 @@ def test_exotic_schemas(place: Place, rewrite: Any) -> None:
 
 @pytest.mark.parametrize("rewrite", REWRITES)
 def test_files_of_several_writers(local: Place, engine: Engine, rewrite: Any) -> None:
-    """Good and small ones of each: what does not fit in is encoded, whoever wrote it."""
+    """Large and small files of each writer: row groups that cannot be copied are encoded."""
     local.fs.makedirs(local.root)
     for at, rows in enumerate((GOOD, SMALL, SMALL)):
         table = pa.table({"id": np.arange(rows) + at * GOOD, "value": np.arange(rows) / 7})
@@ -133,7 +133,7 @@ def test_files_of_several_writers(local: Place, engine: Engine, rewrite: Any) ->
     assert pl.read_parquet(path).height == 4 * (GOOD + 2 * SMALL)
 
 
-def test_what_is_copied_is_not_decoded(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_copied_row_groups_are_not_decoded(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
     place.write_files({f"f{n}.parquet": numbers(GOOD, n * GOOD) for n in range(3)})
     before = place.rows()
     with monkeypatch.context() as patch:
@@ -143,8 +143,8 @@ def test_what_is_copied_is_not_decoded(place: Place, monkeypatch: pytest.MonkeyP
     assert sizes(place) == [[GOOD] * 3]
 
 
-def test_a_codec_that_is_asked_for(place: Place) -> None:
-    """Row groups that have it are copied; the others are encoded, however good they are."""
+def test_row_groups_with_another_codec_are_encoded(place: Place) -> None:
+    """Row groups that have the codec are copied; the others are encoded, whatever their size."""
     place.write_files({"a.parquet": numbers(GOOD), "b.parquet": numbers(GOOD, GOOD)}, compression="zstd")
     place.write_files({"c.parquet": numbers(GOOD, 2 * GOOD)}, compression="gzip")
     before = place.rows()
@@ -163,7 +163,7 @@ def test_copies_keep_their_codecs(place: Place) -> None:
     assert [group.codec for group in place.dataset().files()[0].row_groups] == ["zstd", "gzip"]
 
 
-def test_a_recorded_layout_is_copied_however_small(place: Place) -> None:
+def test_small_clustered_row_groups_are_copied(place: Place) -> None:
     dataset = place.dataset()
     for n in range(4):
         place.write_files({f"f{n}.parquet": numbers(4 * SMALL, 4 * n * SMALL)})
@@ -184,7 +184,7 @@ def test_split_files_are_encoded(place: Place) -> None:
     assert stats["after_file_count"] == 2
 
 
-def test_rotten_pages_are_found_by_encoding_only(place: Place) -> None:
+def test_damaged_pages_are_found_by_encoding_only(place: Place) -> None:
     table = pa.table({"x": pa.array(range(GOOD), pa.int64())})
     place.write_files({"a.parquet": table, "b.parquet": table}, compression="none", write_page_checksum=True)
     path = oracle.data_files(place.root, place.fs)[0]
@@ -208,8 +208,8 @@ def test_rotten_pages_are_found_by_encoding_only(place: Place) -> None:
         lambda place: compact_parquet_dataset_pyarrow(place.root, filesystem=place.fs, rewrite="move"),
     ],
 )
-def test_an_unknown_way(memory: Place, run: Callable[[Place], object]) -> None:
-    """Said before anything is looked at: the dataset is not even there."""
+def test_unknown_rewrite_mode_is_refused(memory: Place, run: Callable[[Place], object]) -> None:
+    """Before anything is read: the dataset does not even exist."""
     with pytest.raises(InvalidArgument, match="unknown rewrite 'move'; valid choices: 'auto', 'copy', 'encode'"):
         run(memory)
 
@@ -221,8 +221,8 @@ def by_another_writer(content: bytes, created_by: bytes) -> bytes:
     return content[: footer.data_end] + new + len(new).to_bytes(4, "little") + b"PAR1"
 
 
-def test_what_does_not_mix_is_encoded(place: Place) -> None:
-    """Some readers shift INT96 timestamps of all writers but one: its row groups stand alone, or not at all."""
+def test_int96_row_groups_of_different_writers_are_encoded(place: Place) -> None:
+    """Some readers shift INT96 timestamps unless parquet-mr wrote the file: no file may mix these writers."""
     times = pa.table({"at": pa.array(range(GOOD + SMALL), pa.timestamp("us"))})
     options: dict[str, Any] = {"use_deprecated_int96_timestamps": True, "store_schema": False}
     for name, part in (("a", times.slice(0, GOOD)), ("b", times.slice(GOOD)), ("c", times.slice(GOOD))):
@@ -238,7 +238,7 @@ def test_what_does_not_mix_is_encoded(place: Place) -> None:
     assert pq.read_metadata(io.BytesIO(contents(place)[0])).schema.column(0).physical_type == "INT96"
 
 
-# Surgery: only row groups with affected rows are encoded.
+# Edits: only row groups with affected rows are encoded.
 
 
 @pytest.fixture
@@ -257,13 +257,13 @@ def sorted_file(place: Place) -> list[bytes]:
 
 
 def declared(place: Place) -> list[int]:
-    """By how many columns each row group says that it is sorted."""
+    """The number of sorting columns that each row group declares."""
     footer = pq.read_metadata(io.BytesIO(contents(place)[0]))
     return [len(footer.row_group(n).sorting_columns) for n in range(footer.num_row_groups)]
 
 
 def check_copies(place: Place, before: list[bytes], changed: set[int]) -> None:
-    """All row groups but the changed ones are where they were, byte for byte, with all that belongs to them."""
+    """All row groups but the changed ones are unchanged, byte for byte, with indexes and Bloom filters."""
     (after,) = contents(place)
     old, new = row_groups(before[0]), row_groups(after)
     assert [n for n, group in enumerate(old) if group not in new] == sorted(changed)
@@ -278,7 +278,7 @@ def check_copies(place: Place, before: list[bytes], changed: set[int]) -> None:
     assert all(parsed.row_group(n).column(0).statistics.has_min_max for n in range(parsed.num_row_groups))
 
 
-def test_delete_leaves_other_row_groups(place: Place, engine: Engine, sorted_file: list[bytes]) -> None:
+def test_delete_copies_unaffected_row_groups(place: Place, engine: Engine, sorted_file: list[bytes]) -> None:
     place.dataset(engine=engine).delete("id = 1234 OR id BETWEEN 3000 AND 3999")
     check_copies(place, sorted_file, {1, 3})
     assert sizes(place) == [[SMALL, SMALL - 1, SMALL, SMALL]]
@@ -286,19 +286,19 @@ def test_delete_leaves_other_row_groups(place: Place, engine: Engine, sorted_fil
     assert place.dataset().files()[0].codec == "zstd"
 
 
-def test_update_leaves_other_row_groups(place: Place, engine: Engine, sorted_file: list[bytes]) -> None:
+def test_update_copies_unaffected_row_groups(place: Place, engine: Engine, sorted_file: list[bytes]) -> None:
     dataset = place.dataset(engine=engine)
     dataset.update("id = 1234", {"word": "new"})
     check_copies(place, sorted_file, {1})
     assert declared(place) == [2, 2, 2, 2, 2]
     dataset.update("id = 2345", {"value": 7.0})
     check_copies(place, sorted_file, {1, 2})
-    assert declared(place) == [2, 2, 1, 2, 2], "a column that has changed is in no order"
+    assert declared(place) == [2, 2, 1, 2, 2], "no order is declared for a changed column"
     dataset.update("id = 3456", {"id": -1})
     assert declared(place) == [2, 2, 1, 0, 2]
 
 
-def test_bounds_say_which_row_groups_are_read(
+def test_bounds_exclude_row_groups_from_reading(
     place: Place, sorted_file: list[bytes], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     read: list[int] = []
@@ -318,8 +318,8 @@ def test_bounds_say_which_row_groups_are_read(
     check_copies(place, sorted_file, {1, 2, 3})
 
 
-def test_upsert_leaves_other_row_groups(place: Place, merge_engine: Engine, sorted_file: list[bytes]) -> None:
-    """The new rows stand in the old ones' places, so an order by the key is still one."""
+def test_upsert_copies_unaffected_row_groups(place: Place, merge_engine: Engine, sorted_file: list[bytes]) -> None:
+    """Updated rows keep their positions, so an order by the key still holds."""
     new = numbers(3, 1000).set_column(1, "value", pa.array([0.5] * 3))
     place.dataset(engine=merge_engine).merge(pa.concat_tables([new, numbers(1, 4999)]), ["id"])
     check_copies(place, sorted_file, {1, 4})
@@ -338,7 +338,7 @@ def test_full_merge_drops_row_groups_without_matches(
 
 
 def test_partial_merge_moves_rows(local: Place, merge_engine: Engine) -> None:
-    """Rows leave with what they keep; row groups without any of them stay."""
+    """Moved rows keep the columns that the source lacks; row groups without moved rows are copied."""
     table = numbers(3 * SMALL).append_column("day", pa.array([1] * 3 * SMALL))
     local.write_files({"day=1/f.parquet": table}, row_group_size=SMALL)
     before = contents(local)
@@ -360,7 +360,7 @@ def test_update_that_moves_rows(place: Place) -> None:
     assert sizes(place) == [[SMALL, SMALL - 1], [SMALL + 1]]
 
 
-def test_a_codec_that_an_edit_asks_for(place: Place, sorted_file: list[bytes]) -> None:
+def test_codec_of_an_edit_applies_to_the_whole_file(place: Place, sorted_file: list[bytes]) -> None:
     place.dataset().delete("id = 1234", compression="gzip")
     (file,) = place.dataset().files()
     assert [group.codec for group in file.row_groups] == ["gzip"] * 5
@@ -369,7 +369,7 @@ def test_a_codec_that_an_edit_asks_for(place: Place, sorted_file: list[bytes]) -
 
 
 def test_categories_stay_readable(place: Place) -> None:
-    """pandas has 128 categories at most for each row group: one that gets more becomes two."""
+    """Arrow allows 128 categories per row group with int8 indices: a row group that gets more is split."""
     words = pa.array([f"w{n % 120}" for n in range(3 * SMALL)]).cast(pa.dictionary(pa.int8(), pa.string()))
     table = pa.table({"id": range(3 * SMALL), "word": words})
     place.write_files({"f.parquet": table}, row_group_size=SMALL)
@@ -395,7 +395,7 @@ def categories(words: list[str]) -> pa.Array:
 
 @pytest.mark.parametrize("rewrite", REWRITES)
 def test_categories_without_a_dictionary_are_encoded(place: Place, rewrite: Any) -> None:
-    """Copied side by side, Arrow would count their values on from one to the next, until one byte is too small."""
+    """If they were copied, Arrow would build one dictionary across row groups and overflow its int8 indices."""
     words = [[f"{file} {n % 100}" for n in range(GOOD)] for file in "ab"]
     for name, some in zip("ab", words, strict=True):
         table = pa.table({"id": range(GOOD), "word": categories(some)})
@@ -419,7 +419,7 @@ def test_edits_beside_categories_without_a_dictionary(place: Place) -> None:
 
 @pytest.mark.parametrize("writer", [None, PARQUET_MR])
 def test_int96(place: Place, writer: bytes | None) -> None:
-    """What Arrow cannot write in the same sense is encoded as a whole, as before."""
+    """If Arrow cannot write the same kind of timestamps, the whole file is encoded."""
     table = pa.table({"id": range(3 * SMALL), "at": pa.array(range(3 * SMALL), pa.timestamp("us"))})
     place.write_files(
         {"f.parquet": table}, row_group_size=SMALL, use_deprecated_int96_timestamps=True, store_schema=False
@@ -453,8 +453,8 @@ def test_exotic_files_are_edited(place: Place) -> None:
     assert all(found[key].equals(expected[key], check_metadata=True) for key in found if key != 9)
 
 
-def test_over_and_over(place: Place) -> None:
-    """Many edits, against a plain table: row groups neither vanish nor are there twice."""
+def test_random_edits_keep_all_row_groups(place: Place) -> None:
+    """Compared with a table in memory: row groups are neither lost nor duplicated."""
     rng = np.random.default_rng(4)
     expected = numbers(6 * SMALL)
     place.write_files({"f.parquet": expected}, row_group_size=SMALL)

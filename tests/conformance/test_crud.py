@@ -23,7 +23,7 @@ PARTITIONS = ["product_id", "date"]
 
 
 def market(rows: int = 6) -> pl.DataFrame:
-    """Quotes with outliers, sides in two spellings, and spreads that nobody has calculated yet."""
+    """Quotes with outliers, sides in two spellings, and spreads that are NULL."""
     frames = []
     for product in PRODUCTS:
         for date in DATES:
@@ -55,7 +55,7 @@ def market(rows: int = 6) -> pl.DataFrame:
 
 
 class Market:
-    """A dataset of quotes, as somebody else has written it, and how it must look."""
+    """A dataset of quotes by another writer, and its expected content."""
 
     def __init__(self, place: Place, engine: Engine | str) -> None:
         self.place, self.engine = place, engine
@@ -101,18 +101,18 @@ class TestDelete:
         stats = quotes.crud().delete(filter_expr=condition, partition_filter=BTC_DAY, dry_run=False)
         assert stats["rows_deleted"] == 6
         assert (stats["partitions_affected"], stats["files_written"], stats["files_deleted"]) == (1, 0, 2)
-        # With a partition filter the other partitions are not even looked at.
+        # With a partition filter the other partitions are not read.
         assert (stats["rows_before"], stats["rows_after"]) == (6, 0)
         quotes.check(quotes.frame.filter(~condition))
 
-    def test_a_filter_on_partition_columns_is_as_good_as_a_partition_filter(self, quotes: Market) -> None:
+    def test_conditions_on_partition_columns_prune_partitions(self, quotes: Market) -> None:
         condition = (pl.col("product_id") == "BTC-USD") & (pl.col("spread_bps") > 500)
         stats = quotes.crud().delete(condition)
         assert stats["rows_deleted"] == 2
         assert stats["files_read"] <= 4, "only those of the product"
         quotes.check(quotes.frame.filter((~condition).fill_null(True)))
 
-    def test_null_is_unknown(self, quotes: Market) -> None:
+    def test_null_does_not_match(self, quotes: Market) -> None:
         quotes.crud().delete(pl.col("spread_bps") > 5)
         quotes.check(quotes.frame.filter(pl.col("spread_bps").is_null()))
 
@@ -123,12 +123,12 @@ class TestDelete:
 
     def test_dry_run_first(self, quotes: Market) -> None:
         before = quotes.place.state()
-        told = quotes.crud().delete(pl.col("side") == "offer", dry_run=True)
+        planned = quotes.crud().delete(pl.col("side") == "offer", dry_run=True)
         assert quotes.place.state() == before
         assert quotes.place.left_behind() == []
         done = quotes.crud().delete(pl.col("side") == "offer")
-        assert told == {**done, "backup_path": None}
-        assert told["rows_deleted"] == 12
+        assert planned == {**done, "backup_path": None}
+        assert planned["rows_deleted"] == 12
         assert len(quotes.read()) == done["rows_after"] == done["rows_before"] - done["rows_deleted"]
 
 
@@ -162,9 +162,9 @@ class TestUpdate:
 
     def test_a_partition_column_moves_the_row(self, quotes: Market) -> None:
         hit = (pl.col("trade_id") == "2025-11-26-0") & (pl.col("product_id") == "BTC-USD")
-        told = quotes.crud().update(hit, {"date": "2025-11-27"}, dry_run=True)
+        planned = quotes.crud().update(hit, {"date": "2025-11-27"}, dry_run=True)
         stats = quotes.crud().update(hit, {"date": "2025-11-27"})
-        assert told == {**stats, "backup_path": None}
+        assert planned == {**stats, "backup_path": None}
         assert (stats["rows_updated"], stats["partitions_affected"], stats["files_written"]) == (1, 2, 2)
         quotes.check(
             quotes.frame.with_columns(pl.when(hit).then(pl.lit("2025-11-27")).otherwise("date").alias("date"))
@@ -181,7 +181,7 @@ class TestUpdate:
             ({}, InvalidArgument, "nothing to set"),
         ],
     )
-    def test_what_makes_no_sense_is_refused(
+    def test_invalid_arguments_are_refused(
         self, quotes: Market, changes: dict[str, Any], error: type[Exception], said: str
     ) -> None:
         before = quotes.place.state()
@@ -200,7 +200,7 @@ class TestUpdate:
         ],
         ids=["aggregate", "window", "unknown column", "no condition"],
     )
-    def test_conditions_that_make_no_sense_are_refused(self, quotes: Market, condition: Any) -> None:
+    def test_invalid_conditions_are_refused(self, quotes: Market, condition: Any) -> None:
         before = quotes.place.state()
         with pytest.raises(InvalidArgument):
             quotes.crud().delete(condition)
@@ -219,7 +219,7 @@ class TestUpsert:
     )
 
     def test_partial_columns_and_update_cols(self, quotes: Market) -> None:
-        told = quotes.crud().upsert(self.NEW, KEYS, PARTITIONS, update_cols=["best_bid"], dry_run=True)
+        planned = quotes.crud().upsert(self.NEW, KEYS, PARTITIONS, update_cols=["best_bid"], dry_run=True)
         stats = quotes.crud().upsert(
             new_data=self.NEW,
             key_cols=KEYS,
@@ -228,7 +228,7 @@ class TestUpsert:
             dry_run=False,
             create_backup=True,
         )
-        assert {**told, "backup_path": stats["backup_path"]} == stats
+        assert {**planned, "backup_path": stats["backup_path"]} == stats
         assert (stats["rows_inserted"], stats["rows_updated"], stats["rows_deleted"]) == (2, 1, 0)
         assert (stats["rows_before"], stats["rows_after"]) == (24, 26)
         assert stats["partitions_affected"] == 2
@@ -237,7 +237,7 @@ class TestUpsert:
         changed = quotes.frame.with_columns(pl.when(hit).then(7.0).otherwise("best_bid").alias("best_bid"))
         quotes.check(pl.concat([changed, self.NEW[1:]], how="diagonal"))
 
-    def test_a_key_that_moves_takes_the_rest_of_its_row_along(self, quotes: Market) -> None:
+    def test_rows_that_change_partition_keep_their_other_columns(self, quotes: Market) -> None:
         new = pl.DataFrame({"product_id": ["ETH-USD"], "trade_id": ["2025-11-25-2"], "date": ["2025-11-26"]})
         stats = quotes.crud().upsert(new, KEYS, PARTITIONS)
         assert (stats["rows_updated"], stats["partitions_affected"]) == (1, 2)
@@ -249,16 +249,16 @@ class TestUpsert:
     def test_a_new_dataset(self, local: Place, engine: Engine) -> None:
         crud = ParquetCRUD(local.root, engine=engine)
         frame = market()
-        told = crud.upsert(frame, KEYS, PARTITIONS, dry_run=True)
+        planned = crud.upsert(frame, KEYS, PARTITIONS, dry_run=True)
         assert not local.fs.exists(local.root)
-        assert crud.upsert(frame, KEYS, PARTITIONS) == told
-        assert told["rows_inserted"] == 24
+        assert crud.upsert(frame, KEYS, PARTITIONS) == planned
+        assert planned["rows_inserted"] == 24
         assert {path.rpartition("/")[0] for path in local.files()} == {
             f"product_id={product}/date={date}" for product in PRODUCTS for date in DATES
         }
         assert sum(local.rows().values()) == 24
 
-    def test_what_makes_no_sense_is_refused(self, quotes: Market) -> None:
+    def test_invalid_arguments_are_refused(self, quotes: Market) -> None:
         before = quotes.place.state()
         crud = quotes.crud()
         with pytest.raises(ValueError, match="Partition columns not found in data: 'date'; available columns"):
@@ -297,12 +297,12 @@ class TestBackups:
             with pytest.raises(CommitConflict):
                 crud.restore(path)
 
-    def test_no_folder_no_backup_no_error(self, quotes: Market) -> None:
+    def test_without_a_backup_folder_no_backup_is_made(self, quotes: Market) -> None:
         stats = quotes.crud(backup_dir=None).delete(pl.col("side") == "bid", create_backup=True)
         assert stats["backup_path"] is None
         assert quotes.place.left_behind() == []
 
-    def test_not_wanted(self, quotes: Market) -> None:
+    def test_backups_can_be_turned_off(self, quotes: Market) -> None:
         assert quotes.crud().delete(pl.col("side") == "bid", create_backup=False)["backup_path"] is None
         assert quotes.place.left_behind() == []
 
@@ -351,7 +351,7 @@ class TestWorkflows:
         assert (again["rows_inserted"], again["rows_updated"], again["rows_after"]) == (0, 3, 26)
 
 
-def test_four_languages_one_result(local: Place, engine: Engine | str, spark: Any) -> None:
+def test_conditions_in_four_languages_give_the_same_result(local: Place, engine: Engine | str, spark: Any) -> None:
     from pyspark.sql import functions as F  # noqa: N812 - the customary name
 
     conditions = {
@@ -378,7 +378,7 @@ def test_four_languages_one_result(local: Place, engine: Engine | str, spark: An
     assert seen["polars"] == seen["sql"] == seen["spark"] == seen["pyarrow"]
 
 
-def test_it_says_what_it_does(quotes: Market, caplog: pytest.LogCaptureFixture) -> None:
+def test_operations_are_logged(quotes: Market, caplog: pytest.LogCaptureFixture) -> None:
     with caplog.at_level(logging.INFO, "parketto"):
         quotes.crud().delete(pl.col("side") == "bid")
     assert "12 deleted" in caplog.text
@@ -397,7 +397,7 @@ def test_memory_filesystem(memory: Place) -> None:
 
 
 def test_copied_row_groups_keep_their_codec(local: Place, engine: Engine | str) -> None:
-    """`compression` is the codec of rows that have to be encoded: nothing is rewritten for it."""
+    """`compression` applies only to rows that are encoded for other reasons."""
     rows = pa.table({"id": range(40_000), "n": [0] * 40_000})
     local.write_files({"a.parquet": rows}, row_group_size=10_000, compression="snappy")
     crud = ParquetCRUD(local.root, engine=engine, compression="zstd")

@@ -1,6 +1,6 @@
-"""What only DuckDBParquetHandler has: its connection, exact types, its SQL, credentials, other readers.
+"""Features of DuckDBParquetHandler only: its connection, exact types, SQL, credentials, other readers.
 
-What it has in common with SparkParquetHandler is in `test_handlers.py`.
+Features that SparkParquetHandler shares are tested in `test_handlers.py`.
 """
 
 from __future__ import annotations
@@ -80,7 +80,7 @@ def handler_of(place: Place) -> DuckDBParquetHandler:
 
 
 class Vault(MemoryFileSystem):  # type: ignore[misc]
-    """Stands for remote storage that only this object, with its key, can open: nobody finds it by its URLs."""
+    """Stands for remote storage that only this object, with its key, can open: its protocol is not registered."""
 
     protocol = "vault"
     cachable = False
@@ -111,7 +111,7 @@ def vault() -> Iterator[Vault]:
 
 @pytest.fixture
 def no_aws(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A machine on which nobody has put credentials."""
+    """A machine without AWS credentials."""
     for name in [name for name in os.environ if name.startswith("AWS_")]:
         monkeypatch.delenv(name)
     monkeypatch.setenv("AWS_EC2_METADATA_DISABLED", "true")
@@ -147,7 +147,7 @@ class TestInitialisation:
             assert by_id(handler.read_parquet("/bucket/events")) == TABLE.to_pylist()
 
     def test_given_filesystem_serves_urls_too(self, vault: Vault) -> None:
-        """Nobody else could: fsspec does not know the protocol."""
+        """fsspec does not know the protocol."""
         with DuckDBParquetHandler(filesystem=vault) as handler:
             handler.write_parquet(TABLE, "vault://bucket/one.parquet")
             handler.write_parquet_dataset(TABLE, "vault://bucket/events")
@@ -252,7 +252,7 @@ class TestCredentials:
     def test_denied_access_is_reported_without_secrets(
         self, way: str, forbidding: str, caplog: pytest.LogCaptureFixture, local: Place
     ) -> None:
-        """Permission is refused by the service itself: the error says so, and nothing gives the secrets away."""
+        """The service denies access: the error says so, and shows no secrets."""
         options = AwsStorageOptions(*SECRETS[:3], endpoint_url=forbidding, region="us-east-1")
         url = "s3://bucket/events"
         calls: dict[str, Callable[[DuckDBParquetHandler], Any]] = {
@@ -280,7 +280,7 @@ class TestCredentials:
 
 @pytest.fixture(scope="module")
 def forbidding() -> Iterator[str]:
-    """An S3 service that knows no one."""
+    """An S3 service that denies every request."""
     denied = b"<Error><Code>AccessDenied</Code><Message>Access Denied</Message></Error>"
 
     class Handler(http.server.BaseHTTPRequestHandler):
@@ -312,7 +312,7 @@ def forbidding() -> Iterator[str]:
 
 class TestWriteDataset:
     def test_splitting_streams_the_rows(self, handler: DuckDBParquetHandler, local: Place) -> None:
-        """Rows are written as they come: never more than a small part of them is held."""
+        """Rows are written as they arrive: only a small part of them is in memory at any time."""
         values, most, batches = np.arange(100_000), 0, 100
         schema = pa.schema({"id": pa.int64()})
         start = pa.total_allocated_bytes()
@@ -445,7 +445,7 @@ def _same_column(one: pa.ChunkedArray, other: pa.ChunkedArray) -> bool:
 
 class TestTypes:
     @pytest.mark.parametrize("name", list(COLUMNS))
-    def test_every_type_comes_back(self, handler: DuckDBParquetHandler, local: Place, name: str) -> None:
+    def test_every_type_is_read_as_written(self, handler: DuckDBParquetHandler, local: Place, name: str) -> None:
         table = pa.table({"id": [0, 1, 2], name: COLUMNS[name]})
         local.write_files({"a.parquet": table})
         expected = oracle.read_file(f"{local.root}/a.parquet")
@@ -456,7 +456,7 @@ class TestTypes:
 
     @pytest.mark.parametrize("name", list(COLUMNS))
     def test_every_type_is_merged(self, handler: DuckDBParquetHandler, local: Place, name: str) -> None:
-        """What can be written can be merged, types that Parquet stores as others too."""
+        """Every type that can be written can be merged, including those that Parquet stores as other types."""
         table = pa.table({"id": [0, 1, 2], name: COLUMNS[name]})
         oracle.write_files(f"{local.root}-2", {"a.parquet": table})
         local.write_files({"a.parquet": table.slice(0, 2)})
@@ -464,7 +464,7 @@ class TestTypes:
         assert stats == {"inserted": 1, "updated": 1, "deleted": 0, "total": 3}
         assert same(written(local).sort_by("id"), oracle.read_file(f"{local.root}-2/a.parquet"))
 
-    def test_all_types_in_one_file_come_back(self, place: Place) -> None:
+    def test_all_types_in_one_file_are_read_as_written(self, place: Place) -> None:
         table = pa.table({"id": [0, 1, 2], **COLUMNS})
         place.write_files({f"{n}.parquet": table for n in range(2)})
         expected, handler = oracle.read_file(f"{place.root}/0.parquet", place.fs), handler_of(place)
@@ -520,7 +520,7 @@ class TestTypes:
         local.write_files({"a.parquet": table}, store_schema=False, **options)
         assert same(handler.read_parquet(local.root), oracle.read_file(f"{local.root}/a.parquet"))
 
-    def test_categories_that_differ_between_files(self, place: Place) -> None:
+    def test_files_with_different_categories_are_read_together(self, place: Place) -> None:
         tables = [pa.table({"c": pa.array(values).dictionary_encode()}) for values in (["x"], ["y", "x"])]
         place.write_files({f"{at}.parquet": table for at, table in enumerate(tables)})
         found = handler_of(place).read_parquet(place.root)
@@ -534,7 +534,7 @@ class TestRead:
         place.write_files({f"{at}.parquet": table for at, table in enumerate(tables)}, row_group_size=1000)
         assert handler_of(place).read_parquet(place.root).equals(pa.concat_tables(tables))
 
-    def test_files_with_another_order_of_columns_keep_their_place(self, place: Place) -> None:
+    def test_files_with_another_column_order_are_read_in_path_order(self, place: Place) -> None:
         place.write_files({"a.parquet": pairs((1, "a")), "b.parquet": pairs((2, "b")).select(["v", "id"])})
         assert handler_of(place).read_parquet(place.root).equals(pairs((1, "a"), (2, "b")))
 
@@ -546,7 +546,7 @@ class TestRead:
             assert handler.read_parquet(path, columns=["name", "id"]).equals(TABLE.select(["name", "id"]))
 
     def test_only_selected_columns_are_read(self, place: Place) -> None:
-        """What a column's pages have become does not matter as long as nobody asks for it."""
+        """Damaged pages of a column do not matter unless it is selected."""
         place.write_files({"a.parquet": pa.table({"id": [1, 2], "v": ["damaged", "goods"]})})
         path = f"{place.root}/a.parquet"
         content = bytearray(place.fs.cat_file(path))
@@ -655,7 +655,7 @@ class TestSql:
             with pytest.raises((duckdb.Error, FileNotFoundError), match="nothing"):
                 handler.execute_sql(f"FROM parquet_scan('{url}/nothing.parquet')")
 
-    def test_windows_can_be_filtered(self, place: Place) -> None:
+    def test_window_functions_can_be_filtered(self, place: Place) -> None:
         query = "SELECT id, lag(id, 1, -1) OVER (ORDER BY id DESC) AS before FROM t QUALIFY before > 7 ORDER BY id"
         found = handler_of(place).execute_sql(query, tables={"t": TABLE})
         assert found.to_pylist() == [{"id": 7, "before": 8}, {"id": 8, "before": 9}]
@@ -704,7 +704,7 @@ class TestSql:
 
     @pytest.mark.parametrize("name", [name for name in COLUMNS if name != "decimal256 wide"])
     def test_every_type_can_be_queried(self, handler: DuckDBParquetHandler, local: Place, name: str) -> None:
-        """A path and a table say the same."""
+        """As a path and as a table, with the same result."""
         local.write_files({"a.parquet": pa.table({"id": [0, 1, 2], "v": COLUMNS[name]})})
         stored = oracle.read_file(f"{local.root}/a.parquet")
         results = [
@@ -714,7 +714,7 @@ class TestSql:
         assert same(*results)
         assert results[0]["empty"].to_pylist() == stored["v"].is_null().to_pylist()
 
-    def test_nothing_stays_registered(self, handler: DuckDBParquetHandler, local: Place) -> None:
+    def test_tables_are_unregistered_after_a_query(self, handler: DuckDBParquetHandler, local: Place) -> None:
         local.write_files({"a.parquet": TABLE})
         tables = {"one": TABLE, "two": local.root, "three": TABLE.to_pandas()}
         handler.execute_sql("SELECT 1", tables=tables)
@@ -746,7 +746,7 @@ class TestSql:
         ).fetchall()
         assert names == [("mine",), ("seen",)]
 
-    def test_tables_of_queries_stay_for_the_next(self, handler: DuckDBParquetHandler) -> None:
+    def test_tables_created_by_queries_are_kept(self, handler: DuckDBParquetHandler) -> None:
         handler.execute_sql("CREATE TABLE kept AS SELECT * FROM t WHERE id > ?", [7], {"t": TABLE})
         handler.execute_sql("INSERT INTO kept VALUES (99, 'new')")
         assert [row["id"] for row in by_id(handler.execute_sql("FROM kept"))] == [8, 9, 99]
@@ -756,7 +756,7 @@ class TestSql:
         "name", ["query", "parameters", "tables", "connection", "rows", "self", "engine", "TABLE"]
     )
     def test_python_variables_are_not_tables(self, handler: DuckDBParquetHandler, name: str) -> None:
-        """DuckDB would look at Python variables of whoever calls it: those are not the user's."""
+        """DuckDB would find the variables of its caller, which is Parketto and not the user."""
         with pytest.raises(duckdb.CatalogException, match=f"(?i){name}.* does not exist"):
             handler.execute_sql(f'FROM "{name}"', tables={"t": TABLE})
 
@@ -778,7 +778,7 @@ class TestMerge:
     @pytest.mark.parametrize("strategy", ["upsert", "insert", "update", "full_merge", "deduplicate"])
     @pytest.mark.parametrize("form", ["plain", "inside", "path"])
     def test_every_strategy_merges_partitioned_datasets(self, place: Place, strategy: Any, form: str) -> None:
-        """Partition columns stand in the files or only in the paths; rows move between folders."""
+        """Partition columns are in the files or only in the paths; rows move between partitions."""
         names = ["id", "k", "v"]
         target = [{"id": n, "k": n % 3, "v": f"old {n}"} for n in range(300)]
         source = [{"id": n, "k": n % 3 if n % 5 else 2, "v": f"new {n}"} for n in range(150, 450)]
@@ -818,7 +818,7 @@ class TestMerge:
         )
 
     @pytest.mark.parametrize("strategy", ["upsert", "insert", "update"])
-    def test_files_without_a_matching_key_stay(self, place: Place, strategy: Any) -> None:
+    def test_files_without_a_matching_key_are_not_rewritten(self, place: Place, strategy: Any) -> None:
         place.write_files({f"{n}.parquet": pairs((n * 10, "x"), (n * 10 + 5, "y")) for n in range(4)})
         before = touched(place)
         handler_of(place).merge_parquet_dataset(pairs((15, "Y"), (100, "new")), place.root, "id", strategy)
@@ -827,7 +827,7 @@ class TestMerge:
         assert kept == set(before) - (set() if strategy == "insert" else {"/1.parquet"})
 
     KEYS: ClassVar[dict[str, pa.Array]] = {
-        # Keys that differ: the last one is new, the one before it is there and comes again.
+        # Distinct keys: the last one is only in the source, the one before it in target and source.
         "int8": pa.array([-128, 0, 127, 1], pa.int8()),
         "uint8": pa.array([0, 127, 255, 128], pa.uint8()),
         "uint64": pa.array([0, 2**63, 2**64 - 1, 2**63 - 1], pa.uint64()),
@@ -879,7 +879,7 @@ class TestMerge:
         assert all(schema.equals(kept[0]) for schema in oracle.schemas(place.root, place.fs))
 
     @pytest.mark.parametrize("kind", [pa.float16(), pa.float32(), pa.float64()], ids=str)
-    def test_nan_is_one_key_and_zero_another(self, place: Place, kind: pa.DataType) -> None:
+    def test_nan_and_zero_keys(self, place: Place, kind: pa.DataType) -> None:
         def table(*rows: tuple[float, str]) -> pa.Table:
             return pa.table(
                 {
@@ -920,7 +920,7 @@ class TestMerge:
         assert stats == {"inserted": 0, "updated": 1, "deleted": 2, "total": 2}
         assert by_id(written(place)) == [{"id": 1, "v": "new"}, {"id": 2, "v": "d"}]
 
-    def test_last_of_equal_duplicates(self, place: Place) -> None:
+    def test_last_of_tied_duplicates_wins(self, place: Place) -> None:
         source = pa.table({"id": [1, 1, 1], "at": [5, 5, 4], "v": ["a", "b", "c"]})
         handler_of(place).merge_parquet_dataset(source, place.root, "id", "deduplicate", dedup_order_by="at")
         assert written(place)["v"].to_pylist() == ["b"]
@@ -969,7 +969,7 @@ class TestMerge:
         assert (touched(local), local.left_behind()) == (before, [])
 
     def test_large_merge_within_little_memory(self, local: Place) -> None:
-        """Half a million rows by a join, not row by row."""
+        """Half a million rows, by a join instead of row by row."""
         rows = 500_000
         ids = np.arange(rows)
         with DuckDBParquetHandler(memory_mb=64) as handler:
@@ -1068,7 +1068,7 @@ class TestLife:
 
 
 class TestOtherReaders:
-    """What one writes, all others read back equal."""
+    """Files of one library are read back equal by all others."""
 
     TABLE: ClassVar[pa.Table] = pa.table(
         {

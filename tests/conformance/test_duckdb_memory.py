@@ -1,4 +1,4 @@
-"""Work that DuckDB has too little memory for: an error that says what to do, and nothing changed."""
+"""Too little memory for DuckDB: the error says what to do, and nothing is changed."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from conftest import beside
 from parketto import Dataset, DuckDBParquetHandler, OutOfMemory
 
 
-def test_a_merge_that_duckdb_has_no_memory_for_says_what_to_do(tmp_path: Path) -> None:
+def test_out_of_memory_in_a_merge_says_what_to_do(tmp_path: Path) -> None:
     def rows(*keys: int) -> pa.Table:
         return pa.table({"n": keys, "value": [bytes([key]) * (40 << 20) for key in keys]})
 
@@ -29,7 +29,7 @@ def test_a_merge_that_duckdb_has_no_memory_for_says_what_to_do(tmp_path: Path) -
     assert beside(tmp_path) == ["events"]
 
 
-def test_a_query_that_duckdb_has_no_memory_for_says_what_to_do() -> None:
+def test_out_of_memory_in_a_query_says_what_to_do() -> None:
     with (
         DuckDBParquetHandler(memory_mb=32) as handler,
         pytest.raises(OutOfMemory, match=r"memory_mb, such as memory_mb=64"),

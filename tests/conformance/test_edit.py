@@ -1,4 +1,4 @@
-"""Deleting and updating, the same on every engine: SQL's three-valued logic, and only touched files rewritten."""
+"""Delete and update, the same on every engine: SQL's three-valued logic, and only affected files rewritten."""
 
 from __future__ import annotations
 
@@ -104,8 +104,8 @@ class TestDelete:
             lambda r: (r["side"] == "ask" and (r["price"] or 0) > 30) or r["amount"] == Decimal("2.50"),
         )
 
-    def test_nulls_stay(self, market: Place, engine: Engine) -> None:
-        """A row for which the condition is not known is not deleted."""
+    def test_null_conditions_delete_nothing(self, market: Place, engine: Engine) -> None:
+        """A row for which the condition is NULL is not deleted."""
         check(
             market,
             lambda: market.dataset(engine=engine).delete("NOT price < 1000000"),
@@ -119,11 +119,11 @@ class TestDelete:
             lambda r: r["price"] is None,
         )
 
-    def test_whole_files_go_without_being_read(self, market: Place, engine: Engine) -> None:
+    def test_files_that_match_as_a_whole_are_not_read(self, market: Place, engine: Engine) -> None:
         stats = check(market, lambda: market.dataset(engine=engine).delete("id < 200"), lambda r: r["id"] < 200)
         assert (stats["files_removed"], stats["files_rewritten"]) == (2, 0)
 
-    def test_all_rows_leave_the_schema(self, market: Place, engine: Engine) -> None:
+    def test_deleting_all_rows_keeps_the_schema(self, market: Place, engine: Engine) -> None:
         stats = check(market, lambda: market.dataset(engine=engine).delete("TRUE"), lambda r: True)
         assert stats["files_removed"] == 4
         assert len(market.files()) == 1
@@ -135,7 +135,7 @@ class TestDelete:
         assert stats["files_scanned"] == 0
         assert market.state() == before
 
-    def test_dry_run_counts_truly(self, market: Place, engine: Engine) -> None:
+    def test_dry_run_counts_like_a_run(self, market: Place, engine: Engine) -> None:
         before = market.state()
         planned = market.dataset(engine=engine).delete("price > 150", dry_run=True)
         assert market.state() == before
@@ -178,7 +178,7 @@ class TestUpdate:
             },
         )
 
-    def test_every_expression_sees_the_old_row(self, market: Place, engine: Engine) -> None:
+    def test_expressions_see_the_old_row(self, market: Place, engine: Engine) -> None:
         check(
             market,
             lambda: market.dataset(engine=engine).update(
@@ -196,7 +196,7 @@ class TestUpdate:
             lambda r: {**r, "side": None},
         )
 
-    def test_where_the_condition_is_not_known(self, market: Place, engine: Engine) -> None:
+    def test_null_conditions_update_nothing(self, market: Place, engine: Engine) -> None:
         check(
             market,
             lambda: market.dataset(engine=engine).update("price IS NULL", {"price": 0.0}),
@@ -218,7 +218,7 @@ class TestUpdate:
         ("id = 1", {}, ValueError, "at least one"),
     ],
 )  # fmt: skip
-def test_refused_before_anything_is_touched(
+def test_invalid_arguments_change_nothing(
     market: Place, engine: Engine, where: str, values: Any, kind: type[Exception], match: str
 ) -> None:
     before = market.state()
@@ -275,7 +275,7 @@ class TestPartitions:
 
 
 def in_all_languages(sides: list[str]) -> dict[str, tuple[Any, dict[str, Any]]]:
-    """One condition and one change, said in each language: asks for early hours on the 25th with a known price."""
+    """The same condition and update in each language: early hours on the 25th where the price is not NULL."""
     from pyspark.sql import functions
 
     day, at = dt.date(2025, 11, 25), dt.datetime(2025, 11, 25, 6, tzinfo=dt.UTC)
@@ -340,7 +340,9 @@ class TestLanguages:
 
     @pytest.mark.parametrize("inside", [True, False], ids=["inside", "path only"])
     @pytest.mark.parametrize("operation", ["delete", "update"])
-    def test_say_the_same(self, local: Place, spark: Any, engine: Engine, operation: str, inside: bool) -> None:
+    def test_all_languages_give_the_same_result(
+        self, local: Place, spark: Any, engine: Engine, operation: str, inside: bool
+    ) -> None:
         found = {}
         for language, (where, values) in in_all_languages(self.SIDES).items():
             place = Place(f"{local.root}-{language}", local.fs)
@@ -355,7 +357,7 @@ class TestLanguages:
         for language, result in found.items():
             assert result == found["sql"], language
 
-    def test_refused_before_anything_is_touched(self, market: Place, engine: Engine) -> None:
+    def test_invalid_arguments_change_nothing(self, market: Place, engine: Engine) -> None:
         before = market.state()
         dataset = market.dataset(engine=engine)
         with pytest.raises(ValueError, match=r'col\("price"\)\.mean\(\) is not known to be calculated row by row'):
@@ -410,7 +412,7 @@ class TestRepartition:
         assert "day=2025-11-01/side=__HIVE_DEFAULT_PARTITION__" in folders
         found = place.dataset().read()
         assert sorted(found.column("n").to_pylist()) == list(range(200))
-        # What stood only in the old path is a column now.
+        # A column that existed only in the old paths is now in the files.
         assert found.schema.names == [*before.names, "old"]
         assert sorted(zip(found.column("n").to_pylist(), found.column("old").to_pylist(), strict=True)) == [
             (n, n // 50) for n in range(200)
@@ -424,13 +426,13 @@ class TestRepartition:
         assert all(found.equals(before, check_metadata=True) for found in oracle.schemas(place.root, place.fs))
         assert {file.codec for file in place.dataset().files()} == {"zstd"}
 
-    def test_away_with_all_folders(self, place: Place, engine: Engine) -> None:
+    def test_remove_all_partition_columns(self, place: Place, engine: Engine) -> None:
         place.dataset().write(self.rows(), partition_by=["day"])
         place.dataset(engine=engine).repartition(None)
         assert {os.path.dirname(path) for path in place.files()} == {""}
         assert sorted(place.dataset().read().column("n").to_pylist()) == list(range(200))
 
-    def test_refused(self, place: Place, engine: Engine) -> None:
+    def test_invalid_columns_are_refused(self, place: Place, engine: Engine) -> None:
         place.write_files({"f.parquet": self.rows()})
         before = place.state()
         with pytest.raises(ValueError, match=r"'month'.*available columns: 'side', 'day', 'n'"):
@@ -441,8 +443,8 @@ class TestRepartition:
             )
         assert place.state() == before
 
-    def test_files_of_a_sensible_number(self, place: Place, engine: Engine) -> None:
-        """Not one file for each task and partition."""
+    def test_number_of_files_is_small(self, place: Place, engine: Engine) -> None:
+        """One file per partition, not one per task and partition."""
         rows = self.rows()
         place.write_files({f"{n:03d}.parquet": rows.slice(n * 5, 5) for n in range(40)})
         stats = place.dataset(engine=engine).repartition(["side"])

@@ -1,4 +1,4 @@
-"""Encrypted files among others: whatever reads them says so and names the file, and nothing is changed."""
+"""Encrypted files among others: operations that read them name the file in an error, and change nothing."""
 
 from __future__ import annotations
 
@@ -55,8 +55,8 @@ def test_every_engine_refuses(local: Place, engine: Engine, form: str) -> None:
     assert local.state() == state
 
 
-def test_rows_can_be_added_beside_them(mixed: Place) -> None:
-    """That reads none of the files that are there."""
+def test_rows_can_be_appended_beside_encrypted_files(mixed: Place) -> None:
+    """An append reads none of the encrypted files."""
     state = mixed.state()
     mixed.dataset(engine="pyarrow").write(ROWS)
     assert len(mixed.files()) == 4

@@ -1,4 +1,4 @@
-"""Errors on the way: the dataset is as it was, staging is cleaned, and the message says what is what."""
+"""Errors during operations: the dataset is unchanged, staging is cleaned, and the message says what happened."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ def failing(dataset: Dataset, at: int, error: BaseException) -> Callable[[], int
 @pytest.mark.parametrize("operation", OPERATIONS)
 @pytest.mark.parametrize("kind", ["disk full", "Ctrl-C"])
 def test_an_error_at_any_call_leaves_before_or_after(place: Place, operation: str, kind: str) -> None:
-    """A full disk or Ctrl-C at any step: nothing half-done, and the exception tells which it is."""
+    """A full disk or Ctrl-C at any step: all or nothing, and the exception says which."""
     run = OPERATIONS[operation]
     make(place)
     dataset = place.dataset()
@@ -105,7 +105,7 @@ def test_commit_failed_means_nothing_changed(local: Place) -> None:
 
 
 def test_commit_state_unknown_is_finished_by_recovery(local: Place) -> None:
-    """The record is written, then the disk goes away: the error says so, and recovery finishes the work."""
+    """The disk fails after the record is written: the error says so, and recovery finishes the commit."""
     make(local)
     rows = local.rows()
     dataset = local.dataset(publish="rename")
@@ -135,7 +135,7 @@ def test_commit_state_unknown_is_finished_by_recovery(local: Place) -> None:
     assert local.left_behind() == []
 
 
-def test_a_damaged_record_is_never_acted_upon(local: Place) -> None:
+def test_damaged_log_record_is_never_applied(local: Place) -> None:
     make(local)
     workspace = f"{os.path.dirname(local.root)}/.events.parketto"
     os.makedirs(f"{workspace}/log")
@@ -149,7 +149,7 @@ def test_a_damaged_record_is_never_acted_upon(local: Place) -> None:
 
 
 @pytest.mark.parametrize("operation", ["compact", "optimize", "read", "files"])
-def test_no_dataset(place: Place, operation: str) -> None:
+def test_missing_dataset_is_an_error(place: Place, operation: str) -> None:
     run: dict[str, Callable[[Dataset], object]] = {
         **OPERATIONS,
         "read": lambda dataset: dataset.read(),
@@ -164,7 +164,7 @@ def test_no_dataset(place: Place, operation: str) -> None:
     assert place.left_behind() == []
 
 
-def test_filter_that_excludes_everything(place: Place) -> None:
+def test_filter_that_matches_no_partition(place: Place) -> None:
     make(place)
     with pytest.raises(DatasetNotFound, match=r"excludes all 6 files; the dataset's partition columns: 'k'"):
         place.dataset().compact(partition_filter="k=3")
@@ -185,8 +185,8 @@ def test_unreadable_file_is_named_and_nothing_is_touched(place: Place, content: 
         assert place.left_behind() == []
 
 
-def test_file_that_breaks_while_it_is_read(place: Place) -> None:
-    """A good footer over rotten pages: found when the data is read, and nothing was touched."""
+def test_damaged_pages_are_found_before_anything_is_changed(place: Place) -> None:
+    """The footer is valid; the error comes when the data is read."""
     make(place)
     path = f"{place.root}/k=1/f1.parquet"
     content = bytearray(place.fs.cat_file(path))
@@ -209,7 +209,9 @@ def test_file_that_breaks_while_it_is_read(place: Place) -> None:
         ({"partition_filter": ""}, "partition_filter"),
     ],
 )
-def test_bad_arguments_come_before_any_read(tmp_path: Any, arguments: dict[str, object], message: str) -> None:
+def test_bad_arguments_are_refused_before_any_read(
+    tmp_path: Any, arguments: dict[str, object], message: str
+) -> None:
     with pytest.raises(ValueError, match=message):
         Dataset(f"{tmp_path}/there/is/nothing").compact(**arguments)  # type: ignore[arg-type]
 
@@ -231,7 +233,7 @@ def test_filesystem_must_be_fsspec() -> None:
 
 
 def test_real_ctrl_c(local: Place) -> None:
-    """SIGINT to a real process in the middle of its work: it ends soon, the dataset is as it was."""
+    """SIGINT to a real process in the middle of an operation: it ends soon, the dataset is unchanged."""
     big = pa.table({"id": range(200_000), "text": [f"some text {n}" for n in range(200_000)]})
     local.write_files({f"f{n}.parquet": big for n in range(4)})
     before = local.state()
@@ -294,8 +296,8 @@ def test_workspace_can_be_kept_elsewhere(place: Place) -> None:
         place.dataset(workspace=f"{place.root}/workspace")
 
 
-def test_nothing_staged_is_ever_seen_by_a_glob(local: Place) -> None:
-    """Not in the dataset and not in the parent folder, at any moment of an operation."""
+def test_staged_files_are_never_matched_by_a_glob(local: Place) -> None:
+    """Neither in the dataset nor in the parent folder, at any moment of an operation."""
     make(local)
     expected = oracle.data_files(local.root)
     dataset = local.dataset()

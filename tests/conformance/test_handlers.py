@@ -1,7 +1,7 @@
-"""What DuckDBParquetHandler and SparkParquetHandler have in common: each test runs on both.
+"""Features that DuckDBParquetHandler and SparkParquetHandler share: each test runs on both.
 
-How merging, compacting and ordering behave is tested in depth elsewhere; here, that handlers pass arguments and
-results on. What only one handler has is in `test_duckdb_handler.py` and `test_spark_handler.py`.
+How merging, compacting and ordering behave is tested in depth elsewhere; here, only that handlers pass
+arguments and results on. Features of one handler are in `test_duckdb_handler.py` and `test_spark_handler.py`.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ from parketto.errors import ColumnNotFound, CommitFailed, InvalidArgument
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
-    """A test of a place runs in memory too, but not on Spark: its tasks run in other processes."""
+    """Tests of a place also run in memory, but not on Spark, whose tasks run in other processes."""
     if "place" in metafunc.fixturenames:
         cases = [("duckdb", "local"), ("duckdb", "memory"), ("spark", "local")]
         metafunc.parametrize(("handler", "place"), cases, indirect=True)
@@ -86,14 +86,14 @@ def another(handler: Handler, **options: Any) -> Handler:
 
 
 def frame_of(handler: Handler, table: pa.Table) -> Any:
-    """Rows in the class that the engine itself has for them; on Spark in several partitions."""
+    """Rows in the engine's own class; on Spark in several partitions."""
     if on_spark(handler):
         return handler.spark.createDataFrame(table).repartition(3)
     return duckdb.connect().from_arrow(table)
 
 
 def read(handler: Handler, path: Any, **options: Any) -> pa.Table:
-    """What a handler reads; on Spark, both of its ways to read must agree."""
+    """What a handler reads; on Spark, both readers must agree."""
     return read_both_ways(handler, path, **options) if on_spark(handler) else handler.read_parquet(path, **options)
 
 
@@ -374,8 +374,8 @@ class TestRead:
             *("k=v", "_x", ".x", "a\\b", "a\nb", "~", "$HOME", "--", "a::b"),
         ],
     )
-    def test_no_character_of_a_path_is_a_pattern(self, handler: Handler, tmp_path: Path, name: str) -> None:
-        """A directory and a file of that name, beside others that a pattern would match."""
+    def test_paths_are_not_glob_patterns(self, handler: Handler, tmp_path: Path, name: str) -> None:
+        """A directory and a file of that name, beside others that would match it as a pattern."""
         folder, file = str(tmp_path / name), str(tmp_path / "files" / f"{name}.parquet")
         for decoy in ("ax", "ab", "a b", "a", "b", "axb"):
             oracle.write_files(str(tmp_path / "files"), {f"{decoy}.parquet": pairs((66, "decoy"))})
@@ -622,9 +622,7 @@ class TestMerge:
     @pytest.mark.parametrize(
         ("order_by", "expected"), [(["at"], "c"), ("at", "c"), (["rank", "at"], "b"), (None, "a")]
     )
-    def test_the_highest_duplicate_wins(
-        self, handler: Handler, place: Place, order_by: Any, expected: str
-    ) -> None:
+    def test_highest_duplicate_wins(self, handler: Handler, place: Place, order_by: Any, expected: str) -> None:
         source = pa.table(
             {"id": [1, 1, 1, 1], "at": [2, 3, None, 1], "rank": [9, 1, 1, 9], "v": ["b", "c", "n", "a"]}
         )

@@ -1,4 +1,4 @@
-"""Once broken, or nearly: each of these lost rows, changed values, hung or misled, and must not again."""
+"""Regressions: each of these cases once lost rows, changed values, hung or misled."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ Mounts = Callable[[str, str], None]
 
 @pytest.fixture
 def mounts(tmp_path: Any) -> Iterator[Mounts]:
-    """Mounts of a kind on a folder, gone after the test."""
+    """Mounts of several kinds on a folder, removed after the test."""
     mounted: list[str] = []
 
     def mount(kind: str, folder: str) -> None:
@@ -70,7 +70,7 @@ def mounts(tmp_path: Any) -> Iterator[Mounts]:
 
 class TestCommit:
     @pytest.mark.parametrize("publish", ["auto", "rename"])
-    def test_ctrl_c_again_while_the_first_one_is_undone(self, local: Place, publish: Any) -> None:
+    def test_second_ctrl_c_during_the_rollback_of_the_first(self, local: Place, publish: Any) -> None:
         for first in range(1, 12):
             small_files(local)
             dataset = Dataset(local.root, publish=publish)
@@ -92,7 +92,7 @@ class TestCommit:
             assert local.left_behind() == []
             local.fs.rm(local.root, recursive=True)
 
-    def test_competitor_between_the_check_and_the_record(self, place: Place) -> None:
+    def test_file_removed_between_validation_and_record_is_a_conflict(self, place: Place) -> None:
         small_files(place)
         dataset = place.dataset()
         create = dataset._context.workspace.log.create
@@ -106,14 +106,14 @@ class TestCommit:
             with pytest.raises(CommitConflict, match=r"f2\.parquet"):
                 dataset.compact()
             assert values(place) == [0, 1, 3]
-        else:  # deleting cannot be undone there, so recovery completes what was begun
+        else:  # deletes cannot be undone there, so recovery completes the commit
             with pytest.raises((CommitConflict, CommitStateUnknown)):
                 dataset.compact()
             place.dataset().recover()
         assert place.left_behind() == []
 
     @pytest.mark.parametrize("killed_first", ["the partition", "the dataset"])
-    def test_a_partition_taken_as_a_dataset_of_its_own(self, local: Place, killed_first: str) -> None:
+    def test_partition_used_as_a_dataset_of_its_own(self, local: Place, killed_first: str) -> None:
         inner = f"{local.root}/day=1"
         first, second = (inner, local.root) if killed_first == "the partition" else (local.root, inner)
         for publish in ("auto", "rename"):
@@ -136,7 +136,7 @@ class TestCommit:
                     break
             assert at > 5
 
-    def test_a_log_kept_inside_of_another_dataset_is_not_applied_to_it(self, local: Place, tmp_path: Any) -> None:
+    def test_log_inside_of_another_dataset_is_not_applied_to_it(self, local: Place, tmp_path: Any) -> None:
         small_files(local, 3)
         other = Place(str(tmp_path / "other"), local.fs)
         small_files(other, 2)
@@ -155,7 +155,7 @@ class TestCommit:
             Dataset(other.root, workspace=f"{local.root}/workspaces").recover()
             assert values(other) == [0, 1]
 
-    def test_a_log_of_another_dataset_is_set_aside(self, local: Place) -> None:
+    def test_log_of_another_dataset_is_set_aside(self, local: Place) -> None:
         workspace, others = "", Place(local.root.replace("events", "others"), local.fs)
         for at in range(1, 30):
             small_files(local)
@@ -172,14 +172,14 @@ class TestCommit:
         others.dataset().compact()
         assert values(others) == [0, 1, 2, 3]
         (aside,) = [name for name in os.listdir(os.path.dirname(workspace)) if ".parketto." in name]
-        # Beside the dataset that it belongs to, the interrupted commit goes on.
+        # Beside its own dataset, the interrupted commit is finished.
         os.rename(f"{os.path.dirname(workspace)}/{aside}", workspace)
         assert local.dataset().recover().action == "completed"
         assert values(local) == [0, 1, 2, 3]
 
     @pytest.mark.parametrize("publish", ["auto", "rename"])
-    def test_what_strangers_change_before_recovery_is_not_undone(self, local: Place, publish: Any) -> None:
-        """Killed, and days later, before anybody recovers, an input is replaced and another one removed."""
+    def test_changes_of_other_programs_before_recovery_are_kept(self, local: Place, publish: Any) -> None:
+        """After a kill and before recovery, one input is replaced and another one removed."""
         at = 0
         while True:
             at += 1
@@ -201,7 +201,7 @@ class TestCommit:
                 break
         assert at > 5
 
-    def test_a_forked_child_does_not_free_its_parents_lock(self, local: Place) -> None:
+    def test_forked_child_does_not_release_the_lock_of_its_parent(self, local: Place) -> None:
         os.makedirs(local.root)
         lock = locks.FileLock.attempt(f"{local.root}/lock")
         assert lock is not None
@@ -213,7 +213,7 @@ class TestCommit:
         lock._process = os.getpid()
         lock.release()
 
-    def test_interrupted_between_taking_the_lock_and_using_it(
+    def test_interrupt_between_acquiring_the_lock_and_using_it(
         self, local: Place, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         small_files(local)
@@ -224,7 +224,7 @@ class TestCommit:
         monkeypatch.setattr("parketto.commit.workspace.LOCK_TIMEOUT_SECONDS", 2.0)
         assert local.dataset().compact()["after_file_count"] == 1
 
-    def test_a_forked_child_does_not_keep_the_lock(self, local: Place) -> None:
+    def test_forked_child_does_not_hold_the_lock(self, local: Place) -> None:
         os.makedirs(local.root)
         lock = locks.FileLock.attempt(f"{local.root}/lock")
         assert lock is not None
@@ -235,9 +235,7 @@ class TestCommit:
         assert again is not None
         again.release()
 
-    def test_a_lease_that_was_lost_is_noticed_before_the_commit(
-        self, tmp_path: Any, monkeypatch: pytest.MonkeyPatch
-    ) -> None:
+    def test_lost_lease_is_noticed_before_the_commit(self, tmp_path: Any, monkeypatch: pytest.MonkeyPatch) -> None:
         fs = DirFileSystem(str(tmp_path))
         fs.makedirs("bucket")
         monkeypatch.setattr(locks.LeaseLock, "is_held", lambda self: False)
@@ -245,7 +243,7 @@ class TestCommit:
             Dataset("bucket/events", filesystem=fs).write(pa.table({"x": [1]}))
         assert not fs.exists("bucket/events")
 
-    def test_a_lease_survives_a_failed_renewal_and_never_takes_it_back(self, tmp_path: Any) -> None:
+    def test_lease_survives_a_failed_renewal_and_is_not_retaken_once_lost(self, tmp_path: Any) -> None:
         fs = DirFileSystem(str(tmp_path))
         store = Dataset("bucket/events", filesystem=fs)._store
         store.make_dirs("bucket")
@@ -275,7 +273,7 @@ def _interrupt(_lock: object) -> None:
 
 
 class TestListing:
-    def test_a_link_to_a_folder_of_the_dataset_is_no_second_copy(self, local: Place) -> None:
+    def test_symlink_to_a_folder_of_the_dataset_adds_no_rows(self, local: Place) -> None:
         small_files(local, 3, "day=1/")
         os.symlink(f"{local.root}/day=1", f"{local.root}/latest")
         os.symlink(local.root, f"{local.root}/day=1/loop")
@@ -284,7 +282,7 @@ class TestListing:
         assert len(os.listdir(f"{local.root}/day=1")) == 2
         assert local.dataset().read().num_rows == 3
 
-    def test_a_folder_that_is_linked_in_is_part_of_the_dataset(self, local: Place, tmp_path: Any) -> None:
+    def test_symlinked_folder_is_part_of_the_dataset(self, local: Place, tmp_path: Any) -> None:
         small_files(local, 2)
         elsewhere = Place(str(tmp_path / "elsewhere"), local.fs)
         small_files(elsewhere, 3)
@@ -362,7 +360,7 @@ class TestListing:
         assert place.dataset().read().num_rows == expected
 
     @pytest.mark.parametrize("publish", ["auto", "rename"])
-    def test_a_file_that_is_linked_in_gives_its_rows(self, local: Place, tmp_path: Any, publish: Any) -> None:
+    def test_symlinked_file_is_part_of_the_dataset(self, local: Place, tmp_path: Any, publish: Any) -> None:
         small_files(local, 3)
         pq.write_table(pa.table({"x": [99]}), tmp_path / "elsewhere.parquet")
         os.symlink(tmp_path / "elsewhere.parquet", f"{local.root}/linked.parquet")
@@ -374,10 +372,8 @@ class TestListing:
         assert local.left_behind() == []
 
     @pytest.mark.parametrize("publish", ["auto", "rename"])
-    def test_a_relative_link_gives_its_rows_and_is_retired(
-        self, local: Place, tmp_path: Any, publish: Any
-    ) -> None:
-        """In the workspace it leads elsewhere."""
+    def test_relative_symlink_is_read_and_retired(self, local: Place, tmp_path: Any, publish: Any) -> None:
+        """Once it is moved to the workspace, the link points elsewhere."""
         small_files(local, 3, "day=1/")
         pq.write_table(pa.table({"x": [99]}), tmp_path / "elsewhere.parquet")
         os.symlink("../../../elsewhere.parquet", f"{local.root}/day=1/linked.parquet")
@@ -388,9 +384,7 @@ class TestListing:
         assert local.left_behind() == []
 
     @pytest.mark.parametrize("publish", ["auto", "rename"])
-    def test_a_relative_link_survives_a_commit_that_is_undone(
-        self, local: Place, tmp_path: Any, publish: Any
-    ) -> None:
+    def test_relative_symlink_survives_a_rollback(self, local: Place, tmp_path: Any, publish: Any) -> None:
         small_files(local, 3)
         pq.write_table(pa.table({"x": [99]}), tmp_path / "elsewhere.parquet")
         os.symlink("../../elsewhere.parquet", f"{local.root}/a.parquet")
@@ -409,7 +403,7 @@ class TestListing:
         dataset._store.__class__ = base
         assert values(local) == [0, 1, 2, 99]
 
-    def test_a_relative_link_whose_file_is_replaced_meanwhile_is_a_conflict(
+    def test_relative_symlink_whose_target_is_replaced_is_a_conflict(
         self, local: Place, tmp_path: Any, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         small_files(local, 3)
@@ -430,7 +424,7 @@ class TestListing:
 
     @pytest.mark.parametrize("name", ["n" * 244, "n" * 246, "n" * 250, "é" * 125, "n" * 255])
     @pytest.mark.parametrize("workspace", [None, "workspaces"])
-    def test_a_dataset_may_have_the_longest_name_that_there_is(
+    def test_dataset_name_may_have_the_maximum_length(
         self, tmp_path: Any, name: str, workspace: str | None
     ) -> None:
         location = None if workspace is None else str(tmp_path / workspace)
@@ -445,7 +439,7 @@ class TestListing:
 
     @pytest.mark.parametrize("kind", ["tmpfs", "bind"])
     @pytest.mark.parametrize("publish", ["auto", "rename"])
-    def test_a_mount_inside_of_a_dataset_is_named(
+    def test_mount_inside_of_a_dataset_is_named_in_the_error(
         self, local: Place, tmp_path: Any, mounts: Mounts, kind: str, publish: Any
     ) -> None:
         small_files(local, 2, "day=1/")
@@ -464,7 +458,7 @@ class TestListing:
                 operation()
         assert local.state() == before
         assert local.left_behind() == []
-        # What does not concern it goes on as ever, and so does the mount as a dataset of its own.
+        # Operations that do not concern the mount work, and so does the mount as a dataset of its own.
         dataset.compact(partition_filter="day=1")
         Dataset(mounted, engine="pyarrow", publish=publish).compact()
         assert len(local.files()) == 2
@@ -480,8 +474,8 @@ class TestListing:
         with pytest.raises(UnreadableFile, match=r"pipe\.parquet.*not a regular file"):
             local.dataset().compact()
 
-    def test_a_reader_waits_for_a_commit_that_is_under_way(self, local: Place) -> None:
-        """Reading in the middle of single renames shows old and new files: so the listing waits."""
+    def test_reader_waits_for_a_commit_in_progress(self, local: Place) -> None:
+        """In the middle of single renames a listing would show old and new files, so it waits."""
         small_files(local, 3)
         dataset = Dataset(local.root, publish="rename")
         seen: list[list[int]] = []
@@ -499,7 +493,7 @@ class TestListing:
         dataset.compact()
         assert seen
 
-    def test_a_folder_that_is_swapped_while_it_is_read_is_read_again(
+    def test_folder_swapped_during_a_listing_is_listed_again(
         self, local: Place, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         small_files(local)
@@ -518,7 +512,7 @@ class TestListing:
         assert swapped
         assert len(found) == 2
 
-    def test_a_commit_that_begins_and_ends_while_a_reader_lists(self, local: Place) -> None:
+    def test_commit_that_begins_and_ends_during_a_listing(self, local: Place) -> None:
         small_files(local, 3, "p=1/")
         small_files(local, 3, "p=2/")
         reader = local.dataset()
@@ -530,7 +524,7 @@ class TestListing:
                 meanwhile.append(True)
                 time.sleep(0.02)
                 Dataset(local.root).compact()
-                return found[:1]  # what a listing may see of a dataset that changes under it
+                return found[:1]  # what a listing may see of a dataset that changes at the same time
             return found
 
         reader._store.__class__ = type("Slow", (base,), {"list_files": list_files})
@@ -552,7 +546,7 @@ class TestListing:
         dataset.write(pa.table({"x": [1]}))
         assert dataset.read().num_rows == 1
 
-    def test_filters_with_numbers_that_are_none(self, local: Place) -> None:
+    def test_partition_values_that_only_resemble_numbers(self, local: Place) -> None:
         small_files(local, 2, "n=--5/")
         small_files(local, 2, "n=5/")
         assert local.dataset().compact(partition_filter={"n": 5})["before_file_count"] == 2
@@ -571,7 +565,7 @@ class TestValues:
             place.dataset(engine=engine).compact()
         assert place.state() == before
 
-    def test_pages_with_a_wrong_checksum_are_not_made_permanent(self, place: Place, engine: Engine) -> None:
+    def test_pages_with_a_wrong_checksum_are_refused(self, place: Place, engine: Engine) -> None:
         small_files(place, 2)
         sink = pa.BufferOutputStream()
         table = pa.table({"x": pa.array(range(1000, 2000), pa.int64())})
@@ -587,7 +581,7 @@ class TestValues:
     def test_small_dictionary_indices_stay_readable(
         self, place: Place, engine: Engine, index: pa.DataType, operation: str
     ) -> None:
-        """Files of few categories each, many together: every row group must still fit the index type."""
+        """Files of few categories each, but many in total: every row group must still fit the index type."""
         kind = pa.dictionary(index, pa.string())
         for n in range(5):
             words = pa.array([f"w{n}-{i % 100}" for i in range(400)]).dictionary_encode().cast(kind)
@@ -598,8 +592,8 @@ class TestValues:
         assert place.rows() == before
         assert oracle.schemas(place.root, place.fs)[0].field("word").type == kind
 
-    def test_categories_stay_small(self, place: Place, engine: Engine) -> None:
-        """Every file brings a dictionary of its own; together they are still a few categories."""
+    def test_dictionaries_of_many_files_are_unified(self, place: Place, engine: Engine) -> None:
+        """Every file has its own dictionary; all of them together have few categories."""
         rng = np.random.default_rng(4)
         names = pa.array([f"category number {n} with a longer name" for n in range(20)])
         for n in range(30):
@@ -647,7 +641,7 @@ class TestValues:
         assert place.dataset().files()[0].traits.leaves == before
         assert [leaf.split()[0] for leaf in before] == ["UUID", "JSON", "Time"]
 
-    def test_annotations_that_say_nothing_new_are_equal_to_none(self) -> None:
+    def test_redundant_logical_types_are_equal_to_none(self) -> None:
         """Some writers annotate plain integers; Arrow does not, and both mean the same."""
         assert _logical_type('{"Type": "Int", "bitWidth": 32, "isSigned": true}') == _logical_type(
             '{"Type": "None"}'
@@ -697,7 +691,7 @@ class TestValues:
         place.dataset().optimize(["ns", "far", "day", "time", "big", "raw", "text", "null"])
 
 
-class TestSettling:
+class TestIdempotence:
     @pytest.mark.parametrize(
         "column",
         [
@@ -708,13 +702,13 @@ class TestSettling:
         ],
         ids=["nulls", "nan", "long strings", "only NULL"],
     )
-    def test_columns_without_bounds_are_ordered_once(self, place: Place, engine: Engine, column: pa.Array) -> None:
+    def test_columns_without_bounds_are_sorted_once(self, place: Place, engine: Engine, column: pa.Array) -> None:
         place.write_files({f"f{n}.parquet": pa.table({"x": column}) for n in range(2)})
         dataset = place.dataset(engine=engine)
         assert dataset.optimize(["x"], target_rows_per_file=4)["compacted_file_count"] == 2
         assert dataset.optimize(["x"], target_rows_per_file=4)["compacted_file_count"] == 0
 
-    def test_both_thresholds_and_rows_of_uneven_width(self, place: Place, engine: Engine) -> None:
+    def test_size_and_row_targets_with_rows_of_uneven_width(self, place: Place, engine: Engine) -> None:
         rng = np.random.default_rng(2)
         text = [rng.bytes(10 if n < 9000 else 1200).hex() for n in range(12_000)]
         place.write_files({"f.parquet": pa.table({"n": range(12_000), "text": text})})
@@ -734,7 +728,7 @@ class TestSettling:
 
 
 class TestAccess:
-    def test_what_replaces_private_files_is_private(self, local: Place) -> None:
+    def test_rewritten_files_keep_private_permissions(self, local: Place) -> None:
         small_files(local)
         for name in local.files():
             os.chmod(f"{local.root}/{name}", 0o600)
@@ -752,7 +746,7 @@ class TestAccess:
         (name,) = local.files()
         assert stat.S_IMODE(os.stat(f"{local.root}/{name}").st_mode) == 0o600
 
-    def test_an_overwrite_of_private_files_is_private(self, local: Place) -> None:
+    def test_overwrite_keeps_private_permissions(self, local: Place) -> None:
         small_files(local, 2, "day=1/")
         for name in local.files():
             os.chmod(f"{local.root}/{name}", 0o600)
@@ -761,7 +755,7 @@ class TestAccess:
         assert stat.S_IMODE(os.stat(f"{local.root}/{name}").st_mode) == 0o600
 
     @pytest.mark.skipif(os.geteuid() != 0, reason="only root gives files away")
-    def test_files_stay_with_their_owner(self, local: Place) -> None:
+    def test_rewritten_files_keep_their_owner(self, local: Place) -> None:
         small_files(local)
         for name in local.files():
             os.chown(f"{local.root}/{name}", 1234, 2345)
@@ -783,11 +777,11 @@ class TestAccess:
         assert "the dataset is unchanged" in caught.value.__notes__[0]
 
     @pytest.mark.parametrize("rows", [1.7, 0.5])
-    def test_limits_of_rows_are_whole_numbers(self, place: Place, rows: Any) -> None:
+    def test_row_limits_must_be_whole_numbers(self, place: Place, rows: Any) -> None:
         with pytest.raises(ValueError, match="whole number"):
             place.dataset().write(pa.table({"x": [1]}), max_rows_per_file=rows)
 
-    def test_columns_that_stand_twice_cannot_order(self, place: Place) -> None:
+    def test_sort_by_a_duplicate_column_name_is_refused(self, place: Place) -> None:
         place.write_files({"f.parquet": pa.Table.from_arrays([pa.array([1]), pa.array([2])], names=["x", "x"])})
         with pytest.raises(ValueError, match="duplicate column names"):
             place.dataset().optimize(["x"])

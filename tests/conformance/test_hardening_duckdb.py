@@ -1,4 +1,4 @@
-"""Once broken on the engines of this process: what a value, a type or a signal made of an operation."""
+"""Regressions of the PyArrow and DuckDB engines: unusual values, types and signals."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def by_id(dataset: Dataset) -> list[dict[str, Any]]:
     return sorted(dataset.read().to_pylist(), key=lambda row: row["id"])
 
 
-def test_a_partition_value_too_long_for_a_name_blocks_nothing(tmp_path: Path, here: str) -> None:
+def test_too_long_partition_value_is_refused_and_leaves_nothing_behind(tmp_path: Path, here: str) -> None:
     dataset = Dataset(tmp_path / "t", engine=here)
     dataset.write(pa.table({"id": [1, 2], "a": ["x", "x"], "b": ["u", "v"]}), partition_by=["a", "b"])
     before = by_id(dataset)
@@ -40,7 +40,7 @@ def test_a_partition_value_too_long_for_a_name_blocks_nothing(tmp_path: Path, he
     assert sorted(path.name for path in (tmp_path / ".t.parketto").iterdir()) == ["lock", "log"]
 
 
-def test_a_new_dataset_with_a_partition_value_too_long_for_a_name(tmp_path: Path, here: str) -> None:
+def test_too_long_partition_value_does_not_block_a_new_dataset(tmp_path: Path, here: str) -> None:
     dataset = Dataset(tmp_path / "t", engine=here)
     with pytest.raises(CommitFailed, match="302 bytes"):
         dataset.write(pa.table({"id": [1, 2], "b": ["u", LONG]}), partition_by="b")
@@ -48,7 +48,7 @@ def test_a_new_dataset_with_a_partition_value_too_long_for_a_name(tmp_path: Path
     assert by_id(dataset) == [{"id": 1, "b": "u"}]
 
 
-def test_a_partition_value_that_is_no_text(tmp_path: Path, here: str) -> None:
+def test_partition_value_that_is_not_utf8_is_refused(tmp_path: Path, here: str) -> None:
     dataset = Dataset(tmp_path / "t", engine=here)
     with pytest.raises(InvalidArgument, match="cannot be a partition value"):
         dataset.write(pa.table({"id": [1], "b": [b"\xff"]}), partition_by="b")
@@ -65,14 +65,12 @@ def test_a_partition_value_that_is_no_text(tmp_path: Path, here: str) -> None:
     ],
     ids=str,
 )
-def test_nested_fields_that_engines_do_not_have(
-    tmp_path: Path, here: str, kind: pa.DataType, values: list[Any]
-) -> None:
+def test_nested_types_that_engines_lack(tmp_path: Path, here: str, kind: pa.DataType, values: list[Any]) -> None:
     dataset = Dataset(tmp_path / "t", engine=here)
     rows = pa.table({"id": [1, 2, 3], "g": ["a", "a", "b"], "p": pa.array(values, kind)})
     dataset.write(rows, partition_by="g")
     schema = dataset.files()[0].schema
-    # One row stays where it is, one moves, one is new.
+    # One row stays in its partition, one moves, one is new.
     source = pa.table({"id": [2, 3, 4], "g": ["a", "a", "c"], "p": pa.array(values, kind)})
     assert dataset.merge(source, "id") == {"inserted": 1, "updated": 2, "deleted": 0, "total": 4}
     dataset.optimize(["id"])
@@ -90,7 +88,7 @@ def test_nested_fields_that_engines_do_not_have(
     ],
     ids=str,
 )
-def test_keys_that_arrow_finds_no_bounds_of(
+def test_keys_without_min_and_max_kernels_in_arrow(
     tmp_path: Path, here: str, kind: pa.DataType, values: list[Any]
 ) -> None:
     dataset = Dataset(tmp_path / "t", engine=here)
@@ -102,7 +100,7 @@ def test_keys_that_arrow_finds_no_bounds_of(
     )
 
 
-def test_a_key_without_a_name(tmp_path: Path, here: str) -> None:
+def test_key_column_with_an_empty_name(tmp_path: Path, here: str) -> None:
     dataset = Dataset(tmp_path / "t", engine=here)
     dataset.write(pa.table({"": [1, 2], "v": ["a", "b"]}))
     stats = dataset.merge(pa.table({"": [2, 3], "v": ["x", "y"]}), [""])
@@ -125,7 +123,7 @@ except KeyboardInterrupt:
 
 
 @pytest.mark.parametrize("delay", [0.3, 0.6, 0.9])
-def test_ctrl_c_is_ctrl_c_in_any_query(tmp_path: Path, here: str, delay: float) -> None:
+def test_ctrl_c_in_a_query_raises_keyboard_interrupt(tmp_path: Path, here: str, delay: float) -> None:
     dataset = Dataset(tmp_path / "t", engine=here)
     dataset.write(pa.table({"id": list(range(1000)), "s": ["x"] * 1000}))
     before = by_id(dataset)

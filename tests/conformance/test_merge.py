@@ -1,4 +1,4 @@
-"""Merging, the same on every engine and in both of Spark's ways: against an oracle of plain Python rows."""
+"""Merges, the same on every engine, by broadcast and shuffle on Spark: compared with an oracle in Python."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def check(
     rows: list[dict[str, Any]] | None = None,
     **options: Any,
 ) -> None:
-    """Merge, and compare with the oracle: contents, statistics, schema, and which files were touched."""
+    """Merge, and compare with the oracle: contents, statistics, schema, and which files were rewritten."""
     before = {path: oracle.read_file(path, place.fs) for path in oracle.data_files(place.root, place.fs)}
     state = place.state()
     target = [row for each in before.values() for row in each.to_pylist()]
@@ -84,18 +84,18 @@ def test_every_strategy(users: Place, merge_engine: Engine, strategy: str) -> No
 
 
 @pytest.mark.parametrize("strategy", STRATEGIES)
-def test_nothing_in_common(users: Place, merge_engine: Engine, strategy: str) -> None:
+def test_no_key_in_common(users: Place, merge_engine: Engine, strategy: str) -> None:
     check(users, merge_engine, table((50, "new", 1.0), (51, "new", 1.0)), ["id"], strategy)
 
 
 @pytest.mark.parametrize("strategy", STRATEGIES)
-def test_everything_in_common(users: Place, merge_engine: Engine, strategy: str) -> None:
+def test_all_keys_in_common(users: Place, merge_engine: Engine, strategy: str) -> None:
     check(users, merge_engine, table(*((n, "x", 0.5) for n in (1, 2, 3, 4, 5, 100))), ["id"], strategy)
 
 
 @pytest.mark.parametrize("strategy", STRATEGIES)
 def test_empty_source(users: Place, merge_engine: Engine, strategy: str) -> None:
-    """A full merge with nothing leaves nothing but the schema; the others change nothing."""
+    """A full merge with an empty source keeps only the schema; other strategies change nothing."""
     check(users, merge_engine, table(), ["id"], strategy)
     if strategy != "full_merge":
         assert users.files() == ["a.parquet", "b.parquet", "c.parquet"]
@@ -125,7 +125,7 @@ def test_new_dataset_with_partitions(place: Place, merge_engine: Engine) -> None
 
 @pytest.mark.parametrize("strategy", ["upsert", "update", "full_merge", "deduplicate"])
 def test_duplicates_in_the_target_become_one(place: Place, merge_engine: Engine, strategy: str) -> None:
-    """Every source key stands exactly once afterwards; the further rows count as deleted."""
+    """Every source key exists exactly once afterwards; the other rows count as deleted."""
     place.write_files(
         {
             "a.parquet": table((1, "first", 1.0), (1, "second", 1.0), (2, "x", 2.0)),
@@ -136,7 +136,7 @@ def test_duplicates_in_the_target_become_one(place: Place, merge_engine: Engine,
     check(place, merge_engine, table((1, "one", 0.0)), ["id"], strategy)
 
 
-def test_row_takes_the_place_of_the_one_it_replaces(users: Place, merge_engine: Engine) -> None:
+def test_updated_rows_keep_their_positions(users: Place, merge_engine: Engine) -> None:
     users.dataset(engine=merge_engine).merge(table((2, "Bea", 2.0)), ["id"])
     rewritten = [path for path in users.files() if path not in ("b.parquet", "c.parquet")]
     found = oracle.read_file(f"{users.root}/{rewritten[0]}", users.fs)
@@ -173,7 +173,7 @@ class TestDeduplicate:
 
 
 class TestRefused:
-    """Before anything is touched, with an error that says what to do."""
+    """Before anything is changed, with an error that says what to do."""
 
     @pytest.fixture(autouse=True)
     def unchanged(self, users: Place) -> Any:
@@ -222,19 +222,19 @@ class TestRefused:
                 strategy=strategy,
             )
 
-    def test_other_columns(self, users: Place, merge_engine: Engine) -> None:
+    def test_different_columns(self, users: Place, merge_engine: Engine) -> None:
         source = table((1, "a", 1.0)).rename_columns(["id", "nom", "score"])
         self.refused(
             users, merge_engine, source, ValueError, "only the source has 'nom', only the target has 'name'"
         )
 
-    def test_other_types(self, users: Place, merge_engine: Engine) -> None:
+    def test_different_types(self, users: Place, merge_engine: Engine) -> None:
         source = table((1, "a", 1.0)).set_column(2, "score", pa.array(["1.0"]))
         self.refused(
             users, merge_engine, source, TypeError, "'score' is string in the source and double in the target"
         )
 
-    def test_key_of_another_width(self, users: Place, merge_engine: Engine) -> None:
+    def test_key_of_another_integer_width(self, users: Place, merge_engine: Engine) -> None:
         source = table((1, "a", 1.0)).set_column(0, "id", pa.array([1], pa.int32()))
         self.refused(users, merge_engine, source, TypeError, "'id' is int32 in the source and int64 in the target")
 
@@ -244,15 +244,15 @@ class TestRefused:
     def test_order_without_deduplicate(self, users: Place, merge_engine: Engine) -> None:
         self.refused(users, merge_engine, table(), ValueError, "'deduplicate'", dedup_order_by=["score"])
 
-    def test_what_is_no_table(self, users: Place, merge_engine: Engine) -> None:
+    def test_source_that_is_not_a_table(self, users: Place, merge_engine: Engine) -> None:
         self.refused(users, merge_engine, [{"id": 1}], ValueError, "PyArrow Table")
 
-    def test_a_source_that_is_not_there(self, users: Place, merge_engine: Engine) -> None:
+    def test_missing_source(self, users: Place, merge_engine: Engine) -> None:
         self.refused(users, merge_engine, "/no/such/dataset", FileNotFoundError, "no dataset")
 
 
 def test_null_key_in_the_target(place: Place, merge_engine: Engine) -> None:
-    """Also in a file that no source key could be in."""
+    """Also in a file whose bounds exclude all source keys."""
     place.write_files({"a.parquet": table((1, "a", 1.0)), "z.parquet": table((900, "a", 1.0), (None, "b", 2.0))})
     before = place.state()
     with pytest.raises(ValueError, match="NULL values in key column 'id' of the target"):
@@ -260,7 +260,7 @@ def test_null_key_in_the_target(place: Place, merge_engine: Engine) -> None:
     assert place.state() == before
 
 
-def test_null_key_where_footers_do_not_tell(place: Place, merge_engine: Engine) -> None:
+def test_null_key_in_a_file_without_statistics(place: Place, merge_engine: Engine) -> None:
     place.write_files({"a.parquet": table((5, "a", 1.0), (None, "b", 2.0))}, write_statistics=False)
     with pytest.raises(ValueError, match="NULL values in key column 'id' of the target"):
         place.dataset(engine=merge_engine).merge(table((1, "x", 1.0)), ["id"])
@@ -297,18 +297,20 @@ class TestPartitions:
             place.write_files({f"{name.format(day)}/f.parquet": each if inside else each.drop_columns(["day"])})
 
     def logical(self, place: Place) -> Counter[str]:
-        """Rows with the partition that their path says."""
+        """Rows with the partition of their path."""
         found: Counter[str] = Counter()
         for path in oracle.data_files(place.root, place.fs):
             day = int(os.path.basename(os.path.dirname(path)).split("=")[1])
             for row in oracle.read_file(path, place.fs).to_pylist():
-                assert row.get("day", day) == day, "a row stands in its own partition"
+                assert row.get("day", day) == day, "a row is in the folder of its partition"
                 found[repr({"day": day, "id": row["id"], "v": row["v"]})] += 1
         return found
 
     @pytest.mark.parametrize("strategy", STRATEGIES)
     @pytest.mark.parametrize("inside", [True, False], ids=["inside", "path only"])
-    def test_both_forms(self, place: Place, merge_engine: Engine, inside: bool, strategy: str) -> None:
+    def test_partition_columns_in_files_or_only_in_paths(
+        self, place: Place, merge_engine: Engine, inside: bool, strategy: str
+    ) -> None:
         self.write(place, inside=inside)
         schema = oracle.schemas(place.root, place.fs)[0]
         source = pa.Table.from_pylist(self.SOURCE)
@@ -329,8 +331,8 @@ class TestPartitions:
         assert self.logical(place) == Counter(map(repr, expected))
         assert place.fs.cat_file(untouched) == before
 
-    def test_folders_under_another_name_are_used(self, place: Place, merge_engine: Engine) -> None:
-        """`day=01` is where the number 1 goes if that is where it is."""
+    def test_existing_folders_with_another_spelling_are_used(self, place: Place, merge_engine: Engine) -> None:
+        """The number 1 goes to `day=01` if that folder exists."""
         self.write(place, inside=True, name="day={:02d}")
         source = [{"day": 1, "id": 1, "v": "updated"}, {"day": 2, "id": 9, "v": "added"}]
         place.dataset(engine=merge_engine).merge(pa.Table.from_pylist(source), ["id"])
@@ -396,7 +398,7 @@ def test_composite_keys(place: Place, merge_engine: Engine) -> None:
 
 @pytest.mark.spark
 def test_types_that_spark_cannot_hold(local: Place, merge_engine: Engine) -> None:
-    """Every value and every type comes out as it went in, whichever way it took."""
+    """Every value and every type is preserved, by broadcast and by shuffle."""
     schema = pa.schema(
         [
             pa.field("id", pa.int32(), nullable=False, metadata={"unit": "pieces"}),
@@ -507,8 +509,8 @@ def test_hostile_names(tmp_path: Path, merge_engine: Engine) -> None:
     assert sorted(os.listdir(os.path.dirname(root))) == ['.da"ta $(set).parketto', 'da"ta $(set)']
 
 
-class TestMeanwhile:
-    """Somebody adds files while a merge is under way."""
+class TestConcurrentAppends:
+    """Another writer adds files during a merge."""
 
     def merge(
         self, place: Place, engine: Engine, added: pa.Table, strategy: str = "upsert", **options: Any
@@ -527,39 +529,43 @@ class TestMeanwhile:
         return dataset.merge(table((1, "one", 1.0), (7, "seven", 7.0)), ["id"], strategy=strategy)
 
     @pytest.mark.parametrize("strategy", ["upsert", "insert", "full_merge", "deduplicate"])
-    def test_the_same_key_does_not_come_in_twice(self, local: Place, merge_engine: Engine, strategy: str) -> None:
+    def test_appended_source_key_is_a_conflict(self, local: Place, merge_engine: Engine, strategy: str) -> None:
         with pytest.raises(CommitConflict, match=r"late\.parquet.*may have the same keys"):
             self.merge(local, _fresh(merge_engine), table((7, "theirs", 0.0)), strategy)
         assert contents(local) == Counter(map(repr, table((1, "Ada", 1.0), (7, "theirs", 0.0)).to_pylist()))
         assert local.left_behind() == []
 
-    def test_other_keys_are_left_alone(self, local: Place, merge_engine: Engine) -> None:
+    def test_other_appended_keys_are_kept(self, local: Place, merge_engine: Engine) -> None:
         stats = self.merge(local, _fresh(merge_engine), table((900, "theirs", 0.0)))
         assert stats == {"inserted": 1, "updated": 1, "deleted": 0, "total": 2}
         assert sum(contents(local).values()) == 3
 
     @pytest.mark.parametrize("strategy", ["update", "upsert"])
-    def test_with_snapshot_isolation_nobody_minds(self, local: Place, merge_engine: Engine, strategy: str) -> None:
+    def test_snapshot_isolation_allows_appended_keys(
+        self, local: Place, merge_engine: Engine, strategy: str
+    ) -> None:
         self.merge(local, _fresh(merge_engine), table((7, "theirs", 0.0)), strategy, isolation="snapshot")
         assert sum(contents(local).values()) == (2 if strategy == "update" else 3)
 
-    def test_a_fresh_plan_sees_the_new_file(self, local: Place, merge_engine: Engine) -> None:
+    def test_retry_sees_the_new_file(self, local: Place, merge_engine: Engine) -> None:
         stats = self.merge(local, _fresh(merge_engine), table((7, "theirs", 0.0)), retries=1)
         assert stats == {"inserted": 0, "updated": 2, "deleted": 0, "total": 2}
 
-    def test_keys_between_those_of_the_source(self, local: Place, merge_engine: Engine) -> None:
-        """Bounds that overlap are not enough for a conflict: the keys themselves are compared."""
+    def test_appended_keys_between_those_of_the_source_are_no_conflict(
+        self, local: Place, merge_engine: Engine
+    ) -> None:
+        """Overlapping bounds are no conflict: the keys themselves are compared."""
         stats = self.merge(local, _fresh(merge_engine), table((3, "theirs", 0.0), (5, "theirs", 0.0)))
         assert stats == {"inserted": 1, "updated": 1, "deleted": 0, "total": 2}
         assert sum(contents(local).values()) == 4
 
 
 def _fresh(engine: Engine | str) -> Engine:
-    """An engine of its own, to be tampered with."""
+    """A new engine that the test can patch."""
     return copy.copy(engine) if not isinstance(engine, str) else get_engine(engine)
 
 
-def test_a_merge_with_a_backup_says_where_it_is(local: Place, merge_engine: Engine, tmp_path: Path) -> None:
+def test_backup_path_is_returned(local: Place, merge_engine: Engine, tmp_path: Path) -> None:
     local.write_files({"a.parquet": table((1, "one", 1.0), (2, "two", 2.0))})
     dataset, before = local.dataset(engine=merge_engine), local.rows()
     stats = dataset.merge(table((1, "uno", 1.0)), "id", backup=tmp_path / "kept")

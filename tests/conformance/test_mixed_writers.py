@@ -1,6 +1,6 @@
-"""Files of Spark, DuckDB, Polars and PyArrow in one dataset: compacted in any way, all of them read what they did.
+"""Files of Spark, DuckDB, Polars and PyArrow in one dataset: after compaction, all of them read the same rows.
 
-What they write differs in all that a copy takes along: codecs, versions of data pages, dictionaries, delta
+These writers differ in everything that a copy preserves: codecs, versions of data pages, dictionaries, delta
 encodings, Bloom filters, page indexes, INT96 timestamps, older forms of lists.
 """
 
@@ -29,7 +29,7 @@ from parketto import SparkParquetHandler
 from parketto.planning import copy_policy as copying
 from parketto.planning.copy_policy import REWRITES
 
-# A file that is worth copying, and two that are encoded where they stand together.
+# A file that is large enough to copy, and two small ones that are encoded if they are adjacent.
 GOOD, SMALL = 1500, 300
 SIZES = (GOOD, SMALL, SMALL)
 SCHEMA = pa.schema(
@@ -49,7 +49,7 @@ SCHEMA = pa.schema(
     ]
 )
 ARROW = {"store_decimal_as_integer": True, "write_page_index": True}
-#: For each kind of file its writer, its codec and what else the writer is told.
+#: The writer, the codec and the options of the writer, for each kind of file.
 KINDS: dict[str, tuple[str, str, dict[str, Any]]] = {
     "arrow": ("pyarrow", "none", {"bloom_filter_options": {"text": {"ndv": GOOD, "fpp": 0.01}}}),
     "arrow-plain": (
@@ -67,14 +67,14 @@ KINDS: dict[str, tuple[str, str, dict[str, Any]]] = {
     "spark-int96": ("spark", "snappy", {}),
     "spark-legacy": ("spark", "uncompressed", {}),
 }
-#: Those whose text Arrow reads in its larger types. Polars has no maps.
+#: Files whose text Arrow reads as large_string. Polars has no maps.
 LARGE = {"arrow-large", "polars"}
 SPARK_SETTINGS = {
     "spark-int96": {"spark.sql.parquet.outputTimestampType": "INT96"},
     "spark-legacy": {"spark.sql.parquet.writeLegacyFormat": "true"},
 }
 MICROSECONDS = {"spark.sql.parquet.outputTimestampType": "TIMESTAMP_MICROS"}
-#: In the SQL of Spark and DuckDB alike: by bounds of pages, by Bloom filters, by dictionaries.
+#: Valid in Spark and DuckDB SQL; they prune by page bounds, Bloom filters and dictionaries.
 CONDITIONS = [
     "id between 1450 and 1550",
     "text = 'text 17000' or text = 'text 4711'",
@@ -86,7 +86,7 @@ CONDITIONS = [
 
 
 def rows(first: int, count: int, *, maps: bool = True) -> pa.Table:
-    """Nullable columns of values that repeat, of values that do not, and nested ones, empty and absent."""
+    """Nullable columns of low and high cardinality, and nested ones with empty and NULL values."""
     start = dt.date(2020, 1, 1)
     columns: list[list[Any]] = [
         [
@@ -124,8 +124,10 @@ def write(kind: str, table: pa.Table, path: str, spark: Any) -> None:
         with duckdb.connect() as connection:
             connection.execute("SET TimeZone = 'UTC'")
             connection.register("given", table)
-            told = ", ".join(f"{name} '{value}'" for name, value in {"compression": codec, **options}.items())
-            connection.execute(f"COPY given TO '{path}' (FORMAT parquet, {told})")
+            copy_options = ", ".join(
+                f"{name} '{value}'" for name, value in {"compression": codec, **options}.items()
+            )
+            connection.execute(f"COPY given TO '{path}' (FORMAT parquet, {copy_options})")
     else:
         write_by_spark(spark, table, path, {"compression": codec, **options}, SPARK_SETTINGS.get(kind, {}))
 
@@ -142,7 +144,7 @@ def write_by_spark(
 
 @contextlib.contextmanager
 def configured(spark: Any, settings: dict[str, str]) -> Iterator[None]:
-    """A Spark session with some settings, for a while."""
+    """A Spark session with temporary settings."""
     for name, value in settings.items():
         spark.conf.set(name, value)
     try:
@@ -153,7 +155,7 @@ def configured(spark: Any, settings: dict[str, str]) -> Iterator[None]:
 
 
 def as_written(table: pa.Table) -> pa.Table:
-    """What some reader has read, in the types that were written, in the order of ids."""
+    """The rows that a reader found, cast to the written types, sorted by id."""
     columns = []
     for field in SCHEMA:
         if field.name not in table.column_names:
@@ -177,7 +179,7 @@ class Written:
     schemas: dict[str, Any]
 
     def expected(self, condition: str) -> list[int]:
-        """The ids of rows for which something is true, found without any file."""
+        """The ids of matching rows, found without reading any file."""
         with duckdb.connect() as connection:
             connection.execute("SET TimeZone = 'UTC'")
             connection.register("given", self.rows)
@@ -213,7 +215,7 @@ def by_spark(folder: str, spark: Any) -> Any:
 
 
 def schemas(folder: str, spark: Any) -> dict[str, Any]:
-    """What each reader says that the columns are."""
+    """The schema that each reader finds."""
     files = oracle.data_files(folder)
     return {
         "pyarrow": {str(pq.read_schema(file).remove_metadata()) for file in files},
@@ -224,7 +226,7 @@ def schemas(folder: str, spark: Any) -> dict[str, Any]:
 
 
 def by_file(folder: str) -> dict[str, pa.Table]:
-    """What those read that take one file at a time, or want all of them to be alike."""
+    """The rows of readers that take one file at a time, or need equal schemas."""
     files = oracle.data_files(folder)
     return {
         "pyarrow": pa.concat_tables([as_written(pq.ParquetFile(file).read()) for file in files]).sort_by("id"),
@@ -236,11 +238,11 @@ def by_file(folder: str) -> dict[str, pa.Table]:
 def compacted(
     request: pytest.FixtureRequest, written: Written, local: Place, monkeypatch: pytest.MonkeyPatch
 ) -> tuple[str, Place]:
-    """The way of a compaction, and where it was done."""
+    """The `rewrite` mode of a compaction, and its result."""
     monkeypatch.setattr(copying, "_MIN_COPY_ROWS", GOOD)
     shutil.copytree(written.folder, local.root)
     local.dataset(engine="pyarrow").compact(rewrite=request.param)
-    # Those of the larger types, those of INT96 and the legacy ones stand apart from the rest.
+    # Files with large types, INT96 or legacy lists are not merged with the rest.
     assert len(local.files()) == 4
     return request.param, local
 
@@ -257,14 +259,14 @@ def test_every_reader_reads_the_same_rows_and_columns(
 @pytest.fixture(params=[True, False], ids=["vectorized", "row by row"])
 def spark_reader(request: pytest.FixtureRequest, spark: Any) -> Iterator[Any]:
     settings = {"spark.sql.parquet.enableVectorizedReader": str(request.param).lower()}
-    if not request.param:  # then Parquet's own library can leave out rows, not only pages
+    if not request.param:  # then parquet-mr can skip rows, not only pages
         settings["spark.sql.parquet.recordLevelFilter.enabled"] = "true"
     with configured(spark, settings):
         yield spark
 
 
 def test_spark_reads_and_filters(compacted: tuple[str, Place], written: Written, spark_reader: Any) -> None:
-    """Both of its readers, which leave out what bounds, dictionaries and Bloom filters rule out."""
+    """With both of its readers, which prune by bounds, dictionaries and Bloom filters."""
     frame = by_spark(compacted[1].root, spark_reader)
     assert as_written(frame.toArrow()).equals(written.rows)
     for condition in CONDITIONS:
@@ -275,7 +277,7 @@ def test_spark_reads_and_filters(compacted: tuple[str, Place], written: Written,
 def test_spark_filters_by_page_indexes_of_several_writers(
     local: Place, written: Written, spark_reader: Any
 ) -> None:
-    """One file without them is enough for a new file to have none, so here are only files that have them."""
+    """One input without page indexes is enough for the output to have none, so all inputs have them here."""
     local.fs.makedirs(local.root)
     kinds = ("-arrow-0", "-arrow-plain-0", "-spark-0", "-spark-v2-0")
     for path in oracle.data_files(written.folder):
@@ -294,11 +296,11 @@ def test_spark_filters_by_page_indexes_of_several_writers(
         assert ids == [number for number in written.expected(condition) if number in there], condition
 
 
-def test_others_filter(compacted: tuple[str, Place], written: Written) -> None:
+def test_duckdb_polars_and_arrow_filter(compacted: tuple[str, Place], written: Written) -> None:
     _, place = compacted
     for condition in CONDITIONS:
         expected = written.expected(condition)
-        assert expected, "a condition that nothing meets shows nothing"
+        assert expected, "a condition without matches would prove nothing"
         found = by_duckdb(place.root, f"SELECT id FROM {{}} WHERE {condition} ORDER BY id")
         assert found.column("id").to_pylist() == expected, condition
     for condition, chosen, ruled in (
@@ -323,8 +325,8 @@ def test_others_filter(compacted: tuple[str, Place], written: Written) -> None:
         assert sorted(pa.concat_tables(tables).column("id").to_pylist()) == expected
 
 
-def test_what_is_copied_and_what_comes_along(compacted: tuple[str, Place], written: Written) -> None:
-    """In the fastest way every row group of every writer is copied, with its Bloom filters."""
+def test_copied_row_groups_and_bloom_filters(compacted: tuple[str, Place], written: Written) -> None:
+    """With `rewrite="copy"` every row group of every writer is copied, with its Bloom filters."""
     rewrite, place = compacted
     before, after = (
         [footer_of(path) for path in oracle.data_files(folder)] for folder in (written.folder, place.root)
@@ -338,7 +340,7 @@ def test_what_is_copied_and_what_comes_along(compacted: tuple[str, Place], writt
         for found in (before, after)
     )
     kept = sum((old & new).values())
-    # Where Arrow cannot write what stands there already, nothing is copied: INT96 of Spark, older lists.
+    # "auto" copies nothing if Arrow cannot encode the same types: INT96 of Spark, legacy lists.
     assert kept == {"auto": len(KINDS) - 2, "copy": len(KINDS) * len(SIZES), "encode": 0}[rewrite]
     blooms = [
         sum(
@@ -359,8 +361,8 @@ def test_what_is_copied_and_what_comes_along(compacted: tuple[str, Place], writt
 
 @pytest.mark.spark
 @pytest.mark.parametrize("rewrite", REWRITES)
-def test_brotli_which_spark_cannot_read(local: Place, rewrite: Any) -> None:
-    """Files of the other writers; what is copied among other codecs hides in the middle of a file."""
+def test_brotli_files_among_other_codecs(local: Place, rewrite: Any) -> None:
+    """Spark cannot read brotli; copied brotli row groups may be in the middle of a file."""
     local.fs.makedirs(local.root)
     tables = [rows(SMALL * number, SMALL) for number in range(4)]
     pq.write_table(tables[0], f"{local.root}/0.parquet", compression="zstd", **ARROW)
@@ -378,8 +380,8 @@ def test_brotli_which_spark_cannot_read(local: Place, rewrite: Any) -> None:
         assert local.dataset().files()[0].codecs == {"zstd", "brotli", "snappy"}
 
 
-def test_a_codec_in_the_middle_of_a_file_is_seen(local: Place, spark: Any) -> None:
-    """Spark's own reader lacks brotli: a file that only begins with another codec is not left to it."""
+def test_spark_handler_finds_brotli_in_the_middle_of_a_file(local: Place, spark: Any) -> None:
+    """Spark's own reader lacks brotli: such a file is read through Arrow, even if it begins with another codec."""
     for name, codec in (("a", "zstd"), ("b", "brotli")):
         local.write_files({f"{name}.parquet": pa.table({"id": [ord(name)]})}, compression=codec)
     local.dataset(engine="pyarrow").compact(rewrite="copy")
@@ -398,8 +400,8 @@ def test_a_codec_in_the_middle_of_a_file_is_seen(local: Place, spark: Any) -> No
         lambda dataset: dataset.update("small = 5", {"small": 5}),
     ],
 )
-def test_the_older_lz4_of_spark_becomes_the_newer_one(local: Place, written: Written, run: Any) -> None:
-    """Arrow reads it and has no name for it, so there was none to write files with."""
+def test_hadoop_lz4_of_spark_becomes_lz4_raw(local: Place, written: Written, run: Any) -> None:
+    """Arrow reads Hadoop's LZ4 framing but cannot write it."""
     local.fs.makedirs(local.root)
     for path in oracle.data_files(written.folder):
         if "spark-lz4" in path:

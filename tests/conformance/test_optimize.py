@@ -1,4 +1,4 @@
-"""Optimise, the same on every engine: rows in order, NULLs last, target sizes, and no work done twice."""
+"""Optimize, the same on every engine: sorted rows, NULLs last, target sizes, and a second run rewrites nothing."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def keys(table: pa.Table, columns: list[str]) -> list[tuple[object, ...]]:
     return list(zip(*(table.column(name).to_pylist() for name in columns), strict=True))
 
 
-def test_rows_are_in_order_in_every_partition(place: Place, engine: Engine) -> None:
+def test_rows_are_sorted_in_every_partition(place: Place, engine: Engine) -> None:
     place.write_files({f"day={d}/f{n}.parquet": visits(200, d * 10 + n) for d in (1, 2) for n in range(5)})
     before = place.rows()
     stats = place.dataset(engine=engine).optimize(
@@ -77,7 +77,7 @@ def test_dry_run(place: Place, engine: Engine) -> None:
     assert (stats["after_file_count"], stats["dry_run"], stats["zorder_columns"]) == (1, True, ["user_id"])
 
 
-def test_twice_rewrites_nothing_and_keeps_every_row(place: Place, engine: Engine) -> None:
+def test_second_run_rewrites_nothing(place: Place, engine: Engine) -> None:
     place.write_files({f"f{n}.parquet": visits(20_000, n) for n in range(8)})
     before = place.rows()
     dataset = place.dataset(engine=engine)
@@ -88,11 +88,11 @@ def test_twice_rewrites_nothing_and_keeps_every_row(place: Place, engine: Engine
     assert place.state() == state
     dataset.write(visits(10, 99))
     stats = dataset.optimize(["user_id", "event_date"], target_mb_per_file=0.25, curve="linear")
-    assert stats["compacted_file_count"] > 0, "new rows out of order are work again"
+    assert stats["compacted_file_count"] > 0, "unsorted new rows cause a rewrite"
     assert sum(place.rows().values()) == sum(before.values()) + 10
 
 
-def test_another_order_is_work_again(place: Place, engine: Engine) -> None:
+def test_another_order_rewrites_the_files(place: Place, engine: Engine) -> None:
     place.write_files({f"f{n}.parquet": visits(100, n) for n in range(2)})
     dataset = place.dataset(engine=engine)
     dataset.optimize(["user_id"])
@@ -100,7 +100,7 @@ def test_another_order_is_work_again(place: Place, engine: Engine) -> None:
     assert in_order(keys(tables(place)[0], ["event_date"]))
 
 
-def test_one_unordered_file_is_ordered(place: Place, engine: Engine) -> None:
+def test_single_unsorted_file_is_sorted(place: Place, engine: Engine) -> None:
     place.write_files({"f.parquet": visits(500, 1)})
     assert place.dataset(engine=engine).optimize(["user_id"])["compacted_file_count"] == 1
     assert in_order(keys(tables(place)[0], ["user_id"]))
@@ -156,7 +156,7 @@ def test_nan_comes_after_numbers_and_before_null(place: Place, engine: Engine) -
 
 
 def test_more_data_than_memory(local: Place, engine: Engine) -> None:
-    """Runs are spilled and merged; order, rows, ties and NULLs come out right."""
+    """Sorted runs are spilled and merged; order, rows, ties and NULLs are correct."""
     chance = random.Random(5)
     words = [
         None if chance.random() < 0.05 else f"word {chance.randrange(3000)} {'x' * 40}" for _ in range(60_000)
@@ -191,18 +191,18 @@ def test_unknown_column(place: Place, engine: Engine, columns: list[str]) -> Non
     ("columns", "message"),
     [([], "empty"), ("user_id", "list"), ([3], "names"), (["user_id", "user_id"], "twice"), (None, "list")],
 )
-def test_columns_that_make_no_sense(place: Place, columns: object, message: str) -> None:
+def test_invalid_columns_are_refused(place: Place, columns: object, message: str) -> None:
     with pytest.raises(ValueError, match=message):
         place.dataset().optimize(columns)  # type: ignore[arg-type]
 
 
-def test_column_that_has_no_order(place: Place) -> None:
+def test_column_without_an_order_is_refused(place: Place) -> None:
     place.write_files({"f.parquet": pa.table({"tags": [["a"], ["b"]]})})
     with pytest.raises(ValueError, match="ordered by 'tags'"):
         place.dataset().optimize(["tags"])
 
 
-def test_partition_column_of_the_path(place: Place) -> None:
+def test_column_that_exists_only_in_paths_is_refused(place: Place) -> None:
     place.write_files({"day=1/f.parquet": visits(10, 1)})
     with pytest.raises(ValueError, match=r"'day'.*only in the path.*available columns: 'user_id'"):
         place.dataset().optimize(["day"])
@@ -225,8 +225,8 @@ def test_helper_and_planner(place: Place) -> None:
         optimize_parquet_dataset_pyarrow(place.root, ["nope"], filesystem=place.fs)
 
 
-def test_small_files_of_one_run_are_left_alone(memory: Place) -> None:
-    """A small rest is not what several runs have left; files without rows are cleared away with the others."""
+def test_small_last_file_of_a_run_is_not_rewritten(memory: Place) -> None:
+    """One small file per run is no reason for a rewrite; empty files are removed in the first run."""
     values = [[-74, -46, -14, -59], [76, -74, -88, -93, -74], [-90, 76, 56, -15, 105, -19, -79, -51, -40, -7]]
     values += [[48, -61, -10, 77, 100, 127, 43, -127, -128, -127, 70, -22], [], []]
     for number, found in enumerate(values):

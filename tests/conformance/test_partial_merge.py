@@ -1,4 +1,4 @@
-"""Merges that change some columns only, whose source lacks some, or that only count; and backups."""
+"""Merges that change only some columns or whose source lacks some, dry runs of merges, and backups."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ def contents(place: Place) -> list[Row]:
 def expected(
     target: list[Row], source: list[Row], updated: set[str], strategy: str, form: str
 ) -> tuple[list[Row], dict[str, int]]:
-    """What must come out. Columns that stay come from the row that stays: the first one of its partition."""
+    """The expected rows. Kept columns come from the kept row, the first one of its partition."""
     given = set(source[0]) if source else set()
     changes = updated & given
     rows, gone, new = list(target), set(), []
@@ -148,18 +148,18 @@ def test_other_strategies(local: Place, merge_engine: Engine, strategy: str) -> 
 
 
 @pytest.mark.parametrize("strategy", ["upsert", "insert", "update", "full_merge"])
-def test_a_dry_run_tells_the_truth(local: Place, merge_engine: Engine, strategy: str) -> None:
+def test_dry_run_returns_the_statistics_of_the_run(local: Place, merge_engine: Engine, strategy: str) -> None:
     lay_out(local, "in the files")
     before = local.state()
     dataset = local.dataset(engine=merge_engine)
     source = as_table(SOURCES["all columns"])
-    told = dataset.merge(source, "id", strategy=strategy, dry_run=True)
+    planned = dataset.merge(source, "id", strategy=strategy, dry_run=True)
     assert local.state() == before
     assert local.left_behind() == []
-    assert dataset.merge(source, "id", strategy=strategy) == told
+    assert dataset.merge(source, "id", strategy=strategy) == planned
 
 
-def test_columns_that_make_no_sense(local: Place, engine: Engine) -> None:
+def test_invalid_columns_are_refused(local: Place, engine: Engine) -> None:
     lay_out(local, "in the files")
     before = local.state()
     dataset = local.dataset(engine=engine)
@@ -180,7 +180,7 @@ def test_columns_that_make_no_sense(local: Place, engine: Engine) -> None:
     assert local.left_behind() == []
 
 
-def test_new_rows_need_what_may_not_be_null(local: Place, merge_engine: Engine) -> None:
+def test_inserted_rows_need_values_for_required_columns(local: Place, merge_engine: Engine) -> None:
     schema = pa.schema([pa.field("id", pa.int64()), pa.field("must", pa.string(), nullable=False)])
     local.write_files({"a.parquet": pa.Table.from_pylist([{"id": 1, "must": "x"}], schema)})
     dataset = local.dataset(engine=merge_engine)
@@ -203,7 +203,7 @@ class TestBackups:
     }
 
     @pytest.mark.parametrize("operation", OPERATIONS)
-    def test_come_back(self, place: Place, engine: Engine, operation: str) -> None:
+    def test_restore_brings_the_old_files_back(self, place: Place, engine: Engine, operation: str) -> None:
         lay_out(place, "in the files")
         before, rows = place.state(), place.rows()
         backups = f"{place.root.rpartition('/')[0]}/kept"
@@ -221,7 +221,7 @@ class TestBackups:
             dataset.restore(f"{backups}/{name}")
         assert place.state() == before
 
-    def test_what_was_done_since_is_not_undone(self, place: Place, engine: Engine) -> None:
+    def test_restore_refuses_to_undo_later_changes(self, place: Place, engine: Engine) -> None:
         lay_out(place, "in the files")
         dataset = place.dataset(engine=engine)
         backups = f"{place.root.rpartition('/')[0]}/kept"
@@ -235,7 +235,7 @@ class TestBackups:
         dataset.restore(first)
         assert contents(place)[0]["note"] == "a"
 
-    def test_strangers_keep_their_files(self, place: Place, engine: Engine) -> None:
+    def test_restore_keeps_files_that_were_added_later(self, place: Place, engine: Engine) -> None:
         lay_out(place, "none")
         dataset = place.dataset(engine=engine)
         backups = f"{place.root.rpartition('/')[0]}/kept"
@@ -244,20 +244,20 @@ class TestBackups:
         dataset.restore(path)
         assert sorted(row["id"] for row in contents(place)) == [1, 2, 2, 3, 4, 5, 6, 77]
 
-    def test_nothing_retired_nothing_kept(self, place: Place, engine: Engine) -> None:
+    def test_no_backup_if_nothing_was_retired(self, place: Place, engine: Engine) -> None:
         lay_out(place, "none")
         backups = f"{place.root.rpartition('/')[0]}/kept"
         assert place.dataset(engine=engine).delete("id = 500", backup=backups)["backup_path"] is None
         assert place.dataset(engine=engine).delete("id = 1", backup=backups, dry_run=True)["backup_path"] is None
         assert not place.fs.exists(backups)
 
-    def test_not_inside_of_the_dataset(self, place: Place, engine: Engine) -> None:
+    def test_backup_folder_inside_of_the_dataset_is_refused(self, place: Place, engine: Engine) -> None:
         lay_out(place, "none")
         for inside in (place.root, f"{place.root}/old"):
             with pytest.raises(InvalidArgument, match="inside the dataset"):
                 place.dataset(engine=engine).delete("id = 1", backup=inside)
 
-    def test_on_another_filesystem(self, local: Place, memory: Place) -> None:
+    def test_backup_on_another_filesystem(self, local: Place, memory: Place) -> None:
         lay_out(local, "in the files")
         before = local.state()
         dataset = Dataset(local.root, engine="pyarrow")
@@ -267,7 +267,7 @@ class TestBackups:
         dataset.restore(path)
         assert local.state() == before
 
-    def test_what_is_no_backup(self, local: Place, tmp_path: Any) -> None:
+    def test_restore_of_something_else_is_refused(self, local: Place, tmp_path: Any) -> None:
         lay_out(local, "none")
         with pytest.raises(InvalidArgument, match="is not a backup"):
             local.dataset().restore(str(tmp_path))

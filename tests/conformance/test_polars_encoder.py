@@ -1,4 +1,4 @@
-"""Files that Polars encodes anew: the same rows, schema and bounds as if Arrow had, and Arrow where it must."""
+"""Files that Polars encodes: the same rows, schema and bounds as from Arrow, with a fallback to Arrow."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ COLUMNS = {
 
 @pytest.fixture
 def streamed(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[int]]:
-    """How many files went into each stream of Polars that was used to its end."""
+    """The number of files in each Polars stream that was completed."""
     found: list[int] = []
     encode_files = streaming.encode_files
 
@@ -82,7 +82,7 @@ def streamed(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[int]]:
 
 
 def bits(column: pa.ChunkedArray) -> Any:
-    """Values as they are: with the sign of zeros, and all bits of what is no number."""
+    """The bits of all values: signs of zeros and payloads of NaNs included."""
     whole = column.combine_chunks()
     whole = whole.chunk(0) if isinstance(whole, pa.ChunkedArray) else whole
     kind = {pa.float64(): pa.int64(), pa.float32(): pa.int32()}.get(whole.type)
@@ -99,7 +99,7 @@ def only_file(place: Place) -> bytes:
 
 
 def bounds(content: bytes) -> list[Any]:
-    """What the footer says of each column as a whole, as Arrow reads it."""
+    """The bounds of each column in the footer, as Arrow reads them."""
     metadata = pq.ParquetFile(io.BytesIO(content)).metadata
     assert metadata.num_row_groups == 1
     found = []
@@ -111,12 +111,12 @@ def bounds(content: bytes) -> list[Any]:
 
 
 @pytest.mark.parametrize("codec", ["snappy", "zstd", "lz4", "none"])
-def test_all_types_come_out_as_from_arrow(
+def test_all_types_are_written_as_by_arrow(
     local: Place, codec: str, streamed: list[int], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Values to the last bit, the schema in both forms, notes, bounds, page indexes."""
+    """Every bit of the values, the Arrow and the Parquet schema, metadata, bounds, page indexes."""
     given = pa.table(COLUMNS).replace_schema_metadata({"owner": "us"})
-    # Long bounds are cut by Polars, which may be; here those of both are to be equal.
+    # Polars truncates long bounds, which is valid; here they must equal those of Arrow.
     given = given.drop_columns(["text", "large_bytes"]) if codec == "snappy" else given
     local.write_files({f"f{n}.parquet": given.slice(n * 1000, 1000) for n in range(5)})
     local.dataset().compact(rewrite="encode", compression=codec)
@@ -150,7 +150,7 @@ def test_all_types_come_out_as_from_arrow(
 
 
 def test_readers_agree_and_skip_pages(local: Place, engine: Engine) -> None:
-    """Several row groups and many pages, in order, so that filters have something to leave out."""
+    """Several row groups and many sorted pages, so that filters can skip some."""
     given = pa.table(
         {"id": pa.array(range(300_000), pa.int64()), "word": [f"w{n // 1000:03}" for n in range(300_000)]}
     )
@@ -171,7 +171,7 @@ def test_readers_agree_and_skip_pages(local: Place, engine: Engine) -> None:
 
 
 def test_spark_skips_pages_and_finds_all(local: Place, spark: Any) -> None:
-    """Spark goes by page indexes, vectorized or not."""
+    """Spark uses page indexes with and without its vectorized reader."""
     given = pa.table(
         {
             "id": pa.array(range(200_000), pa.int64()),
@@ -207,13 +207,13 @@ NOT_FOR_POLARS: dict[str, tuple[pa.Array, dict[str, Any]]] = {
     "gzip": (pa.array([1] * 10), {"compression": "gzip"}),
     "offset": (pa.array([1] * 10, pa.timestamp("us", "+05:30")), {}),
     "elsewhere": (pa.array([1] * 10, pa.timestamp("us", "Mars/Base")), {}),
-    # Small in the file, and large once it is decoded: more than a task may hold.
+    # Small in the file, but more than the memory of a task once decoded.
     "long texts": (pa.array([("x" * 6000)] * 10), {}),
 }
 
 
 @pytest.mark.parametrize("kind", NOT_FOR_POLARS)
-def test_what_polars_would_change_is_for_arrow(local: Place, kind: str, streamed: list[int]) -> None:
+def test_arrow_encodes_what_polars_would_change(local: Place, kind: str, streamed: list[int]) -> None:
     column, options = NOT_FOR_POLARS[kind]
     given = pa.table({"x": column, "y": range(10)})
     local.write_files({f"f{n}.parquet": given for n in range(3)}, **options)
@@ -222,7 +222,7 @@ def test_what_polars_would_change_is_for_arrow(local: Place, kind: str, streamed
     assert pq.ParquetFile(io.BytesIO(only_file(local))).read().equals(pa.concat_tables([given] * 3))
 
 
-def test_required_columns_and_fields_with_ids_stay_so(local: Place, streamed: list[int]) -> None:
+def test_required_columns_and_field_ids_are_kept(local: Place, streamed: list[int]) -> None:
     """Polars writes neither."""
     for at, field in enumerate(
         (pa.field("x", pa.int64(), nullable=False), pa.field("x", pa.int64(), metadata={"PARQUET:field_id": "7"}))
@@ -238,8 +238,8 @@ def test_required_columns_and_fields_with_ids_stay_so(local: Place, streamed: li
 
 
 @pytest.mark.parametrize("assembled", [False, True])
-def test_rot_under_a_checksum_is_still_found(local: Place, *, assembled: bool) -> None:
-    """Also in a file whose first pages have no checksums, because it was made of several."""
+def test_damage_is_still_found_by_checksums(local: Place, *, assembled: bool) -> None:
+    """Also in a file whose first pages have no checksums because it was assembled from several files."""
     given = pa.table({"x": [f"some text {n}" for n in range(1000)]})
     options: Any = {"use_dictionary": False, "compression": "none"}
     if assembled:
@@ -265,7 +265,7 @@ def test_rot_under_a_checksum_is_still_found(local: Place, *, assembled: bool) -
 def test_arrow_takes_over_where_polars_fails(
     local: Place, error: Any, monkeypatch: pytest.MonkeyPatch, streamed: list[int]
 ) -> None:
-    """Whatever goes wrong, the rows come; what was begun is gone."""
+    """All rows are written, and the file that Polars had begun is removed."""
     given = pa.table({"x": range(1000)})
     local.write_files({f"f{n}.parquet": given for n in range(3)})
     stream = streaming._stream
@@ -283,10 +283,10 @@ def test_arrow_takes_over_where_polars_fails(
     assert local.left_behind() == []
 
 
-def test_without_polars_it_is_all_for_arrow(
+def test_arrow_encodes_if_polars_cannot_be_imported(
     local: Place, monkeypatch: pytest.MonkeyPatch, streamed: list[int]
 ) -> None:
-    """Installed, but it cannot be loaded."""
+    """Polars is installed but fails to import."""
     given = pa.table({"x": range(1000)})
     local.write_files({f"f{n}.parquet": given for n in range(3)})
     monkeypatch.setitem(sys.modules, "polars.exceptions", None)
@@ -295,8 +295,8 @@ def test_without_polars_it_is_all_for_arrow(
     assert oracle.data_files(local.root, local.fs)
 
 
-def test_a_forked_process_does_not_wait_for_threads_that_it_has_not(local: Place) -> None:
-    """Polars was used, here or by the program, and then the process was forked."""
+def test_forked_process_does_not_wait_for_threads_of_its_parent(local: Place) -> None:
+    """Polars was used, by Parketto or the program, before the process was forked."""
     for folder in "ab":
         tables = {f"{folder}/f{n}.parquet": pa.table({"x": range(1000)}) for n in range(3)}
         local.write_files(tables)
@@ -320,7 +320,7 @@ def test_a_forked_process_does_not_wait_for_threads_that_it_has_not(local: Place
 
 
 def test_row_groups_are_about_equal(local: Place, streamed: list[int]) -> None:
-    """No row group of a single row behind a large one."""
+    """Not a large row group followed by one of a single row."""
     local.write_files({f"f{n}.parquet": pa.table({"x": range(43_691)}) for n in range(3)})
     local.dataset().compact(rewrite="encode")
     assert streamed == [3]
@@ -329,7 +329,7 @@ def test_row_groups_are_about_equal(local: Place, streamed: list[int]) -> None:
     assert (footer.created_by or b"").startswith(b"Polars")
 
 
-def test_a_broken_file_is_named(local: Place) -> None:
+def test_damaged_file_is_named(local: Place) -> None:
     """Neither Polars nor Arrow can read it: the error is the one that names it."""
     local.write_files({f"f{n}.parquet": pa.table({"x": [f"{n}" * 500]}) for n in range(3)}, compression="snappy")
     path = oracle.data_files(local.root, local.fs)[1]
@@ -341,8 +341,8 @@ def test_a_broken_file_is_named(local: Place) -> None:
     assert local.left_behind() == []
 
 
-def test_text_that_is_no_unicode_passes_through(local: Place) -> None:
-    """Polars refuses such text; Arrow does not look."""
+def test_invalid_utf8_is_passed_through(local: Place) -> None:
+    """Polars refuses such text; Arrow does not validate it."""
     column = pa.array([b"\xff\xfe", b"ok"]).view(pa.string())
     local.write_files({f"f{n}.parquet": pa.table({"x": column}) for n in range(3)})
     local.dataset().compact(rewrite="encode")
@@ -350,8 +350,8 @@ def test_text_that_is_no_unicode_passes_through(local: Place) -> None:
     assert found.view(pa.binary()).to_pylist() == [b"\xff\xfe", b"ok"] * 3
 
 
-def test_a_bound_on_threads_or_memory_is_kept(local: Place, streamed: list[int]) -> None:
-    """Polars has as many threads as there are cores: who wants fewer gets Arrow."""
+def test_thread_limit_is_kept(local: Place, streamed: list[int]) -> None:
+    """Polars uses one thread per core, so Arrow encodes if fewer threads are requested."""
     local.write_files({f"f{n}.parquet": pa.table({"x": range(10)}) for n in range(3)})
     local.dataset(engine="pyarrow", threads=1).compact(rewrite="encode")
     assert streamed == ([] if streaming_cores() > 1 else [3])
@@ -367,7 +367,7 @@ def streaming_cores() -> int:
 def test_only_one_long_stream_at_a_time(
     local: Place, rows_of_a_group: int, monkeypatch: pytest.MonkeyPatch, streamed: list[int]
 ) -> None:
-    """Each holds as much as a task may, and keeps all cores busy; streams of one row group do not."""
+    """A stream of several row groups needs the memory of a task and all cores; of one row group, it does not."""
     monkeypatch.setattr(streaming, "_row_group_rows", lambda *_: rows_of_a_group)
     for day in range(4):
         local.write_files({f"day={day}/f{n}.parquet": pa.table({"x": range(10)}) for n in range(2)})
@@ -406,8 +406,8 @@ def test_small_files_are_encoded_together(local: Place, on: str, streamed: list[
     assert pq.read_table(local.root).sort_by("text") == pa.concat_tables(tables).sort_by("text")
 
 
-def test_a_small_file_whose_row_groups_are_damaged_is_named(local: Place, streamed: list[int]) -> None:
-    """Nobody has looked at them before they are read."""
+def test_small_file_with_damaged_row_group_metadata_is_named(local: Place, streamed: list[int]) -> None:
+    """Their metadata is not parsed before the data is read."""
     small_files(local)
     path = f"{local.root}/9.parquet"
     with open(path, "rb") as file:
@@ -415,7 +415,7 @@ def test_a_small_file_whose_row_groups_are_damaged_is_named(local: Place, stream
         row_groups = len(read_footer(file).row_groups)
     assert row_groups == 5
     footer = pq.read_metadata(path).serialized_size + 8
-    # A list of column chunks that says it has one more than there are.
+    # A list of column chunks whose declared length is one too high.
     at = sound.index(bytes([0x19, 2 << 4 | 12, 0x26]), len(sound) - footer)
     with open(path, "wb") as file:
         file.write(sound[: at + 1] + bytes([3 << 4 | 12]) + sound[at + 2 :])

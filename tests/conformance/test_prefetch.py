@@ -1,4 +1,4 @@
-"""Rows come in, are sorted and are written by several threads at once: nothing but the time may change."""
+"""Reading, sorting and writing in several threads: results are the same as with one."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ def change(dataset: Dataset, operation: str) -> None:
         dataset.optimize(["a", "b"], curve=operation, target_rows_per_file=10_000)  # type: ignore[arg-type]
 
 
-def helpers_at_work() -> list[str]:
+def running_helper_threads() -> list[str]:
     return [thread.name for thread in threading.enumerate() if thread.name.startswith("parketto")]
 
 
@@ -72,23 +72,23 @@ def small_row_groups(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.usefixtures("small_row_groups")
 @pytest.mark.parametrize("operation", ["hilbert", "zorder", "linear", "repartition"])
-def test_the_same_rows_in_the_same_order(local: Place, memory: Place, operation: str) -> None:
+def test_threads_do_not_change_rows_or_order(local: Place, memory: Place, operation: str) -> None:
     for place, threads in ((local, 1), (memory, 3)):
         readings(place)
         change(place.dataset(engine="pyarrow", memory_mb=2, threads=threads), operation)
     assert found(local) == found(memory)
     assert sum(map(len, found(memory).values())) == 30_000
-    assert helpers_at_work() == []
+    assert running_helper_threads() == []
     assert memory.left_behind() == []
 
 
 @pytest.mark.usefixtures("small_row_groups")
 @pytest.mark.parametrize("rows_before", [0, 9_000, 25_000])
 @pytest.mark.parametrize("operation", ["hilbert", "linear", "repartition"])
-def test_an_error_while_others_are_at_work(
+def test_error_in_one_thread_stops_all(
     local: Place, monkeypatch: pytest.MonkeyPatch, operation: str, rows_before: int
 ) -> None:
-    """Everybody stops, and nothing is changed or left behind."""
+    """Nothing is changed or left behind."""
     readings(local)
     before, state = found(local), local.state()
     written, counting = 0, threading.Lock()
@@ -105,7 +105,7 @@ def test_an_error_while_others_are_at_work(
     monkeypatch.setattr(FileWriter, "write", failing)
     with pytest.raises(OSError, match="no space left"):
         change(local.dataset(engine="pyarrow", memory_mb=2, threads=3), operation)
-    assert helpers_at_work() == []
+    assert running_helper_threads() == []
     monkeypatch.undo()
     assert local.state() == state
     assert found(local) == before
@@ -113,8 +113,8 @@ def test_an_error_while_others_are_at_work(
 
 
 @pytest.mark.usefixtures("small_row_groups")
-def test_rows_of_a_caller_are_asked_for_in_the_thread_of_the_caller(local: Place) -> None:
-    """A cursor of a database may work in no other; and who waits for a queue must hear a Ctrl-C."""
+def test_sources_are_read_in_the_thread_of_the_caller(local: Place) -> None:
+    """Database cursors may be bound to their thread, and waiting for a queue must not block Ctrl-C."""
     asked_in = set()
 
     def rows() -> Iterator[pa.RecordBatch]:
@@ -128,7 +128,7 @@ def test_rows_of_a_caller_are_asked_for_in_the_thread_of_the_caller(local: Place
     assert asked_in == {threading.current_thread()}
 
 
-def test_functions_of_a_caller_are_called_in_the_thread_of_the_caller(local: Place) -> None:
+def test_transforms_are_called_in_the_thread_of_the_caller(local: Place) -> None:
     readings(local)
     called_in = set()
 
@@ -142,9 +142,7 @@ def test_functions_of_a_caller_are_called_in_the_thread_of_the_caller(local: Pla
 
 
 @pytest.mark.parametrize("threads", [1, 3])
-def test_equal_rows_keep_their_order_however_many_runs_are_merged(
-    local: Place, monkeypatch: pytest.MonkeyPatch, threads: int
-) -> None:
+def test_sort_is_stable_across_many_runs(local: Place, monkeypatch: pytest.MonkeyPatch, threads: int) -> None:
     monkeypatch.setattr(external_sort, "_MAX_FAN_IN", 3)
     chance = np.random.default_rng(4)
     numbers = np.arange(40_000)
@@ -156,8 +154,8 @@ def test_equal_rows_keep_their_order_however_many_runs_are_merged(
     assert rows == sorted(rows)
 
 
-def test_spark_tasks_use_the_cores_that_others_leave(local: Place, spark: Any) -> None:
-    """But only where all cores are for them: elsewhere other people's tasks run on the others."""
+def test_spark_tasks_use_idle_cores_in_local_mode(local: Place, spark: Any) -> None:
+    """On a cluster, other cores belong to other tasks, so a task uses one."""
     cores = parallelism(spark)
     context = Context(LocalStore(local.fs), Staging(local.root), "test")
     engine = SparkEngine(spark)

@@ -89,7 +89,7 @@ def mover(place: Place, columns: list[str], engine: Engine | str, **options: Any
 
 
 def rows_of(root: str, place: Place) -> Counter[str]:
-    """Every row, counted, wherever it stands."""
+    """Every row, counted, in whatever file it is."""
     found = (oracle.read_file(path, place.fs).to_pylist() for path in oracle.data_files(root, place.fs))
     return counted(row for rows in found for row in rows)
 
@@ -162,7 +162,7 @@ class TestRepartition:
             folder = f"product_id={row['product_id']}/hour={row['hour']}/minute={row['timestamp'].minute}"
             place.write_files({f"{folder}/{number}.parquet": pa.Table.from_pylist([row], table.schema)})
         stats = mover(place, ["product_id", "date"], merge_engine).repartition()
-        # The minute stood only in the paths; now it is in the files.
+        # The minute was only in the paths; now it is in the files.
         found = rows_of(target_of(place), place)
         assert found == counted({**row, "minute": row["timestamp"].minute} for row in table.to_pylist())
         assert folders(target_of(place), place) == {
@@ -171,7 +171,7 @@ class TestRepartition:
         }
         assert (stats["files_read"], stats["files_written"], stats["partitions_created"]) == (60, 2, 2)
 
-    def test_dry_run_says_what_a_run_does(self, place: Place, merge_engine: Engine) -> None:
+    def test_dry_run_returns_the_statistics_of_the_run(self, place: Place, merge_engine: Engine) -> None:
         by_date(place)
         before = place.state()
         repartitioner = mover(place, ["product_id", "hour"], merge_engine)
@@ -244,7 +244,7 @@ class TestRepartition:
         estimate = repartitioner.estimate_size()
         stats = repartitioner.repartition()
         assert rows_of(target_of(place), place) == counted(table.to_pylist())
-        # Hive has one name for NULL and the empty text.
+        # Hive has one name for NULL and the empty string.
         assert estimate["num_partitions"] == stats["partitions_created"] == len(values) - 1
         for file in Dataset(target_of(place), filesystem=place.fs).files():
             found = set(oracle.read_file(file.path, place.fs).column("key").to_pylist())
@@ -307,7 +307,7 @@ class TestRepartition:
         assert "wrote" in caplog.text
 
     @pytest.mark.spark
-    def test_spark_tells_of_jobs_that_are_over_before_it_is_asked(
+    def test_spark_reports_progress_of_jobs_that_end_before_the_first_poll(
         self, local: Place, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         monkeypatch.setattr("parketto.engines.spark.tasks._POLL_SECONDS", 60)
@@ -318,7 +318,7 @@ class TestRepartition:
 
 
 class TestEstimate:
-    def test_footers_are_enough_where_a_file_has_one_value(
+    def test_estimate_reads_only_footers_if_files_have_one_value_each(
         self, memory: Place, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         from parketto.tasks import count as counting
@@ -338,8 +338,8 @@ class TestEstimate:
         with pytest.raises(AssertionError, match="data was read"):
             mover(memory, ["hour"], "pyarrow").estimate_size()
 
-    def test_bounds_say_nothing_about_nulls(self, place: Place, engine: Engine) -> None:
-        """Of 5 and NULL both bounds are 5, and there are two partitions."""
+    def test_estimate_counts_nulls_as_a_partition(self, place: Place, engine: Engine) -> None:
+        """Both bounds of 5 and NULL are 5, but there are two partitions."""
         place.write_files({"a.parquet": pa.table({"k": [5, None, 5], "n": [1, 2, 3]})})
         repartitioner = mover(place, ["k"], engine)
         assert repartitioner.estimate_size()["num_partitions"] == 2
@@ -359,7 +359,7 @@ class TestEstimate:
         assert asked
         assert all(columns == ["hour"] for columns in asked)
 
-    def test_counts_are_those_of_an_oracle(self, place: Place, engine: Engine) -> None:
+    def test_estimate_matches_an_oracle(self, place: Place, engine: Engine) -> None:
         table = by_date(place)
         estimate = mover(place, ["hour", "product_id"], engine).estimate_size()
         frame = pl.from_arrow(table)
@@ -401,7 +401,7 @@ class TestTransform:
         assert rows_of(target_of(place), place) == counted(expected)
         check_placed(target_of(place), place, columns)
         assert stats["records_read"] == stats["records_written"] == 240
-        # Columns that the function leaves alone keep the types that they have in the files.
+        # Columns that the function does not change keep the types of the files.
         schema = oracle.schemas(target_of(place), place.fs)[0]
         assert schema.field("product_id").type == pa.string()
         assert schema.field("timestamp").type == pa.timestamp("us")
@@ -409,8 +409,8 @@ class TestTransform:
         compactor.compact(min_file_count=5, delete_source_files=True)
         assert rows_of(target_of(place), place) == counted(expected)
 
-    def test_batches_are_no_larger_than_asked(self, local: Place, engine: Engine) -> None:
-        """What a task saw is told by the rows themselves: tasks may run in other processes."""
+    def test_batches_do_not_exceed_the_limit(self, local: Place, engine: Engine) -> None:
+        """Rows record the size of their batch, because tasks may run in other processes."""
         local.write_files({"a.parquet": ticks(25), "b.parquet": ticks(10)})
 
         def sizes(df: pl.DataFrame) -> pl.DataFrame:
@@ -435,7 +435,7 @@ class TestTransform:
         assert rows_of(target_of(place), place) == counted(expected)
         assert folders(target_of(place), place) == {"date=2025-11-26"}
 
-    def test_function_that_cannot_do_without_rows(self, place: Place, engine: Engine) -> None:
+    def test_function_that_fails_on_empty_frames(self, place: Place, engine: Engine) -> None:
         by_date(place)
 
         def relative_price(df: pl.DataFrame) -> pl.DataFrame:
@@ -466,7 +466,7 @@ class TestTransform:
         assert place.files() == []
         assert sum(rows_of(target_of(place), place).values()) == 189
 
-    def test_batches_must_agree(self, place: Place, engine: Engine) -> None:
+    def test_batches_with_different_schemas_are_refused(self, place: Place, engine: Engine) -> None:
         by_date(place)
         before = place.state()
 
@@ -556,7 +556,7 @@ class TestSparkFrames:
 
     @pytest.mark.spark
     @pytest.mark.parametrize("name", ["pyarrow", "duckdb"])
-    def test_other_engines_say_no(self, place: Place, name: str) -> None:
+    def test_other_engines_refuse_spark_functions(self, place: Place, name: str) -> None:
         by_date(place, ticks(12))
 
         def spark_only(frame: pyspark.sql.DataFrame):  # type: ignore[no-untyped-def]  # noqa: F821
@@ -583,7 +583,9 @@ class TestRefused:
             assert isinstance(caught.value, ValueError)
         assert not place.fs.exists(target_of(place))
 
-    def test_one_inside_of_the_other(self, local: Place, monkeypatch: pytest.MonkeyPatch) -> None:
+    def test_target_inside_of_the_source_or_the_reverse(
+        self, local: Place, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
         by_date(local, ticks(12))
         parent, name = os.path.split(local.root)
         os.symlink(local.root, f"{parent}/alias")
@@ -604,7 +606,7 @@ class TestRefused:
                 Repartitioner(source, target, ["hour"], engine="pyarrow", overwrite=True)
         Repartitioner(local.root, f"{local.root}2", ["hour"], engine="pyarrow")
 
-    def test_a_link_that_leads_into_the_target(self, local: Place) -> None:
+    def test_symlink_that_leads_into_the_target(self, local: Place) -> None:
         by_date(local, ticks(12))
         os.makedirs(target_of(local))
         shutil.copy(oracle.data_files(local.root)[0], f"{target_of(local)}/a.parquet")
@@ -632,7 +634,7 @@ class TestRefused:
         place.fs.pipe_file(f"{target_of(place)}/_SUCCESS", b"")
         assert mover(place, ["hour"], "pyarrow").repartition()["records_written"] == 12
 
-    def test_target_that_is_filled_meanwhile(self, place: Place) -> None:
+    def test_target_that_is_filled_concurrently(self, place: Place) -> None:
         by_date(place, ticks(12))
         before = place.state()
 
@@ -646,7 +648,7 @@ class TestRefused:
         assert place.state() == before
         assert [os.path.basename(p) for p in oracle.data_files(target_of(place), place.fs)] == ["theirs.parquet"]
 
-    def test_source_that_changes_meanwhile(self, place: Place) -> None:
+    def test_source_that_changes_concurrently(self, place: Place) -> None:
         by_date(place, ticks(12))
         path = oracle.data_files(place.root, place.fs)[0]
 
@@ -672,17 +674,17 @@ class TestRefused:
             ({"engine": "polars"}, "available engines"),
         ],
     )
-    def test_arguments_that_make_no_sense(self, place: Place, arguments: dict[str, Any], message: str) -> None:
+    def test_invalid_arguments(self, place: Place, arguments: dict[str, Any], message: str) -> None:
         given = {"new_partition_cols": ["hour"], "engine": "pyarrow", **arguments}
         with pytest.raises(ValueError, match=message):
             Repartitioner(place.root, target_of(place), filesystem=place.fs, **given)
 
-    def test_no_function(self, place: Place) -> None:
+    def test_transform_must_be_callable(self, place: Place) -> None:
         by_date(place, ticks(12))
         with pytest.raises(InvalidArgument, match="must be a function, not str"):
             mover(place, ["hour"], "pyarrow").repartition(transform_fn="upper")  # type: ignore[arg-type]
 
-    def test_no_source(self, place: Place) -> None:
+    def test_missing_source(self, place: Place) -> None:
         for call in (mover(place, ["x"], "pyarrow").repartition, mover(place, ["x"], "pyarrow").estimate_size):
             with pytest.raises(FileNotFoundError):
                 call()
@@ -696,8 +698,8 @@ class TestRefused:
         assert len(place.files()) == 7
 
 
-class TestDeletingTheSource:
-    def test_only_data_files_go(self, place: Place, engine: Engine) -> None:
+class TestDeleteSource:
+    def test_only_data_files_are_deleted(self, place: Place, engine: Engine) -> None:
         table = by_date(place)
         place.fs.pipe_file(f"{place.root}/notes.txt", b"mine")
         place.fs.pipe_file(f"{place.root}/_SUCCESS", b"")
@@ -709,7 +711,7 @@ class TestDeletingTheSource:
         assert rows_of(target_of(place), place) == counted(table.to_pylist())
         assert place.left_behind() == [target_of(place)]
 
-    def test_what_others_add_meanwhile_stays(self, place: Place) -> None:
+    def test_files_added_concurrently_are_kept(self, place: Place) -> None:
         by_date(place, ticks(12))
 
         def while_others_append(frame: pl.DataFrame) -> pl.DataFrame:
@@ -727,8 +729,8 @@ class TestDeletingTheSource:
         mover(place, ["hour"], "pyarrow").repartition(delete_source=True, dry_run=True)
         assert place.state() == before
 
-    def test_a_source_that_changed_after_all_stays(self, place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
-        """Between publishing the target and removing the source: nothing is lost, and the message says so."""
+    def test_source_changed_after_the_commit_is_kept(self, place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
+        """After the commit of the target and before the removal of the source: the message says what is kept."""
         from parketto.operations import migrate
 
         by_date(place, ticks(12))
@@ -746,7 +748,7 @@ class TestDeletingTheSource:
 
 
 def test_production_workflow(local: Place, engine: Engine) -> None:
-    """Repartition beside, swap the folders by hand, read with plain Polars, drop the backup."""
+    """Repartition into a new folder, swap the folders by hand, read with Polars, remove the backup."""
     table = by_date(local)
     source, temp, backup = local.root, f"{local.root}_temp", f"{local.root}_backup"
     repartitioner = Repartitioner(source, temp, ["product_id", "hour"], engine=engine)
@@ -771,7 +773,7 @@ def test_from_one_filesystem_to_another(local: Place, memory: Place) -> None:
     assert local.files() == []
 
 
-def test_private_rows_stay_private(local: Place) -> None:
+def test_target_keeps_private_permissions(local: Place) -> None:
     by_date(local, ticks(12))
     for path in oracle.data_files(local.root):
         os.chmod(path, 0o600)

@@ -1,4 +1,4 @@
-"""The schema is sacred: types, order, nullability and metadata come out exactly as they went in."""
+"""Operations preserve the schema exactly: types, order, nullability and metadata."""
 
 from __future__ import annotations
 
@@ -46,8 +46,8 @@ def footer_of(place: Place) -> pq.FileMetaData:
     return pq.read_metadata(io.BytesIO(place.fs.cat_file(path)))
 
 
-def test_parquet_schema_is_the_same_to_the_letter(place: Place, engine: Engine) -> None:
-    """Not only what Arrow makes of it: field ids, repetition, logical types, names of list elements."""
+def test_parquet_schema_is_preserved_exactly(place: Place, engine: Engine) -> None:
+    """Not only the Arrow schema: field ids, repetition, logical types, names of list elements."""
     place.write_files({f"f{n}.parquet": exotic(n) for n in range(2)}, use_compliant_nested_type=False)
     path = oracle.data_files(place.root, place.fs)[0]
     before = pq.read_metadata(io.BytesIO(place.fs.cat_file(path)))
@@ -58,7 +58,7 @@ def test_parquet_schema_is_the_same_to_the_letter(place: Place, engine: Engine) 
 
 
 def test_files_without_an_arrow_schema_do_not_get_one(place: Place, engine: Engine) -> None:
-    """What other programs wrote stays as they wrote it."""
+    """As other programs write them."""
     table = pa.table({"id": pa.array([1, 2], pa.int32()), "day": pa.array([1, 2], pa.date32())})
     place.write_files({f"f{n}.parquet": table for n in range(2)}, store_schema=False)
     place.dataset(engine=engine).compact()
@@ -66,7 +66,7 @@ def test_files_without_an_arrow_schema_do_not_get_one(place: Place, engine: Engi
 
 
 def test_int96_timestamps_stay_int96(place: Place, engine: Engine) -> None:
-    """Spark's own default, and the only form that some readers take."""
+    """Spark's default, and the only type that some readers accept."""
     table = pa.table({"at": pa.array([1_700_000_000_000_000, None], pa.timestamp("us")), "n": [1, 2]})
     place.write_files(
         {f"f{n}.parquet": table for n in range(2)}, use_deprecated_int96_timestamps=True, store_schema=False
@@ -88,7 +88,7 @@ def test_decimals_stored_as_integers_stay_so(place: Place, engine: Engine) -> No
     assert place.rows() == before
 
 
-def test_differing_metadata_is_no_different_schema(place: Place, engine: Engine) -> None:
+def test_files_with_different_metadata_are_merged(place: Place, engine: Engine) -> None:
     """pandas writes the range of its index into every file: such files still belong together."""
     for n in range(3):
         table = pa.table({"id": [n]}).replace_schema_metadata({"pandas": f'{{"stop": {n}}}', f"only-{n}": "x"})
@@ -96,7 +96,7 @@ def test_differing_metadata_is_no_different_schema(place: Place, engine: Engine)
     stats = place.dataset(engine=engine).compact()
     assert stats["after_file_count"] == 1
     found = footer_of(place).metadata
-    assert found[b"pandas"] == b'{"stop": 0}', "where files differ, the first one's entry stands"
+    assert found[b"pandas"] == b'{"stop": 0}', "where files differ, the entry of the first one is kept"
     assert {b"only-0", b"only-1", b"only-2"} <= set(found)
 
 
@@ -120,10 +120,10 @@ LEGACY = {"org.apache.spark.version": "3.5.0", "org.apache.spark.legacyDateTime"
         ({"org.apache.spark.legacyINT96": ""}, {}, False),
     ],
 )
-def test_files_that_are_read_by_other_rules_stay_apart(
+def test_files_with_conflicting_reader_metadata_are_not_merged(
     memory: Place, operation: str, one: dict[str, str], other: dict[str, str], together: bool
 ) -> None:
-    """Spark's calendars and the area of a GeoParquet file hold for the whole of a file."""
+    """Calendar flags of Spark and GeoParquet metadata apply to a whole file."""
     for at in range(4):
         rows = pa.table({"n": [at, 9, 5], "day": OLD})
         memory.write_files({f"{at}.parquet": rows.replace_schema_metadata([one, other][at % 2] or None)})
@@ -147,7 +147,7 @@ def test_calendars_matter_to_dates_only(memory: Place, rewrite: Any) -> None:
 
 
 def _read_by(place: Place, entries: set[bytes]) -> Counter[Any]:
-    """How many rows are in files that have which of these entries."""
+    """The number of rows per combination of these metadata entries."""
     counted: Counter[Any] = Counter()
     for path in oracle.data_files(place.root, place.fs):
         table = oracle.read_file(path, place.fs)
@@ -156,7 +156,7 @@ def _read_by(place: Place, entries: set[bytes]) -> Counter[Any]:
     return counted
 
 
-def test_dictionaries_that_differ_from_file_to_file(place: Place, engine: Engine) -> None:
+def test_different_dictionaries_per_file(place: Place, engine: Engine) -> None:
     for n in range(4):
         words = pa.array([f"word {n} {i % 3}" for i in range(50)]).dictionary_encode()
         place.write_files({f"f{n}.parquet": pa.table({"word": words, "n": range(50)})})

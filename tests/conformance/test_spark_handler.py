@@ -1,6 +1,6 @@
-"""What only SparkParquetHandler has: its session, Spark DataFrames and types, views, and two ways of reading.
+"""Features of SparkParquetHandler only: its session, Spark DataFrames and types, views, and both readers.
 
-What it has in common with DuckDBParquetHandler is in `test_handlers.py`.
+Features that DuckDBParquetHandler shares are tested in `test_handlers.py`.
 """
 
 from __future__ import annotations
@@ -70,7 +70,7 @@ class TestInputs:
                 "s": None,
                 "d": Decimal("1.5"),
                 "z": dt.datetime(1960, 1, 1, 0, 0, 0, 1),  # noqa: DTZ001
-                "i": 93_600_000_000,  # as Spark stores it; a note says that it is an interval
+                "i": 93_600_000_000,  # as Spark stores it; metadata says that it is an interval
                 "days": 259_200_000_000,
                 "a": [[("k", None)]],
                 "nothing": None,
@@ -79,7 +79,7 @@ class TestInputs:
         shown = dict(handler.spark.read.parquet(local.root).dtypes)
         assert (shown["i"], shown["days"]) == ("interval day to second", "interval day")
 
-    def test_instants_do_not_depend_on_the_zone_of_the_session(
+    def test_instants_do_not_depend_on_the_session_time_zone(
         self, handler: SparkParquetHandler, local: Place, zone: Any
     ) -> None:
         zone("Asia/Tokyo")
@@ -264,9 +264,9 @@ COLUMNS: dict[str, tuple[pa.Array, str, list[Any]]] = {
 
 @pytest.fixture(scope="module")
 def every_type(spark: Any, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
-    """Every type once alone, in a folder of its own; what Spark says, by the name of the type.
+    """What Spark reads for every type, each in a folder of its own; by the name of the type.
 
-    Columns that Spark's own reader can have are read by it, and once more through Arrow.
+    Columns that Spark's own reader supports are read by it, and once more through Arrow.
     """
     root = tmp_path_factory.mktemp("types")
     handler = SparkParquetHandler(spark)
@@ -305,7 +305,7 @@ class TestTypes:
         found = (every_type["spark"] | every_type["arrow"])[name]
         assert found == (kind, values)
 
-    def test_both_ways_of_reading_agree(self, every_type: dict[str, Any]) -> None:
+    def test_both_readers_agree(self, every_type: dict[str, Any]) -> None:
         assert every_type["spark was read by Spark"]
         assert not every_type["arrow was read by Spark"]
         assert len(every_type["spark"]) > 10
@@ -324,7 +324,7 @@ class TestTypes:
         assert found.toArrow()["t"].to_pylist() == [moment(-1, dt.UTC), None]
 
     @pytest.mark.parametrize("zone_name", ["Asia/Tokyo", "America/New_York"])
-    def test_zone_of_the_session_changes_no_instant(
+    def test_session_time_zone_changes_no_instant(
         self, handler: SparkParquetHandler, local: Place, zone: Any, zone_name: str
     ) -> None:
         zone(zone_name)
@@ -371,7 +371,7 @@ class TestWriteFile:
         assert os.listdir(local.root) == ["one.parquet"]
 
     def test_a_damaged_file_is_named(self, handler: SparkParquetHandler, local: Place) -> None:
-        """What Arrow reads for Spark fails as it does elsewhere: a typed error that names the file."""
+        """Read errors of Arrow in Spark tasks become a typed error that names the file."""
         path = f"{local.root}/one.parquet"
         handler.write_parquet(TABLE, path, compression="brotli")
         frame = handler.read_parquet(path)
@@ -394,7 +394,7 @@ class TestSql:
         if handler.spark.version >= "4.3":
             assert list(handler.execute_sql(f"SELECT {marks}", SQL_VALUES).collect()[0]) == SQL_VALUES
         else:
-            # Older versions would mix the values up.
+            # Older versions of Spark would mix the values up.
             with pytest.raises(ValueError, match="Name them"):
                 handler.execute_sql(f"SELECT {marks}", SQL_VALUES)
 
@@ -472,7 +472,7 @@ class TestSessions:
             theirs = SparkSession.builder.master("local[1]").config("spark.ui.enabled", "false").getOrCreate()
             with early:
                 assert early.spark is theirs
-            assert theirs.range(1).count() == 1, "somebody else's session"
+            assert theirs.range(1).count() == 1, "a session of another owner stays open"
             theirs.stop()
             print("done")
         """

@@ -1,8 +1,8 @@
-"""Timestamps as Spark means them: whatever form Spark writes, every engine keeps the form and the instants.
+"""Spark's timestamps: every engine keeps the physical type that Spark wrote, and the instants.
 
-Files are written by Spark itself, and what comes of them is read by Spark. INT96, its default, is an instant;
-zoneless timestamps stand beside it as 64-bit integers. Files of the older calendar are marked, and only values
-that are the same in both calendars can be worked with.
+Files are written by Spark itself, and results are read by Spark. INT96, its default, is an instant;
+TIMESTAMP_NTZ columns are 64-bit integers. Files of the legacy calendar are flagged, and only values
+that are equal in both calendars are supported.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ SPARK_SCHEMA = (
     "id long, at timestamp, clock timestamp_ntz, day date, pair struct<at: timestamp, clock: timestamp_ntz>, "
     "many array<timestamp>, named map<string, timestamp>, note string"
 )
-#: The same in plain numbers and texts, whatever the session's time zone is.
+#: The columns as plain numbers and strings, independent of the session's time zone.
 PLAIN = (
     "id",
     "unix_micros(at) AS at",
@@ -66,7 +66,7 @@ PLAIN = (
 
 
 def row(n: int, note: str = "old") -> dict[str, Any]:
-    """Whole milliseconds, which all forms hold."""
+    """Whole milliseconds, which all timestamp types can hold."""
     at = START + n * 1_001_000
     return {
         "id": n,
@@ -120,7 +120,7 @@ def expected(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
 
 
 def physical(path: str) -> list[list[str]]:
-    """The leaf columns of every file in Parquet's own terms."""
+    """The Parquet types of the leaf columns of every file."""
     found = []
     for file in sorted(glob.glob(f"{path}/**/*.parquet", recursive=True)):
         schema = pq.read_metadata(file).schema
@@ -154,7 +154,7 @@ def write(spark: Any, path: str, rows: pa.Table, form: str, calendar: str, **opt
 
 @pytest.fixture(scope="module")
 def written(spark: Any, tmp_path_factory: pytest.TempPathFactory) -> Callable[[str, str], str]:
-    """The same rows as Spark writes them, in every form; each is made once."""
+    """The same rows as Spark writes them, in every timestamp type; each is written once."""
     base = tmp_path_factory.mktemp("spark")
 
     def find(form: str, calendar: str = "CORRECTED") -> str:
@@ -177,7 +177,7 @@ def copied(written: Any, local: Place) -> Callable[..., str]:
 
 
 def given(spark: Any, engine: Engine | str, rows: pa.Table) -> Any:
-    """Rows as users of an engine have them."""
+    """Rows in the class that users of the engine work with."""
     name = engine if isinstance(engine, str) else engine.name
     return frame(spark, rows) if name == "spark" else rows
 
@@ -189,10 +189,10 @@ def given(spark: Any, engine: Engine | str, rows: pa.Table) -> Any:
         for form, calendar in itertools.product(FORMS, CALENDARS)
     ],
 )
-def test_datasets_of_spark_keep_their_form(
+def test_datasets_of_spark_keep_their_timestamp_types(
     spark: Any, copied: Any, merge_engine: Engine | str, form: str, calendar: str
 ) -> None:
-    """Appended to, merged into, edited, put together and clustered, they keep types and instants."""
+    """After appends, merges, edits, compaction and clustering."""
     path = copied(form, calendar)
     types, leaves = spark.read.parquet(path).dtypes, physical(path)[0]
     notes = pq.read_metadata(glob.glob(f"{path}/*.parquet")[0]).metadata
@@ -228,7 +228,7 @@ def test_datasets_of_spark_keep_their_form(
 
 
 def instant(engine: Engine | str, comparison: str, micros: int) -> Any:
-    """A condition on instants, as users of an engine write it."""
+    """A condition on instants, in the language of the engine's users."""
     if (engine if isinstance(engine, str) else engine.name) == "spark":
         column, value = F.col("at"), F.lit(dt.datetime.fromtimestamp(micros / 10**6, dt.UTC))
         return column == value if comparison == "=" else column > value
@@ -237,7 +237,7 @@ def instant(engine: Engine | str, comparison: str, micros: int) -> Any:
 
 
 @pytest.mark.parametrize("form", FORMS)
-def test_the_handler_shows_what_spark_shows(
+def test_handler_reads_what_spark_reads(
     spark: Any, written: Any, form: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     path = written(form)
@@ -253,8 +253,8 @@ def test_the_handler_shows_what_spark_shows(
 
 
 @pytest.mark.parametrize("form", FORMS)
-def test_tables_have_instants(written: Any, form: str, tmp_path: Path) -> None:
-    """All engines that hand out Arrow tables agree: INT96 is an instant in UTC, also where it is nested."""
+def test_int96_is_read_as_utc_instants(written: Any, form: str, tmp_path: Path) -> None:
+    """By all engines that return Arrow tables, also in nested columns."""
     unit = {"INT96": "us", "TIMESTAMP_MICROS": "us", "TIMESTAMP_MILLIS": "ms"}[form]
     instant = pa.timestamp(unit, "UTC")
     for found in (Dataset(written(form)).read(), DuckDBParquetHandler().read_parquet(written(form))):
@@ -282,8 +282,8 @@ def test_partitions_of_spark(spark: Any, local: Place, merge_engine: Engine | st
     assert all(found == leaves for found in physical(local.root))
 
 
-def test_nested_fields_that_are_never_null(spark: Any, local: Place, engine: Engine | str) -> None:
-    """Spark declares `struct(...)` not null as it writes, and reads everything as nullable: that goes back in."""
+def test_required_nested_fields(spark: Any, local: Place, engine: Engine | str) -> None:
+    """Spark writes `struct(...)` as not null but reads everything as nullable: such frames can be merged."""
     made = spark.range(6).selectExpr(
         "id", "named_struct('at', timestamp_micros(id), 'n', id) AS pair", "array(timestamp_micros(id)) AS many"
     )
@@ -320,7 +320,7 @@ def merging(path: str, engine: Engine | str) -> Callable[[Any], Any]:
 
 
 class TestValuesThatDoNotFit:
-    """Nothing is cut off in silence, and nothing is written."""
+    """Values are not truncated silently, and nothing is written."""
 
     def refused(self, spark: Any, path: str, engine: Engine | str, changes: dict[str, Any], match: str) -> None:
         before = contents(path)
@@ -330,15 +330,19 @@ class TestValuesThatDoNotFit:
                 work(rows)
         assert contents(path) == before
 
-    def test_parts_of_milliseconds(self, spark: Any, copied: Any, merge_engine: Engine | str) -> None:
+    def test_microseconds_in_a_millisecond_column(
+        self, spark: Any, copied: Any, merge_engine: Engine | str
+    ) -> None:
         path = copied("TIMESTAMP_MILLIS")
         self.refused(spark, path, merge_engine, {"at": START + 1}, "'at' has values of type .* lose data")
 
-    def test_nested_parts_of_milliseconds(self, spark: Any, copied: Any, engine: Engine | str) -> None:
+    def test_microseconds_in_a_nested_millisecond_column(
+        self, spark: Any, copied: Any, engine: Engine | str
+    ) -> None:
         path = copied("TIMESTAMP_MILLIS")
         self.refused(spark, path, engine, {"many": [START + 1]}, "'many' has values of type .* lose data")
 
-    def test_other_types_and_columns(self, spark: Any, copied: Any, engine: Engine | str) -> None:
+    def test_different_types_and_columns(self, spark: Any, copied: Any, engine: Engine | str) -> None:
         path = copied("INT96")
         rows = table([row(5)])
         other = rows.set_column(1, "at", pc.cast(rows["at"], pa.int64()))
@@ -358,7 +362,7 @@ EARLY = int(dt.datetime(1, 1, 1, tzinfo=dt.UTC).timestamp()) * 10**6
 
 
 class TestFarYears:
-    """Spark's INT96 timestamps are microseconds: they hold the end of time that warehouses like to use."""
+    """Spark's INT96 timestamps are microseconds, so they hold 9999-12-31, a common "end of time"."""
 
     @pytest.fixture
     def rows(self) -> dict[int, dict[str, Any]]:
@@ -367,7 +371,7 @@ class TestFarYears:
 
     @pytest.fixture
     def path(self, spark: Any, local: Place, rows: dict[int, dict[str, Any]]) -> str:
-        """A file of ordinary years, and one of both."""
+        """A file of ordinary years, and one of ordinary and far years."""
         write(spark, local.root, table([rows[0], rows[1]]), "INT96", "CORRECTED")
         others = table([each for n, each in rows.items() if n > 1])
         write(spark, f"{local.root}/more", others, "INT96", "CORRECTED")
@@ -392,7 +396,7 @@ class TestFarYears:
         ],
     )
     def test_conditions(self, spark: Any, path: str, condition: str) -> None:
-        """Every engine finds the rows that Spark finds, in texts and in Columns."""
+        """Every engine finds the rows that Spark finds, by SQL and by Column."""
         frame = spark.read.option("recursiveFileLookup", "true").parquet(path)
         wanted = frame.where(condition).count()
         assert wanted
@@ -404,7 +408,7 @@ class TestFarYears:
     def test_edits(
         self, spark: Any, path: str, rows: dict[int, dict[str, Any]], merge_engine: Engine | str
     ) -> None:
-        """Files with such values are appended to, merged into, edited, put together and clustered."""
+        """Appends, merges, edits, compaction and clustering of files with such values."""
         leaves = physical(path)[0]
         dataset = Dataset(path, merge_engine)
         found = lambda: seen(spark.read.option("recursiveFileLookup", "true").parquet(path))  # noqa: E731
@@ -441,7 +445,7 @@ class TestFarYears:
 @pytest.mark.parametrize("engine_name", ["pyarrow", "duckdb", "spark"])
 @pytest.mark.parametrize("condition", ["at > '5000-01-01'", "at = '9999-12-31'", "NOT at < '5000-01-01'"])
 def test_far_years_among_nanoseconds_are_refused(local: Place, engine_name: str, condition: str) -> None:
-    """INT96 of others may have nanoseconds. Arrow cannot hold both: the file is refused, and not passed over."""
+    """INT96 of other writers may have nanoseconds. Arrow cannot hold both: the file is refused, not skipped."""
     far = pa.table({"id": [1], "at": pa.array([FAR], pa.timestamp("us"))})
     local.write_files({"a.parquet": far}, use_deprecated_int96_timestamps=True, store_schema=False)
     for where in (condition, f"at IN ({MANY_YEARS})"):
@@ -449,14 +453,14 @@ def test_far_years_among_nanoseconds_are_refused(local: Place, engine_name: str,
             Dataset(local.root, engine_name).delete(where)
 
 
-class TestFormsBesideEachOther:
+class TestMixedTimestampTypes:
     """INT96 and 64-bit microseconds are the same instants: files of both are one dataset."""
 
     @pytest.fixture(
         params=[("INT96", "TIMESTAMP_MICROS"), ("TIMESTAMP_MICROS", "INT96"), (None, "INT96")], ids=str
     )
     def path(self, request: pytest.FixtureRequest, spark: Any, local: Place) -> str:
-        """Written in one form by Spark, or by Parketto, and appended to by Spark in another one."""
+        """Written with one timestamp type by Spark or Parketto, and appended to by Spark with another one."""
         first, second = request.param
         if first is None:
             Dataset(local.root, "spark").write(frame(spark, table([row(n) for n in range(5)])))
@@ -466,7 +470,9 @@ class TestFormsBesideEachOther:
             frame(spark, table([row(n) for n in range(5, 9)])).coalesce(1).write.mode("append").parquet(local.root)
         return local.root
 
-    def test_one_dataset(self, spark: Any, path: str, merge_engine: Engine | str) -> None:
+    def test_int96_and_microseconds_are_one_dataset(
+        self, spark: Any, path: str, merge_engine: Engine | str
+    ) -> None:
         rows = {n: row(n) for n in range(9)}
         leaves = {tuple(each) for each in physical(path)}
         assert len(leaves) == 2
@@ -488,8 +494,10 @@ class TestFormsBesideEachOther:
         assert seen(spark.read.parquet(path)) == expected(list(rows.values()))
         assert {tuple(each) for each in physical(path)} == leaves
 
-    def test_milliseconds_are_not_microseconds(self, spark: Any, local: Place, engine: Engine | str) -> None:
-        """What is not reconciled is refused, and the error says which files and what to do."""
+    def test_mixed_milliseconds_and_microseconds_are_refused(
+        self, spark: Any, local: Place, engine: Engine | str
+    ) -> None:
+        """The error names the files and says what to do."""
         for form in ("INT96", "TIMESTAMP_MILLIS"):
             with settings(spark, parquet__outputTimestampType=form):
                 frame(spark, table([row(1)])).coalesce(1).write.mode("append").parquet(local.root)
@@ -520,8 +528,8 @@ def old(spark: Any, tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
     return {f"{form}-{name}": f"{base}/{form}-{name}" for form in FORMS for name in ("day", "at")}
 
 
-class TestOlderCalendar:
-    """What Spark converts as it reads is not ours to take for something else."""
+class TestLegacyCalendar:
+    """Values that Spark would rebase as it reads are refused."""
 
     @pytest.fixture(params=[f"{form}-{name}" for form in FORMS for name in ("day", "at")])
     def path(self, request: pytest.FixtureRequest, old: dict[str, str], local: Place) -> str:
@@ -530,7 +538,7 @@ class TestOlderCalendar:
         return local.root
 
     @pytest.mark.parametrize("engine_name", ["pyarrow", "duckdb"])
-    def test_old_values_are_not_compared(self, spark: Any, path: str, engine_name: str) -> None:
+    def test_values_that_spark_rebases_are_refused(self, spark: Any, path: str, engine_name: str) -> None:
         dataset = Dataset(path, engine_name)
         before = contents(path)
         shown = seen(spark.read.parquet(path))
@@ -545,13 +553,15 @@ class TestOlderCalendar:
             with pytest.raises((UnreadableFile, InvalidArgument), match=r"legacy calendar .*CORRECTED"):
                 work()
         assert contents(path) == before
-        # What keeps the bits and the mark is not concerned.
+        # Operations that keep the bits and the calendar flag still work.
         dataset.write(table([row(4)]))
         dataset.compact(rewrite="encode")
         assert seen(spark.read.parquet(path)) == [*shown, plain(row(4))]
 
     @pytest.mark.parametrize("form", FORMS)
-    def test_new_values_are_not_misread(self, spark: Any, copied: Any, engine: Engine | str, form: str) -> None:
+    def test_old_dates_are_not_written_into_legacy_files(
+        self, spark: Any, copied: Any, engine: Engine | str, form: str
+    ) -> None:
         path = copied(form, "LEGACY")
         before = seen(spark.read.parquet(path))
         dataset = Dataset(path, engine)
@@ -562,7 +572,7 @@ class TestOlderCalendar:
         with pytest.raises(InvalidArgument, match="'day' would get dates before 1582-10-15"):
             dataset.update("id = 1", {"day": dt.date(1504, 7, 22)})
         assert seen(spark.read.parquet(path)) == before
-        # Files of their own are of today's calendar.
+        # New files use the proleptic Gregorian calendar.
         new = {**row(30), "day": OLD_DAY, "at": OLD_INSTANT}
         dataset.write(given(spark, engine, table([new])))
         assert seen(spark.read.parquet(path)) == [*before, plain(new)]

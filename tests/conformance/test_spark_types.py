@@ -1,4 +1,4 @@
-"""Every type that Spark writes to Parquet comes through every operation as Spark wrote it: values and schema."""
+"""Every type that Spark writes to Parquet is preserved by every operation: values and schema."""
 
 from __future__ import annotations
 
@@ -81,7 +81,7 @@ GEO = ("geometry", "geography")
 
 @pytest.fixture(scope="module", autouse=True)
 def settings(spark: SparkSession) -> Iterator[None]:
-    """Times are behind a setting, and instants that are no INT96."""
+    """Enable TIME, and write timestamps as microseconds instead of INT96."""
     wanted = {
         "spark.sql.timeType.enabled": "true",
         "spark.sql.parquet.outputTimestampType": "TIMESTAMP_MICROS",
@@ -94,7 +94,7 @@ def settings(spark: SparkSession) -> Iterator[None]:
 
 
 def rows(spark: SparkSession, first: int, last: int) -> DataFrame:
-    """Rows of every type; every fifth one is of NULLs."""
+    """Rows of every type; every fifth row is all NULL."""
     columns = [
         f"{value if value == 'null' else f'if(id % 5 = 3, null, {value})'} as `{name}`"
         for name, value in (SPECIAL | PLAIN).items()
@@ -103,7 +103,7 @@ def rows(spark: SparkSession, first: int, last: int) -> DataFrame:
 
 
 def seen(frame: DataFrame) -> tuple[list[str], list[str]]:
-    """What Spark shows: columns with types, collations and all; and the rows, as texts."""
+    """What Spark reads: columns with types and collations, and the rows as strings."""
     columns = sorted(json.dumps(field, sort_keys=True) for field in json.loads(frame.schema.json())["fields"])
     texts = []
     for field in sorted(frame.schema.fields, key=lambda item: str(item.name)):
@@ -168,7 +168,7 @@ def test_files_of_spark_keep_their_types(
 def test_frames_keep_their_types(
     spark: SparkSession, tmp_path: Path, expected: tuple[list[str], list[str]], way: str
 ) -> None:
-    """Written, appended and merged, beside files of Spark and alone."""
+    """Written, appended and merged, with and without files of Spark."""
     options = SHUFFLED if way == "shuffled" else {}
     make = functools.partial(rows, spark)
     new, beside, merged = tmp_path / "new", tmp_path / "beside", tmp_path / "merged"
@@ -186,8 +186,8 @@ def test_frames_keep_their_types(
     assert seen(spark.read.parquet(str(merged))) == expected
 
 
-def test_parquet_says_the_same_as_when_spark_writes(spark: SparkSession, tmp_path: Path, original: Path) -> None:
-    """Other readers go by the annotations: variants and geometries have those that Spark gives them."""
+def test_logical_types_are_those_that_spark_writes(spark: SparkSession, tmp_path: Path, original: Path) -> None:
+    """Other readers rely on the annotations of variants and geometries."""
     dataset(tmp_path / "new").write(rows(spark, 0, 20).coalesce(1))
     (ours,) = map(pq.read_metadata, (tmp_path / "new").rglob("*.parquet"))
     theirs = pq.read_metadata(next(original.glob("*.parquet")))
@@ -198,10 +198,10 @@ def test_parquet_says_the_same_as_when_spark_writes(spark: SparkSession, tmp_pat
 
     assert sorted(annotated(ours)) == sorted(annotated(theirs))
     position = ours.schema.names.index("geometry")
-    assert not ours.row_group(0).column(position).statistics, "bounds of bytes that are in no order"
+    assert not ours.row_group(0).column(position).statistics, "bounds of bytes that have no order"
 
 
-def test_partition_columns_of_the_path_are_not_described(spark: SparkSession, tmp_path: Path) -> None:
+def test_columns_that_exist_only_in_paths_are_not_in_the_spark_schema(spark: SparkSession, tmp_path: Path) -> None:
     root = tmp_path / "data"
     source = rows(spark, 0, 20).select("id", "p", "year", "variant")
     source.where("id < 10").coalesce(1).write.partitionBy("p").parquet(str(root))
@@ -211,14 +211,14 @@ def test_partition_columns_of_the_path_are_not_described(spark: SparkSession, tm
         described = json.loads(pq.read_metadata(file).metadata[SPARK_SCHEMA_KEY])
         assert [field["name"] for field in described["fields"]] == ["id", "year", "variant"]
     assert seen(spark.read.parquet(str(root)).drop("p"))[1] == before
-    # The column comes into the files, and Spark sees it there.
+    # Repartitioning moves the column into the files, and Spark finds it there.
     dataset(root).repartition(None)
     assert seen(spark.read.parquet(str(root)).select("id", "p", "year", "variant"))[1] == seen(source)[1]
     assert spark.read.parquet(str(root)).schema["year"].dataType.simpleString() == "interval year"
 
 
-def test_variants_that_files_store_differently_meet(spark: SparkSession, tmp_path: Path) -> None:
-    """Each file of Spark's shreds as its own rows suggest."""
+def test_differently_shredded_variants_are_merged(spark: SparkSession, tmp_path: Path) -> None:
+    """Spark chooses the shredding for each file by its rows."""
     texts = [
         """'{"a": 1, "b": {"c": [1.5, "x", null]}}'""",
         """'[1, {"z": "y"}]'""",
@@ -241,7 +241,7 @@ def test_variants_that_files_store_differently_meet(spark: SparkSession, tmp_pat
     assert seen(spark.read.parquet(str(root)).select("id", "p", "v")) == before
 
 
-def test_reading_gives_the_types_of_spark(spark: SparkSession, tmp_path: Path) -> None:
+def test_reading_returns_the_types_of_spark(spark: SparkSession, tmp_path: Path) -> None:
     source = rows(spark, 0, 20).select("id", *INTERVALS, "variant", "geometry", "collated", "inside")
     dataset(tmp_path / "data").write(source)
     with SparkParquetHandler(spark=spark) as handler:
@@ -287,9 +287,7 @@ REFUSED = {
 
 
 @pytest.mark.parametrize("value", REFUSED)
-def test_what_parquet_cannot_store_is_refused_before_anything_is_written(
-    spark: SparkSession, tmp_path: Path, value: str
-) -> None:
+def test_types_that_parquet_cannot_store_are_refused(spark: SparkSession, tmp_path: Path, value: str) -> None:
     frame = spark.range(3).selectExpr("id", f"{value} as c")
     for act in (
         lambda: dataset(tmp_path / "new").write(frame),
@@ -300,8 +298,8 @@ def test_what_parquet_cannot_store_is_refused_before_anything_is_written(
     assert not list(tmp_path.iterdir())
 
 
-def test_numbers_are_no_intervals(spark: SparkSession, tmp_path: Path) -> None:
-    """The same bytes, and not the same thing: neither is taken for the other, nor put together with it."""
+def test_numbers_and_intervals_are_not_mixed(spark: SparkSession, tmp_path: Path) -> None:
+    """Both are stored as integers: neither is accepted as the other, nor compacted with it."""
     intervals = spark.range(3).selectExpr("id", "make_dt_interval(0, 0, 0, id) as c")
     numbers = spark.range(3, 6).selectExpr("id", "id as c")
     one, other, both = tmp_path / "one", tmp_path / "other", tmp_path / "both"
@@ -310,7 +308,7 @@ def test_numbers_are_no_intervals(spark: SparkSession, tmp_path: Path) -> None:
     for root, source in ((one, numbers), (other, intervals)):
         with pytest.raises(IncompatibleTypes, match="interval day to second"):
             dataset(root).merge(source, key_columns=["id"])
-    # What does not say what its numbers mean may be what was read from here.
+    # An Arrow table without Spark metadata may hold intervals that were read from here.
     dataset(one).merge(pa.table({"id": [1], "c": [7_000_000]}), key_columns=["id"])
     found = spark.read.parquet(str(one)).where("id = 1").selectExpr("cast(c as string)").first()
     assert found is not None

@@ -1,4 +1,4 @@
-"""Suggestions: columns that queries gain by, from the data as it is, and nothing is written."""
+"""Suggested clustering columns: computed from queries and the current data; nothing is written."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def visits(rows: int = 60_000) -> pa.Table:
     )
 
 
-def test_columns_of_the_queries_are_proposed_and_serve_them(local: Place, engine: Engine) -> None:
+def test_suggested_columns_bring_the_predicted_reads(local: Place, engine: Engine) -> None:
     local.write_files({"f.parquet": visits()})
     state = local.state()
     dataset = local.dataset(engine=engine)
@@ -38,17 +38,17 @@ def test_columns_of_the_queries_are_proposed_and_serve_them(local: Place, engine
     assert 4500 <= advice["distinct_values"]["user"] <= 5500
     done = dataset.optimize(best["columns"], target_mb_per_file=0.05, curve=best["curve"])
     after = done["expected_reads"]["user"]["after"]["point"]
-    assert after == pytest.approx(best["reads_by_query"]["user = 7"], abs=0.1), "what was promised came true"
+    assert after == pytest.approx(best["reads_by_query"]["user = 7"], abs=0.1), "the prediction matches the result"
 
 
-def test_weights_decide_and_a_column_that_cannot_help_is_left_out(local: Place) -> None:
+def test_weights_decide_and_low_cardinality_columns_are_left_out(local: Place) -> None:
     local.write_files({"f.parquet": visits()})
     advice = local.dataset().suggest({"user": 100, "flag = 1": 1}, target_mb_per_file=0.05)
     assert advice["suggestions"][0]["columns"] == ["user"]
     assert advice["distinct_values"]["flag"] == 2
 
 
-def test_names_and_texts_with_a_common_prefix(local: Place) -> None:
+def test_strings_with_a_common_prefix_and_max_columns(local: Place) -> None:
     local.write_files({"f.parquet": visits()})
     advice = local.dataset().suggest(["name", "user"], target_mb_per_file=0.05, max_columns=1)
     assert [len(each["columns"]) for each in advice["suggestions"]] == [1]
@@ -56,7 +56,7 @@ def test_names_and_texts_with_a_common_prefix(local: Place) -> None:
     assert sorted(advice["suggestions"][0]["columns"]) == ["name", "user"]
 
 
-def test_a_dataset_without_rows(place: Place) -> None:
+def test_no_suggestions_for_an_empty_dataset(place: Place) -> None:
     place.write_files({"f.parquet": visits(0)})
     advice = place.dataset().suggest(["user = 7", "at"])
     assert (advice["suggestions"], advice["reads_now"]) == ([], 0.0)
@@ -75,7 +75,7 @@ def test_a_dataset_without_rows(place: Place) -> None:
         ({"user": "often"}, "weight of 'user'"),
     ],
 )
-def test_queries_that_make_no_sense(local: Place, queries: object, message: str) -> None:
+def test_invalid_queries_are_refused(local: Place, queries: object, message: str) -> None:
     local.write_files({"day=1/f.parquet": visits(10)})
     with pytest.raises(ValueError, match=message):
         local.dataset().suggest(queries)  # type: ignore[arg-type]

@@ -1,4 +1,4 @@
-"""Time zones of SQL on every engine: Python's `zoneinfo` is the oracle, and Spark tells what text means to it."""
+"""Time zones in SQL on every engine: compared with Python's `zoneinfo` and with Spark's SQL."""
 
 from __future__ import annotations
 
@@ -27,11 +27,11 @@ HALF_HOUR = dt.timedelta(minutes=30)
 
 
 def instants(*starts: dt.datetime, count: int = 12) -> list[dt.datetime]:
-    """Half hours, from each start on."""
+    """Steps of half an hour from each start."""
     return [start + number * HALF_HOUR for start in starts for number in range(count)]
 
 
-# Around the changes of New York's clocks, the midnights of both zones, and a year of which Arrow has no rules.
+# Around New York's DST changes, midnight in both zones, and a year beyond Arrow's time zone rules.
 TIMES = [
     *instants(dt.datetime(2026, 3, 8, 4, tzinfo=UTC)),
     *instants(dt.datetime(2026, 6, 30, 17, tzinfo=UTC), count=24),
@@ -44,7 +44,7 @@ def clock(time: dt.datetime, zone: str) -> dt.datetime:
 
 
 def instant(zone: str, *parts: int) -> dt.datetime:
-    """The instant of a clock; `fold=0` is Spark's choice in gaps and overlaps, too."""
+    """The instant of a local time; Spark uses `fold=0` in gaps and overlaps, too."""
     return dt.datetime(*parts, tzinfo=zoneinfo.ZoneInfo(zone)).astimezone(UTC)  # type: ignore[arg-type, misc]
 
 
@@ -56,14 +56,14 @@ def table(times: list[dt.datetime], zone: str) -> pa.Table:
 
 @pytest.fixture
 def zoned(engine: Engine | str, local: Place, request: pytest.FixtureRequest) -> Callable[[str], Dataset]:
-    """A dataset whose expressions are read in a zone: on Spark the session's, else the one that is given."""
+    """A dataset whose expressions use a zone: on Spark that of the session, else the given one."""
 
     def make(zone: str) -> Dataset:
         parts = {f"{at}.parquet": table(TIMES[at : at + 12], zone) for at in range(0, len(TIMES), 12)}
         local.write_files(parts, row_group_size=3)
         if engine != "spark":
             return local.dataset(engine=engine, timezone=zone)
-        # Settings of a session of its own: the shared one stays as it is.
+        # A new session, so that the settings of the shared one are not changed.
         session = request.getfixturevalue("spark").newSession()
         session.conf.set("spark.sql.session.timeZone", zone)
         return local.dataset(engine="spark", spark=session)
@@ -94,7 +94,7 @@ CONDITIONS: dict[str, Callable[[dt.datetime, str], bool]] = {
 
 
 @pytest.mark.parametrize("zone", [NEW_YORK, KOLKATA])
-def test_conditions_and_new_values_follow_the_zone(zoned: Any, local: Place, zone: str) -> None:
+def test_conditions_and_new_values_use_the_time_zone(zoned: Any, local: Place, zone: str) -> None:
     dataset = zoned(zone)
     for where, holds in CONDITIONS.items():
         expected = sum(holds(time, zone) for time in TIMES)
@@ -121,25 +121,25 @@ def test_conditions_and_new_values_follow_the_zone(zoned: Any, local: Place, zon
     assert found == expected_rows
 
 
-def test_files_of_another_day_are_not_read(zoned: Any) -> None:
-    """In UTC the first file of summer would have matched, and the one that does would not."""
+def test_files_are_pruned_in_the_time_zone(zoned: Any) -> None:
+    """In UTC another file would match."""
     stats = zoned(NEW_YORK).delete("ts >= '2026-06-30 13:00:00' AND ts < '2026-06-30 14:00:00'", dry_run=True)
     assert (stats["rows_matched"], stats["files_scanned"]) == (2, 1)
 
 
-def test_suggestions_and_crud_follow_the_zone(zoned: Any, engine: Engine | str, local: Place) -> None:
+def test_suggest_and_crud_use_the_time_zone(zoned: Any, engine: Engine | str, local: Place) -> None:
     dataset = zoned(NEW_YORK)
     query = "ts = '2026-06-30 13:00:00'"
     assert 0 < dataset.suggest([query])["reads_now"] < 1
     crud = ParquetCRUD(local.root, engine=engine, timezone=NEW_YORK)
     assert crud.delete(query, dry_run=True)["rows_deleted"] == 1
-    # What is given goes before the session's.
+    # An explicit zone overrides that of the session.
     assert (
         ParquetCRUD(local.root, engine=engine, timezone=KOLKATA).delete(query, dry_run=True)["rows_deleted"] == 0
     )
 
 
-def test_zones_that_do_not_exist(local: Place) -> None:
+def test_unknown_time_zones_are_refused(local: Place) -> None:
     for make in (Dataset, ParquetCRUD):
         with pytest.raises(InvalidArgument, match="unknown time zone 'Mars/Phobos'"):
             make(local.root, timezone="Mars/Phobos")
@@ -147,7 +147,7 @@ def test_zones_that_do_not_exist(local: Place) -> None:
 
 
 SKIPPED_TIMES = ", ".join(f"TIMESTAMP '2026-03-08 02:{minute}:00'" for minute in range(20, 40))
-# The same text for Spark and for us.
+# Conditions that must mean the same in Spark and Parketto.
 SAME_TEXT = [
     *CONDITIONS,
     "ts >= '2026-03-08 02:30:00'",
@@ -165,20 +165,20 @@ SAME_TEXT = [
     "naive = TIMESTAMP '2026-06-30 22:00:00'",
     "naive < '2026-03-08 02:30:00'",
     "naive > TIMESTAMP_NTZ '2050-06-30 23:00:00'",
-    # A text that is compared with a wall clock is one, whatever zone it names.
+    # A string compared with TIMESTAMP_NTZ is a local time, whatever zone it names.
     "naive < '2026-03-08 03:30:00Z'",
     "naive < '2026-03-08 01:00:00 Asia/Kolkata'",
     "naive = '2026-06-30 22:00:00-07:00'",
     "naive IN ('2026-06-30 22:00:00Z', '2026-06-30 23:00:00+05:30')",
     f"naive IN ('2026-06-30 22:00:00Z'{', NULL' * 10})",
     "naive BETWEEN '2026-03-08 00:00:00Z' AND '2026-06-30 22:00:00+05:30'",
-    # TIMESTAMP is an instant, and clocks may skip what it says.
+    # TIMESTAMP is an instant; its text may be in a DST gap.
     "naive < TIMESTAMP '2026-03-08 02:30:00'",
     "naive < CAST('2026-03-08 02:30:00' AS TIMESTAMP)",
     "naive < TIMESTAMP '2026-03-08 03:10:00'",
     "TIMESTAMP '2026-03-08 02:30:00' > naive",
     "naive = TIMESTAMP '2026-03-08 02:30:00'",
-    # In a list, but not alone, Spark also finds skipped times that a file has.
+    # In a list, but not alone, Spark also matches local times in a DST gap.
     f"naive >= TIMESTAMP_NTZ '2026-03-08 03:00:00' AND naive IN ({SKIPPED_TIMES})",
     "day < TIMESTAMP '2026-03-08 02:30:00'",
     "CAST(naive AS TIMESTAMP) < '2026-03-08 07:10:00Z'",
@@ -221,16 +221,14 @@ VALUES = [
         ("+05:30", None),
     ],
 )
-def test_text_means_what_it_means_to_spark(
-    spark: Any, tmp_path: Any, zone: str, start: dt.datetime | None
-) -> None:
-    """Spark's own reader and SQL, ours, and the same text as a Column, in a session with that time zone."""
+def test_sql_has_the_meaning_of_spark_sql(spark: Any, tmp_path: Any, zone: str, start: dt.datetime | None) -> None:
+    """Spark's SQL, Parketto's SQL and the same text as a Column agree, in a session with that time zone."""
     from pyspark.sql import functions
 
     times = TIMES if start is None else [*TIMES, *instants(start, count=30)]
     shown = zone if zone != "+05:30" else KOLKATA
     clocks = [clock(time, shown) for time in times]
-    # Nobody's clock in New York shows these, and a file may still have them.
+    # These local times are in a DST gap of New York, but a file may contain them.
     for minute in (0, 15, 30, 45):
         times, clocks = [*times, times[0]], [*clocks, dt.datetime(2026, 3, 8, 2, minute)]  # noqa: DTZ001
     rows = {"id": range(len(times)), "ts": times, "naive": clocks, "day": [each.date() for each in clocks]}
@@ -246,7 +244,7 @@ def test_text_means_what_it_means_to_spark(
     theirs = frame.select("id", *(each.alias(f"c{at}") for at, each in enumerate(wanted))).orderBy("id").collect()
     for at, text in enumerate([*SAME_TEXT, *VALUES]):
         if zone == "America/Toronto" and text == "CAST(day AS TIMESTAMP) <= ts":
-            continue  # a gap that begins before midnight, as in 1919, is skipped by dates but not by times
+            continue  # dates skip a DST gap that begins before midnight, as in 1919; times do not
         expected = [row[at + 1] for row in theirs]
         if at < len(SAME_TEXT):
             assert predicate(text, SCHEMA, Clock(zone)).matches(batch).to_pylist() == expected, text
@@ -258,7 +256,7 @@ def test_text_means_what_it_means_to_spark(
 
 
 def test_spark_text_and_column_delete_the_same_rows(spark: Any, local: Place) -> None:
-    """What a session counts is what is deleted, whether it is said as text or as a Column."""
+    """A delete matches the rows that the session counts, by SQL and by Column."""
     from pyspark.sql import functions
 
     session = spark.newSession()
@@ -281,8 +279,8 @@ def test_spark_text_and_column_delete_the_same_rows(spark: Any, local: Place) ->
 
 
 @pytest.mark.parametrize(("zone", "hour"), [(None, 0), (NEW_YORK, 4), ("+05:30", 18.5 - 24)])
-def test_queries_of_the_duckdb_handler_follow_its_zone(zone: str | None, hour: float) -> None:
-    """Whatever the zone of the machine is."""
+def test_duckdb_handler_queries_use_its_time_zone(zone: str | None, hour: float) -> None:
+    """Independent of the time zone of the machine."""
     options = {} if zone is None else {"timezone": zone}
     with DuckDBParquetHandler(**options) as handler:
         found = handler.execute_sql("SELECT epoch(TIMESTAMPTZ '2026-07-01 00:00:00') AS at").to_pylist()

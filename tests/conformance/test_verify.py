@@ -55,26 +55,26 @@ def test_two_flipped_bytes_are_not_copied(place: Place, engine: Engine, column: 
     assert (caught.value.path, caught.value.column) == (f"{place.root}/f1.parquet", column)
     assert place.state() == state
     assert place.left_behind() == []
-    dataset.compact()  # without it they are carried along
+    dataset.compact()  # without `verify` the damage is copied
     assert [found["column"] for found in dataset.check(deep=True)["damaged"]] == [column]
 
 
 @pytest.mark.parametrize("options", [{"compression": "snappy"}, {"compression": "gzip"}])
-def test_pages_without_a_checksum(place: Place, options: dict[str, Any]) -> None:
+def test_damaged_pages_without_a_checksum_are_not_copied(place: Place, options: dict[str, Any]) -> None:
     sound = written(use_dictionary=False, data_page_size=2**22, **options)
     put(place, sound, in_page(sound, "id", flip=b"\xff" * 32))
     with pytest.raises(UnreadableFile, match=r"f1\.parquet.*column 'id'"):
         place.dataset().compact(verify=True)
 
 
-def test_statistics_that_would_be_copied(place: Place) -> None:
+def test_wrong_statistics_are_not_copied(place: Place) -> None:
     put(place, written(), with_statistics(written(), {MIN_VALUE: (9).to_bytes(8, "little")}))
     with pytest.raises(UnreadableFile, match=r"f1\.parquet.*column 'id'.*bounds"):
         place.dataset().compact(verify=True)
 
 
 @pytest.mark.parametrize("arguments", [{"rewrite": "encode"}, {"target_rows_per_file": COUNT // 2}])
-def test_damage_in_what_is_encoded_names_the_column_as_well(place: Place, arguments: dict[str, Any]) -> None:
+def test_damage_in_encoded_row_groups_names_the_column_as_well(place: Place, arguments: dict[str, Any]) -> None:
     sound = written(write_page_checksum=True)
     put(place, sound, in_page(sound, "quote.price"))
     with pytest.raises(UnreadableFile, match=r"f1\.parquet.*column 'quote\.price'.*checksum"):
@@ -91,7 +91,7 @@ def test_sound_files_are_compacted(place: Place, engine: Engine, rewrite: Any) -
     assert place.dataset().check(deep=True)["healthy"]
 
 
-def test_nothing_is_decoded_that_is_not_copied(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_verify_decodes_only_copied_row_groups(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
     decoded: list[tuple[str, tuple[int, ...]]] = []
 
     def noted(file: Any, worker: Any, row_groups: Any = None) -> None:
@@ -106,10 +106,10 @@ def test_nothing_is_decoded_that_is_not_copied(place: Place, monkeypatch: pytest
     place.fs.rm(place.root, recursive=True)
     put(place, written(row_group_size=COUNT), written(TICKS.slice(0, 10)), written(TICKS.slice(0, 20)))
     dataset.compact(verify=True)
-    assert decoded == [("f0.parquet", (0,))], "the others are encoded, and so decoded"
+    assert decoded == [("f0.parquet", (0,))], "the others are encoded, and therefore decoded anyway"
 
 
-def test_everything_that_compacts_takes_it(local: Place) -> None:
+def test_every_compaction_interface_accepts_verify(local: Place) -> None:
     sound = written(write_page_checksum=True)
     put(local, sound, in_page(sound, "id"))
     with pytest.raises(UnreadableFile, match="column 'id'"):

@@ -1,4 +1,4 @@
-"""Writing, the same on every engine: all files or none, only Parquet replaced, clear errors."""
+"""Writes, the same on every engine: all files or none, only Parquet files replaced, clear errors."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from parketto.engines.base import Engine
 TABLE = pa.table({"id": list(range(10)), "name": [f"n{n}" for n in range(10)]})
 
 
-def test_write_makes_the_dataset(place: Place, engine: Engine) -> None:
+def test_write_creates_the_dataset(place: Place, engine: Engine) -> None:
     stats = place.dataset(engine=engine).write(TABLE)
     assert oracle.read_file(oracle.data_files(place.root, place.fs)[0], place.fs).equals(TABLE)
     assert stats["rows_written"] == 10
@@ -48,7 +48,7 @@ def test_overwrite_replaces_partitions_too(place: Place, engine: Engine) -> None
 
 
 def test_overwrite_of_a_damaged_dataset(place: Place, engine: Engine) -> None:
-    """Replacing needs no look into what is replaced."""
+    """An overwrite does not read the replaced files."""
     place.fs.makedirs(place.root)
     place.fs.pipe_file(f"{place.root}/bad.parquet", b"garbage")
     dataset = place.dataset(engine=engine)
@@ -118,7 +118,7 @@ def test_bad_arguments(place: Place, arguments: dict[str, object], message: str)
     assert not place.fs.exists(place.root)
 
 
-def test_path_that_is_a_file(place: Place) -> None:
+def test_path_of_a_file_is_refused(place: Place) -> None:
     place.fs.makedirs(place.root.rpartition("/")[0], exist_ok=True)
     place.fs.pipe_file(place.root, b"I am a file")
     for operation in (
@@ -144,7 +144,7 @@ class TestNames:
         assert all(re.fullmatch(r"part-\d{8}T\d{15}\.parquet", name) for name in place.files())
         assert dataset.read().equals(TABLE)
 
-    def test_numbers_go_on_after_the_highest(self, place: Place, engine: Engine) -> None:
+    def test_numbering_continues_after_the_highest(self, place: Place, engine: Engine) -> None:
         dataset = place.dataset(engine=engine)
         dataset.write(TABLE, basename_template="data_{}.parquet", max_rows_per_file=5)
         assert place.files() == ["data_000.parquet", "data_001.parquet"]
@@ -179,7 +179,7 @@ class TestNames:
             {"basename_template": "{}{}.parquet"},
         ],
     )
-    def test_names_that_make_no_sense(self, place: Place, arguments: dict[str, Any]) -> None:
+    def test_invalid_names_are_refused(self, place: Place, arguments: dict[str, Any]) -> None:
         with pytest.raises(ValueError, match=r"naming|basename_template"):
             place.dataset().write(TABLE, **arguments)
         assert not place.fs.exists(place.root)
@@ -242,7 +242,7 @@ class TestPartitions:
             (3, "list of column names"),
         ],
     )
-    def test_columns_that_make_no_sense(self, place: Place, columns: Any, message: str) -> None:
+    def test_invalid_columns_are_refused(self, place: Place, columns: Any, message: str) -> None:
         with pytest.raises(ValueError, match=message):
             place.dataset().write(TABLE, partition_by=columns)
         assert not place.fs.exists(place.root)

@@ -1,10 +1,10 @@
-"""Processes that work on one dataset at once, each with random operations, and note what they were told.
+"""Processes that run random operations on one dataset concurrently, and record the results that they get.
 
-Started without arguments this is a process that only forks: a worker then costs milliseconds, not an interpreter.
-It takes a task per line (JSON) and answers with the worker's id; `wait` answers with how the workers ended.
+Started without arguments, this process only forks workers, which is faster than new interpreters.
+It reads a task per line (JSON) and answers with the worker's pid; `wait` answers with their exit states.
 
-A worker notes, outside of the dataset: what it is about to do, the names of its attempts, and what came of it. It
-also keeps a copy of every file that it commits, so that the rows after every commit can be known later.
+A worker records, outside of the dataset: each operation, the ids of its attempts, and the result. It
+also copies every file that it commits, so that the check knows the rows after every commit.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ def table(rows: list[tuple[int, ...]]) -> pa.Table:
 
 
 class Notes:
-    """What a worker tells whoever checks the history."""
+    """The record that a worker writes for the check of the history."""
 
     def __init__(self, task: Task) -> None:
         self._folder, self._root = task["notes"], task["root"]
@@ -57,7 +57,7 @@ class Notes:
         os.write(self._file, f"{json.dumps({'kind': kind, **said})}\n".encode())
 
     def keep(self, transaction: Transaction, publish: Any) -> None:
-        """Copy what is about to be committed, by the names that the record will have."""
+        """Copy the staged files of a commit, under their names in the log record."""
         identity = os.path.basename(transaction.staging.directory)
         for file in publish:
             inside = file.path[file.path.index(f"{identity}/") :]
@@ -66,11 +66,11 @@ class Notes:
         self.note("attempt", id=identity.removeprefix("tx-"))
 
     def numbers(self) -> tuple[int, int]:
-        """The last commit that is settled, and the last that there is."""
+        """The numbers of the last settled and of the last commit."""
         folder, _, name = self._root.rpartition("/")
         try:
             names = os.listdir(f"{folder}/.{name}.parketto/log")
-        except FileNotFoundError:  # nobody has committed yet
+        except FileNotFoundError:  # there is no commit yet
             names = []
         done = [int(found[:20]) for found in names if found.endswith(".done.json")]
         every = [int(found[:20]) for found in names if found.endswith(".json")]
@@ -78,7 +78,7 @@ class Notes:
 
 
 def random_operations(task: Task) -> Iterator[Operation]:
-    """Operations that are in each other's way."""
+    """Operations that conflict with each other."""
     chance = random.Random(task["seed"])
     named: list[Operation] = []
     for count in range(task["operations"]):
@@ -109,7 +109,7 @@ def random_operations(task: Task) -> Iterator[Operation]:
             operation["commit_id"] = f"{task['name']}:{count}"
             named.append(operation)
         if named and chance.random() < 0.3:
-            yield chance.choice(named)  # again, as after a restart
+            yield chance.choice(named)  # a replay, as after a restart
         yield operation
 
 
@@ -143,7 +143,7 @@ def carry_out(dataset: Dataset, operation: Operation) -> Any:
 
 
 def write(task: Task) -> None:
-    """Carry operations out, and note what came of each."""
+    """Run operations, and record the result of each."""
     notes = Notes(task)
     settings = {name: task[name] for name in ("engine", "isolation", "publish", "retries")}
     dataset = Dataset(task["root"], **settings)
@@ -153,24 +153,24 @@ def write(task: Task) -> None:
     disturb(task, notes)
     for count, operation in enumerate(random_operations(task)):
         notes.note("begin", count=count, operation=operation, numbers=notes.numbers())
-        outcome, told = "committed", None
+        outcome, result = "committed", None
         try:
-            told = carry_out(dataset, operation)
+            result = carry_out(dataset, operation)
         except CommitConflict as error:
-            outcome, told = "conflict", str(error)
+            outcome, result = "conflict", str(error)
         except CommitFailed as error:
-            outcome, told = "failed", str(error)
+            outcome, result = "failed", str(error)
         except CommitStateUnknown as error:
-            outcome, told = "unknown", str(error)
+            outcome, result = "unknown", str(error)
         except KeyboardInterrupt:
             outcome = "interrupted"
-        except Exception as error:  # noqa: BLE001 - whoever checks the history tells
-            outcome, told = "error", f"{type(error).__name__}: {error}"
-        notes.note("end", count=count, outcome=outcome, told=told, numbers=notes.numbers())
+        except Exception as error:  # noqa: BLE001 - reported by the check of the history
+            outcome, result = "error", f"{type(error).__name__}: {error}"
+        notes.note("end", count=count, outcome=outcome, result=result, numbers=notes.numbers())
 
 
 def disturb(task: Task, notes: Notes) -> None:
-    """Send this process signals of its own, right before chosen changes that it makes to the disk."""
+    """Make this process send itself signals right before some of its changes to the disk."""
     signals = {int(at): number for at, number in task["signals"].items()}
     chance = random.Random(task["seed"])
     made = 0
@@ -200,7 +200,7 @@ def disturb(task: Task, notes: Notes) -> None:
 
 
 def read(task: Task) -> None:
-    """Read until the writers are through."""
+    """Read until the writers have ended."""
     notes = Notes(task)
     dataset = Dataset(task["root"], task["engine"])
     chance = random.Random(task["seed"])
@@ -216,7 +216,7 @@ def read(task: Task) -> None:
 
 
 def plain_rows(root: str) -> Iterator[tuple[int, ...]]:
-    """Rows as any program may read them: it lists one folder, and begins anew if that was replaced meanwhile."""
+    """Rows as a plain reader finds them: it lists one folder, and starts again if that was replaced meanwhile."""
     while True:
         try:
             before = os.stat(root).st_ino
@@ -231,12 +231,12 @@ def plain_rows(root: str) -> Iterator[tuple[int, ...]]:
 
 
 def run(task: Task) -> None:
-    signal.alarm(_SECONDS)  # a worker that hangs is found by its end
+    signal.alarm(_SECONDS)  # a worker that hangs is killed by the alarm
     read(task) if task["kind"] == "reader" else write(task)
 
 
 def load_all() -> None:
-    """Import what operations import, so that workers need not. A fork tells: threads would not survive one."""
+    """Import what operations import, before workers are forked. They run in a fork: they start threads."""
     reading, writing = os.pipe()
     if not os.fork():
         for engine in ("pyarrow", "duckdb"):

@@ -1,4 +1,4 @@
-"""A Spark driver to be killed: its tasks have staged their files, and are not done for a long time."""
+"""A Spark driver to be killed: its tasks stage their files and then take a long time to end."""
 
 from __future__ import annotations
 

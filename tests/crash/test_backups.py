@@ -1,4 +1,4 @@
-"""Killed at any step, an operation with a backup has happened or has not; what has happened can be undone."""
+"""Operations with a backup, killed at any step: all or nothing, and a completed one can be restored."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def killed(dataset: Dataset, run: Callable[[Dataset], object], at: int, when: st
 
 
 def backups_in(place: Place, folder: str) -> list[str]:
-    """Those that are complete."""
+    """The complete backups."""
     if not place.fs.exists(folder):
         return []
     found = [path.rpartition("/")[0] for path in place.fs.find(folder) if path.endswith("manifest.json")]
@@ -57,7 +57,9 @@ def backups_in(place: Place, folder: str) -> list[str]:
 
 @pytest.mark.parametrize("name", ["pyarrow", "duckdb"])
 @pytest.mark.parametrize("operation", EDITS)
-def test_killed_with_a_backup(place: Place, operation: str, name: str, count_crash_points: Any) -> None:
+def test_operation_with_a_backup_killed_at_any_step(
+    place: Place, operation: str, name: str, count_crash_points: Any
+) -> None:
     folder = make(place)
     before, rows_before = place.state(), place.rows()
     dataset = place.dataset(engine=name)
@@ -84,7 +86,7 @@ def test_killed_with_a_backup(place: Place, operation: str, name: str, count_cra
 
 
 @pytest.mark.parametrize("operation", EDITS)
-def test_killed_while_it_is_restored(place: Place, operation: str, count_crash_points: Any) -> None:
+def test_restore_killed_at_any_step(place: Place, operation: str, count_crash_points: Any) -> None:
     folder = make(place)
     before = place.state()
     EDITS[operation](place.dataset(), folder)

@@ -1,8 +1,8 @@
-"""Random concurrent histories: several processes at once, killed and stalled, and a serial order explains it all.
+"""Random histories of concurrent processes that are killed and stalled: results must match a serial order.
 
-The log says in which order commits happened. Every commit must do to the rows that the one before it left exactly
-what its operation means, in plain Python. What callers were told must agree with the log, and every read must have
-seen the rows after some commit while it ran.
+The log defines the order of commits. Every commit must change the rows of the commit before it exactly as
+a model in plain Python does. Results that callers got must agree with the log, and every read must have
+returned the rows after some commit while it ran.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from helpers import oracle
 WORKER = str(Path(__file__).with_name("history_worker.py"))
 KINDS = ["append", "upsert", "insert", "update", "update", "increment", "move", "delete", "compact", "optimize"]
 LAYOUT_KINDS = [*KINDS, "repartition", "overwrite"]
-_INSIDE = 120  # changes to the disk that a worker makes in a history, about: a signal comes before one of them
+_INSIDE = 120  # about the number of changes to the disk per worker: a signal comes before one of them
 
 Rows = Counter[tuple[int, ...]]
 
@@ -81,14 +81,14 @@ class Commit:
 
 @dataclass
 class Piece:
-    """One operation of a worker, and what it was told."""
+    """One operation of a worker, and its result."""
 
     worker: str
     operation: dict[str, Any]
     numbers: list[int]
     attempts: list[str] = field(default_factory=list)
     outcome: str = "killed"
-    told: Any = None
+    result: Any = None
     end_numbers: list[int] | None = None
 
 
@@ -97,7 +97,7 @@ def rows_of(path: str) -> Rows:
 
 
 def after(operation: dict[str, Any], rows: Rows) -> Rows:
-    """What an operation means, whoever carries it out."""
+    """The rows after an operation, by the model."""
     kind = operation["kind"]
     given = [tuple(row) for row in operation.get("rows", ())]
     conditions = [(COLUMNS.index(column), value) for column, value in _conditions(operation)]
@@ -139,7 +139,7 @@ class History:
     Args:
         place: Where it is.
         notes: The folder with the workers' notes and copies of all files that they committed.
-        first: The rows before.
+        first: The rows before the history.
     """
 
     def __init__(self, place: Place, notes: Path, first: dict[str, Rows]) -> None:
@@ -155,7 +155,7 @@ class History:
         for commit in self.commits:
             files = dict(self.states[commit.number - 1])
             if commit.outcome == "complete":
-                assert not files.keys() & commit.publish.keys(), f"{commit} publishes what is there"
+                assert not files.keys() & commit.publish.keys(), f"{commit} publishes a path that exists"
                 files |= commit.publish
                 for path in commit.retire:
                     assert path in files, f"{commit.number} retires {path}, which an earlier commit has retired"
@@ -165,7 +165,7 @@ class History:
     def _read_log(self) -> Iterator[Commit]:
         folder = Path(self._place.root).parent / f".{Path(self._place.root).name}.parketto" / "log"
         numbers = sorted(int(path.stem) for path in folder.glob("*.json") if path.stem.isdigit())
-        assert numbers == list(range(1, len(numbers) + 1)), "numbers are missing"
+        assert numbers == list(range(1, len(numbers) + 1)), "numbers are missing in the log"
         for number in numbers:
             record = json.loads((folder / f"{number:020d}.json").read_bytes())
             done = json.loads((folder / f"{number:020d}.done.json").read_bytes())
@@ -193,7 +193,11 @@ class History:
                     self.pieces[-1].attempts.append(said["id"])
                 case "end":
                     piece = self.pieces[-1]
-                    piece.outcome, piece.told, piece.end_numbers = said["outcome"], said["told"], said["numbers"]
+                    piece.outcome, piece.result, piece.end_numbers = (
+                        said["outcome"],
+                        said["result"],
+                        said["numbers"],
+                    )
                 case "read":
                     self.reads.append(said)
 
@@ -207,28 +211,30 @@ class History:
             if commit.outcome == "complete":
                 self._check_commit(commit, isolation)
         for piece in self.pieces:
-            self._check_told(piece, isolation)
+            self._check_result(piece, isolation)
         for read in self.reads:
             self._check_read(read)
 
     def _check_commit(self, commit: Commit, isolation: str) -> None:
-        """It did to the rows before it what it means."""
+        """The commit changed the rows as the model does."""
         operation = self.by_attempt[commit.id].operation
         before, found = self.rows(commit.number - 1), self.rows(commit.number)
         retired = sum((self.states[commit.number - 1][path] for path in commit.retire), Rows())
         if operation["kind"] == "overwrite":
-            # What others have added while it ran survives; all that was there before it began is gone.
+            # Files that others added while it ran are kept; all files from before it began are removed.
             begun = self.states[self.by_attempt[commit.id].numbers[0]]
             left = [path for path in begun if path in self.states[commit.number]]
             assert not left, f"{commit.number} leaves {left}"
             assert commit.published == Rows(map(tuple, operation["rows"])), commit
         elif isolation == "serializable":
-            assert found == after(operation, before), self._told(commit, before, found)
+            assert found == after(operation, before), self._difference(commit, before, found)
         if operation["kind"] in ("update", "move", "increment", "delete", "upsert", "compact", "optimize"):
-            # Whatever the isolation: nobody else's change to the same rows is lost.
-            assert commit.published == after(operation, retired), self._told(commit, retired, commit.published)
+            # At every isolation level: no concurrent change of the same rows is lost.
+            assert commit.published == after(operation, retired), self._difference(
+                commit, retired, commit.published
+            )
 
-    def _told(self, commit: Commit, before: Rows, found: Rows) -> str:
+    def _difference(self, commit: Commit, before: Rows, found: Rows) -> str:
         piece = self.by_attempt[commit.id]
         expected = after(piece.operation, before)
         return (
@@ -236,13 +242,13 @@ class History:
             f"missing {expected - found}, too many {found - expected}"
         )
 
-    def _check_told(self, piece: Piece, isolation: str) -> None:
-        """What the caller was told is what the log says."""
+    def _check_result(self, piece: Piece, isolation: str) -> None:
+        """The result that the caller got agrees with the log."""
         complete = [
             commit for commit in self.commits if commit.id in piece.attempts and commit.outcome == "complete"
         ]
         assert len(complete) <= 1, f"{piece} was committed {len(complete)} times"
-        assert piece.outcome != "error", f"{piece.operation}: {piece.told}"
+        assert piece.outcome != "error", f"{piece.operation}: {piece.result}"
         if piece.outcome in ("conflict", "failed"):
             assert not complete, f"{piece} is {complete}"
         if complete and piece.end_numbers is not None:
@@ -257,7 +263,7 @@ class History:
                 commit for commit in self.commits if commit.commit_id == commit_id and commit.outcome == "complete"
             ]
             expected = first.statistics.get("stats", first.statistics)
-            assert piece.told == expected, f"{piece} was told something else than {first}"
+            assert piece.result == expected, f"the result of {piece} differs from that of {first}"
         elif isolation == "serializable":
             assert piece.end_numbers is not None
             window = range(piece.numbers[0], piece.end_numbers[1] + 1)
@@ -270,9 +276,9 @@ class History:
         (settled, _), (_, last) = read["numbers"]
         window = range(settled, last + 1)
         if read["plain"] and any(self.commits[number - 1].outcome == "undone" for number in window if number):
-            return  # whoever does not look at the log sees what is done, and then undone, file by file
+            return  # a reader without the log sees a rollback file by file
         assert any(self.rows(number) == seen for number in window), (
-            f"a {'plain ' if read['plain'] else ''}reader between {settled} and {last} has seen no state; "
+            f"a {'plain ' if read['plain'] else ''}reader between {settled} and {last} saw no commit's state; "
             f"from the nearest: {min((self._apart(number, seen) for number in window), key=str)}"
         )
 
@@ -293,7 +299,7 @@ def play(
     isolation: str = "serializable",
     spark: bool = False,
 ) -> Counter[str]:
-    """Run a history and check it; what operations were told, counted."""
+    """Run a history and check it; returns the number of operations per outcome."""
     chance = random.Random(seed)
     (notes / "kept").mkdir(parents=True)
     layouts = chance.random() < 0.5
@@ -336,7 +342,7 @@ def play(
     assert set(ended) <= {0, signal.SIGKILL, signal.SIGINT}, ended
     assert set(ended[len(writers) :]) <= {0}, "a reader failed"
     place.dataset().recover()
-    assert place.left_behind() == [], "something was left beside the dataset"
+    assert place.left_behind() == [], "files were left beside the dataset"
     history = History(place, notes, before)
     history.check(isolation)
     return Counter(piece.outcome for piece in history.pieces)
@@ -360,12 +366,12 @@ def random_signals(chance: random.Random) -> dict[int, int]:
     for at in chance.sample(range(1, _INSIDE), chance.choice((0, 1, 1, 2))):
         signals[at] = chance.choice((signal.SIGKILL, signal.SIGSTOP, signal.SIGSTOP, signal.SIGINT))
         if signals[at] == signal.SIGINT and chance.random() < 0.5:
-            signals[at + chance.randint(1, 6)] = signal.SIGKILL  # while it undoes what it had begun
+            signals[at + chance.randint(1, 6)] = signal.SIGKILL  # during the rollback
     return signals
 
 
 def disturb(workers: list[int], chance: random.Random, seconds: float) -> None:
-    """Send signals at random moments, and let those go on again that stand still, until all have ended."""
+    """Send signals at random moments, and resume stopped workers, until all have ended."""
     random_until = time.monotonic() + seconds
     stopped: dict[int, float] = {}
     while any(state(pid) not in ("Z", "") for pid in workers):
@@ -383,7 +389,7 @@ def disturb(workers: list[int], chance: random.Random, seconds: float) -> None:
 
 
 def state(pid: int) -> str:
-    """How the kernel says that a process is: "T" is stopped, "Z" has ended."""
+    """The state of a process in the kernel: "T" is stopped, "Z" has ended."""
     try:
         return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
     except FileNotFoundError:

@@ -1,4 +1,4 @@
-"""A repartitioning into another place, killed at every step: between them, both datasets have every row.
+"""A repartition into another directory, killed at every step: no row is lost or duplicated.
 
 After a kill at any call, and `recover()` of both datasets, exactly one of these is true:
 
@@ -6,7 +6,7 @@ After a kill at any call, and `recover()` of both datasets, exactly one of these
 * both: the source is byte for byte as it was, and the target has exactly the new rows;
 * moved (only with delete_source): the source has no data file, and the target has exactly the new rows.
 
-So no row is ever lost, none is ever twice in one dataset, and running it again with overwrite=True (unless the
+So no row is lost, none is duplicated in one dataset, and running it again with overwrite=True (unless the
 rows have moved already) ends where an undisturbed run ends.
 """
 
@@ -28,7 +28,7 @@ from parketto import Dataset, DatasetNotFound, Repartitioner
 
 @pytest.fixture(params=["local", "memory"])
 def place(request: pytest.FixtureRequest) -> Place:
-    """Renames on a disk, copies elsewhere."""
+    """Renames on a disk, copies on other filesystems."""
     chosen: Place = request.getfixturevalue(request.param)
     return chosen
 
@@ -64,7 +64,7 @@ def mover(place: Place, engine: str = "pyarrow", *, overwrite: bool = False) -> 
 
 
 def mortal_pair(repartitioner: Repartitioner, at: int | None = None, when: str = "before") -> Any:
-    """Source and target die together, at the n-th call to either: they share a store."""
+    """Kill source and target together, at the n-th call to either: they share a store."""
     store = repartitioner._source._store
     target = repartitioner._target
     target._store = target._context.workspace.store = store
@@ -77,7 +77,7 @@ def data(root: str, place: Place) -> dict[str, str]:
 
 
 class Undisturbed:
-    """What there is before, and after a run that nobody disturbed."""
+    """The state before, and after a run without a kill."""
 
     def __init__(self, place: Place, run: dict[str, Any], engine: str) -> None:
         make(place)
@@ -166,7 +166,7 @@ def test_killed_at_every_call(place: Place, run: dict[str, Any], count_crash_poi
 
 @pytest.mark.parametrize("run", RUNS)
 def test_next_run_recovers_by_itself(place: Place, run: dict[str, Any]) -> None:
-    """Without recover(): whoever comes next finds whole datasets, in either place."""
+    """Without recover(): the next operation on either dataset finds a consistent state."""
     outcome = Undisturbed(place, run, "pyarrow")
     for at in range(1, outcome.calls + 1, 2):
         make(place)

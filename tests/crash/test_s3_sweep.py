@@ -1,6 +1,6 @@
-"""Killed at every call on S3, an operation has happened or has not; so has one whose recovery is killed, too.
+"""Operations on S3, killed at every call, and during recovery: all or nothing.
 
-There are no locks: whatever a dead process has staged is swept when nothing of it was touched for long enough.
+There are no locks: files staged by a dead process are removed when they are old enough.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ OPERATIONS: dict[str, Callable[[Dataset], object]] = {
     "delete": lambda dataset: dataset.delete("id < 7"),
     "merge": lambda dataset: dataset.merge(rows(8, 6), "id"),
 }
-_SHARE = 0.08  # of all points in the ordinary run: a server in Python takes its time
+_SHARE = 0.08  # share of all points in the ordinary run: a server in Python is slow
 
 
 def rows(first: int, number: int) -> pa.Table:
@@ -56,7 +56,7 @@ def killed(place: S3Place, work: Callable[[Dataset], object], at: int, when: str
 
 
 class Outcome:
-    """What the dataset looks like before an operation, and after one that nobody disturbed."""
+    """The state of the dataset before an operation, and after one without a kill."""
 
     def __init__(self, server: Any, operation: str) -> None:
         self.work = OPERATIONS[operation]
@@ -100,7 +100,7 @@ def sweep(server: Any, operation: str, share: float) -> int:
         assert place.left_behind() == []
         history = place.dataset().history()
         assert len(history) == (seen == "after"), (at, when)
-        # Whoever goes on finds a dataset as any other.
+        # The dataset can be used as any other.
         outcome.work(place.dataset())
         assert place.left_behind() == []
     return len(chosen)

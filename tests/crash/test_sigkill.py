@@ -1,4 +1,4 @@
-"""Real processes, really killed, at seeded random moments."""
+"""Real processes, killed by SIGKILL at seeded random moments."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ def test_many_killed_processes_lose_nothing(local: Place, seed: int, count_crash
 
 
 def kill_drivers(place: Place, kills: int, seed: int) -> None:
-    """The driver dies at once, its JVM and the tasks a little later: they can stage, but publish nothing."""
+    """The driver dies at once, its JVM and tasks a little later: tasks can stage files, but not publish."""
     chance = random.Random(seed)
     Dataset(place.root).write(version_table(0))
     for attempt in range(kills):
@@ -114,20 +114,22 @@ def test_many_killed_spark_drivers_lose_nothing(local: Place, count_crash_points
 def test_spark_driver_killed_while_files_are_staged(
     local: Place, tmp_path: Path, operation: str, count_crash_points: Any
 ) -> None:
-    """By a compaction's tasks, or those of a merge by shuffle: recovery sweeps them, and no file is touched."""
+    """By tasks of a compaction or of a merge by shuffle: recovery removes the staged files only."""
     Dataset(local.root).write(version_table(0), max_rows_per_file=50)
     before, marks = local.state(), tmp_path / "marks"
     marks.mkdir()
     driver = subprocess.Popen([sys.executable, SPARK_WORKER, operation, local.root, str(marks)])
     try:
         while not list(marks.glob("Edit-*" if operation == "merge" else "*")):
-            assert driver.poll() is None, "it ended before its time"
+            assert driver.poll() is None, "the driver ended too early"
             time.sleep(0.05)
         helpers = descendants(driver.pid)
     finally:
         driver.kill()
         driver.wait()
-    assert any(path.endswith(".staged") for path in local.left_behind()), "nothing was staged: this tests nothing"
+    assert any(path.endswith(".staged") for path in local.left_behind()), (
+        "nothing was staged, so nothing was tested"
+    )
     recovery = local.dataset().recover()
     assert recovery
     assert recovery.action == "none"

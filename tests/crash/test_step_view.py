@@ -1,6 +1,6 @@
-"""What a plain reader finds after every single step of an operation: the old rows or the new ones.
+"""The view of a plain reader after every single step of an operation: the old rows or the new ones.
 
-The reader knows nothing of Parketto: it walks through the folders and reads every Parquet file that is not hidden.
+The reader does not use Parketto: it walks the folders and reads every Parquet file that is not hidden.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ Operation = Callable[[Dataset], object]
 
 COLUMNS = ("id", "n", "day", "kind")
 DAYS = range(1, 5)
-# Some keys are where they were, some move to another partition, some are new, some of these in a new partition.
+# Some keys keep their partition, some move to another one, some are new, some of these in a new partition.
 SOURCE = pa.table({"id": [2, 13, 31, 500, 501], "n": [1, 2, 3, 4, 5], "day": [1, 3, 4, 2, 9], "kind": [*"aabbc"]})
 NEW = pa.table({"id": [700, 701, 702, 703], "n": [1, 2, 3, 4], "day": [1, 2, 3, 9], "kind": [*"abab"]})
 
@@ -125,14 +125,14 @@ def skip_unless_swapped(place: Place) -> None:
 
 
 def check_swapped(place: Place, dataset: Dataset, operation: Operation) -> None:
-    """At every step the very files from before, or the very files from after."""
+    """At every step exactly the files from before, or exactly the files from after."""
     skip_unless_swapped(place)
     view, seen = View(place.root), []
     before = view()
     watch(dataset, lambda: seen.append(view()))
     operation(dataset)
     after = view()
-    assert before != after, "nothing has happened: the test tests nothing"
+    assert before != after, "nothing has changed, so nothing was tested"
     assert len(seen) > 3
     torn = [state for state in seen if state not in (before, after)]
     assert torn == []
@@ -140,7 +140,7 @@ def check_swapped(place: Place, dataset: Dataset, operation: Operation) -> None:
 
 
 def check_renamed(place: Place, dataset: Dataset, operation: Operation) -> None:
-    """At every step all rows from before, or all rows from after; never fewer than both have."""
+    """At every step all rows from before, or all rows from after; never fewer than their intersection."""
     view, seen = View(place.root), []
     _, before = view()
     watch(dataset, lambda: seen.append(view()[1]))
@@ -173,7 +173,7 @@ def test_every_step_on_duckdb(local: Place, operation: str, publish: Any) -> Non
 
 @pytest.mark.parametrize("operation", ["overwrite, flat", "update that moves rows", "upsert"])
 def test_every_step_where_files_are_copied(memory: Place, operation: str) -> None:
-    """As on object stores: new files are copied, old ones are deleted."""
+    """Like object stores: new files are copied, old ones are deleted."""
     make(memory, "partitioned")
     dataset, seen = memory.dataset(), []
     before = memory.rows()
@@ -207,7 +207,7 @@ def test_every_step_of_a_restore(local: Place, tmp_path: Any, operation: str, pu
     "options", [{"max_rows_per_file": 2}, {"partition_by": "day"}, {"partition_by": ["kind", "day"]}]
 )
 def test_every_step_of_a_first_write(local: Place, options: dict[str, Any], publish: Any) -> None:
-    """There is no dataset, then there is all of it."""
+    """There is no dataset, then the complete one."""
     CHECKS[publish](local, local.dataset(publish=publish), lambda dataset: dataset.write(NEW, **options))
 
 
@@ -225,7 +225,7 @@ def test_every_step_of_a_write_of_one_new_partition(local: Place) -> None:
 @pytest.mark.parametrize("layout", LAYOUTS)
 @pytest.mark.parametrize("operation", ["append", "upsert", "repartition by other columns", "overwrite, flat"])
 def test_every_step_of_recovery(local: Place, operation: str, layout: str, count_crash_points: Any) -> None:
-    """Whoever finishes what was killed shows readers no more of it than the operation itself."""
+    """Recovery of a killed operation shows readers only the states that the operation itself shows."""
     run = OPERATIONS[operation]
     make(local, layout)
     skip_unless_swapped(local)

@@ -1,4 +1,4 @@
-"""Killed at every step, an operation has happened or has not: nothing in between, nothing left behind."""
+"""Operations killed at every step: all or nothing, and nothing left behind."""
 
 from __future__ import annotations
 
@@ -48,12 +48,12 @@ OPERATIONS: dict[str, Callable[[Dataset], object]] = {
     "upsert of one column": lambda dataset: dataset.merge(NEW_NUMBERS, ["id"], update_columns=["n"]),
     "repartition": lambda dataset: dataset.repartition(None),
 }
-# In these, all columns but one stay as bytes.
+# These copy the chunks of all columns but one.
 EXCHANGING = ("update of one column", "upsert of one column")
-# Some keys are where they were, some move to another partition, some are new, in a new partition.
+# Some keys keep their partition, some move to another one, some are new, in a new partition.
 SOURCE = pa.table({"id": [2, 21, 55, 500, 501], "n": [1, 2, 3, 4, 5], "day": [1, 2, 9, 2, 9]})
 
-# Keys that are there once, and one that is new.
+# Keys that exist once, and one that is new.
 NEW_NUMBERS = pa.table({"id": [33, 44, 77, 500], "n": [1, 2, 3, 4], "day": [1, 1, 1, 2]})
 
 
@@ -77,7 +77,7 @@ def make(place: Place) -> None:
 
 
 class Outcome:
-    """What the dataset looks like before an operation, and after one that nobody disturbed."""
+    """The state of the dataset before an operation, and after one without a kill."""
 
     def __init__(self, place: Place, operation: Callable[[Dataset], object], engine: str = "pyarrow") -> None:
         make(place)
@@ -92,7 +92,7 @@ class Outcome:
         assert place.left_behind() == []
 
     def check(self, place: Place) -> str:
-        """Exactly before or exactly after; everything that is no data is as it was."""
+        """Exactly the state before or after; files that are not data are unchanged."""
         state = place.state()
         untouchable = {path: content for path, content in state.items() if not path.endswith(".parquet")}
         assert untouchable == {p: c for p, c in self.before.items() if not p.endswith(".parquet")}
@@ -121,7 +121,7 @@ def test_killed_at_every_call_and_during_recovery(place: Place, operation: str, 
         for at in range(1, outcome.calls + 1):
             make(place)
             assert killed(place.dataset(), run, at, when), f"{operation} ends before call {at}"
-            # Recovery itself is killed at its every step, until it is left in peace.
+            # Recovery itself is killed at each of its steps, until it completes.
             for step in range(1, 200):
                 points += 1
                 if not killed(place.dataset(), lambda dataset: dataset.recover(), step, when):
@@ -136,10 +136,10 @@ def test_killed_at_every_call_and_during_recovery(place: Place, operation: str, 
 
 
 @pytest.mark.parametrize("operation", EXCHANGING)
-def test_columns_are_exchanged_in_the_sweep(
+def test_sweep_covers_the_replacement_of_columns(
     memory: Place, operation: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Or else nobody would notice if the sweep did not see that way of writing files any more."""
+    """Otherwise the sweep could lose this code path unnoticed."""
     grafts = []
     original = RowGroupAppender.replace_columns
     monkeypatch.setattr(RowGroupAppender, "replace_columns", lambda *args: grafts.append(original(*args)))
@@ -149,7 +149,7 @@ def test_columns_are_exchanged_in_the_sweep(
 
 @pytest.mark.parametrize("operation", OPERATIONS)
 def test_next_operation_recovers_by_itself(place: Place, operation: str) -> None:
-    """A user who never heard of recovery loses nothing: the next operation does it."""
+    """Without recover(): the next operation recovers."""
     run = OPERATIONS[operation]
     outcome = Outcome(place, run)
     for at in range(1, outcome.calls + 1, 2):

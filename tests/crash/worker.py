@@ -1,7 +1,7 @@
-"""A process to be killed: works on a dataset for ever, each kind of operation in turn.
+"""A process to be killed: runs each kind of operation on a dataset in turn, forever.
 
-Every row carries the version of the overwrite that made it, and every version has the same ids: so whatever is
-found afterwards must be one whole version.
+Every row has the version of the overwrite that wrote it, and every version has the same ids, so the rows that are
+found afterwards must be one complete version.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ def main(path: str, first_version: int, publish: Any, engine: str = "pyarrow") -
         dataset.write(version_table(version), "overwrite", max_rows_per_file=8 if engine == "pyarrow" else 80)
         dataset.compact(target_rows_per_file=90)
         dataset.merge(version_table(version + 1), ["id"])
-        # These exchange a column, and copy the others as they are.
+        # These replace a column, and copy the chunks of the others.
         dataset.update("id >= 0", {"version": version + 2})
         dataset.merge(
             version_table(version + 3).select(["id", "version"]), ["id"], strategy="update", partial=True

@@ -1,4 +1,4 @@
-"""Several writers at once: conflicts are found, nobody's rows are lost or doubled, no lock outlives its owner."""
+"""Concurrent writers: conflicts are found, no rows are lost or duplicated, no lock outlives its owner."""
 
 from __future__ import annotations
 
@@ -85,8 +85,8 @@ def test_two_processes_compact_at_once(local: Place) -> None:
         assert local.left_behind() == []
 
 
-def test_appends_by_strangers_survive_compactions(local: Place) -> None:
-    """Anybody may drop a file into the directory at any time, without knowing of Parketto."""
+def test_files_added_by_other_programs_survive_compactions(local: Place) -> None:
+    """Other programs may add files to the directory at any time."""
     small_files(local, 30)
     workers = start_compactors(local, 2, attempts=12)
     go(workers)
@@ -115,7 +115,7 @@ def test_threads_append_at_once(kind: str, request: pytest.FixtureRequest) -> No
     assert place.left_behind() == []
 
 
-def test_input_that_changed_is_a_conflict_and_the_other_writers_work_stands(place: Place) -> None:
+def test_changed_input_is_a_conflict_and_the_other_change_is_kept(place: Place) -> None:
     small_files(place, 5)
     dataset = place.dataset()
     engine = dataset.engine
@@ -134,7 +134,7 @@ def test_input_that_changed_is_a_conflict_and_the_other_writers_work_stands(plac
     assert place.left_behind() == []
 
 
-def test_input_that_vanishes_under_the_engine_is_a_conflict(place: Place) -> None:
+def test_input_removed_during_the_operation_is_a_conflict(place: Place) -> None:
     small_files(place, 5)
     dataset = place.dataset()
     rewrite = dataset.engine.rewrite
@@ -164,8 +164,8 @@ def test_file_that_appears_during_an_overwrite_survives_it(place: Place) -> None
     assert ids(place) == [9, 77]
 
 
-def test_a_living_operation_is_not_swept_away(place: Place) -> None:
-    """Recovery by others removes what dead processes staged, never what a living one is staging."""
+def test_recovery_keeps_staged_files_of_running_operations(place: Place) -> None:
+    """Recovery in another process removes only staged files of dead processes."""
     small_files(place, 5)
     dataset = place.dataset()
     rewrite = dataset.engine.rewrite
@@ -203,13 +203,13 @@ def test_lock_of_a_dead_process_does_not_block(local: Place) -> None:
     assert local.left_behind() == []
 
 
-def test_lock_timeout_is_a_commit_that_did_not_happen() -> None:
+def test_lock_timeout_is_a_commit_failed_error() -> None:
     assert issubclass(LockTimeout, CommitFailed)
     assert issubclass(LockTimeout, TimeoutError)
 
 
-def test_lock_on_a_removed_file_is_not_taken_for_the_lock(local: Place) -> None:
-    """Whoever waits on a lock file that its holder removes must not believe to be alone."""
+def test_lock_on_a_removed_lock_file_is_not_valid(local: Place) -> None:
+    """A process that waits on a lock file which its holder removes must not assume that it has the lock."""
     os.makedirs(local.root)
     path = f"{local.root}/lock"
     first = FileLock.attempt(path)
@@ -231,7 +231,7 @@ class TestOtherFilesystems:
     def place(self, tmp_path: Path) -> Place:
         return Place("bucket/events", DirFileSystem(str(tmp_path), fsspec.filesystem("file")))
 
-    def test_everything_works_on_it(self, place: Place) -> None:
+    def test_all_operations_work(self, place: Place) -> None:
         place.fs.makedirs("bucket")
         small_files(place, 25)
         dataset = place.dataset()
@@ -243,7 +243,7 @@ class TestOtherFilesystems:
         assert dataset.read().column("id").to_pylist() == [*range(25), 99]
         assert place.left_behind() == []
 
-    def test_lease_excludes_and_runs_out(self, place: Place) -> None:
+    def test_lease_excludes_others_and_expires(self, place: Place) -> None:
         store, _ = open_store("bucket", place.fs)
         store.make_dirs("bucket")
         first = LeaseLock.attempt(store, "bucket/lock", seconds=60)
@@ -253,11 +253,11 @@ class TestOtherFilesystems:
         first.release()
         store.write("bucket/lock", json.dumps({"owner": "dead", "expires": time.time() - 1}).encode())
         second = LeaseLock.attempt(store, "bucket/lock", seconds=60)
-        assert second is not None, "a dead holder's lease must run out"
+        assert second is not None, "the lease of a dead holder must expire"
         second.release()
         assert store.stat("bucket/lock") is None
 
-    def test_lease_goes_to_one_even_where_creating_is_not_exclusive(
+    def test_lease_has_one_holder_even_without_exclusive_creates(
         self, place: Place, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         store, _ = open_store("bucket", place.fs)
@@ -265,7 +265,7 @@ class TestOtherFilesystems:
         late = itertools.count()
 
         def create(path: str, content: bytes) -> None:
-            time.sleep(0.005 * next(late))  # nobody saw a lease; they write one after another
+            time.sleep(0.005 * next(late))  # all found no lease; they write one after another
             place.fs.pipe_file(path, content)
 
         monkeypatch.setattr(store, "create", create)

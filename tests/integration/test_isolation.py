@@ -1,4 +1,4 @@
-"""What commits at the same time mean: as if one came after the other, or an error that says who was in the way."""
+"""Isolation of concurrent commits: serializable results, or an error that names the conflicting commit."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def rows(place: Place) -> list[tuple[int, ...]]:
 
 @contextlib.contextmanager
 def before_the_commit(monkeypatch: pytest.MonkeyPatch, action: Callable[[], Any]) -> Iterator[list[str]]:
-    """Let somebody else go first, once; the names of all attempts to commit."""
+    """Run another commit first, once; yields the operations of all attempts to commit."""
     commit, attempts = Transaction.commit, []
 
     def overtaken(self: Transaction, *arguments: Any, **named: Any) -> None:
@@ -68,7 +68,7 @@ def before_the_commit(monkeypatch: pytest.MonkeyPatch, action: Callable[[], Any]
 
 @pytest.mark.parametrize("chosen", LOCAL_ENGINES)
 class TestWriteSkew:
-    """Each of two updates makes rows that the other one is about."""
+    """Each of two updates creates rows that the condition of the other one matches."""
 
     def start(self, place: Place) -> None:
         place.write_files(
@@ -88,28 +88,32 @@ class TestWriteSkew:
             place.dataset(engine=chosen, **options).update("y = 1", {"x": 1, "n": 1})
         return attempts
 
-    def test_a_serial_order_gives_the_result(
+    def test_serializable_result_matches_a_serial_order(
         self, local: Place, chosen: str, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         attempts = self.at_once(local, chosen, monkeypatch, retries=3)
-        assert attempts == ["update"] * 3, "one of the two was planned anew"
-        assert rows(local) == [(1, 1, 1, 1, 0), (2, 1, 1, 1, 1)], "the one that came first, then the other"
+        assert attempts == ["update"] * 3, "one of the two was planned again"
+        assert rows(local) == [(1, 1, 1, 1, 0), (2, 1, 1, 1, 1)], "as if the other one ran first"
         assert local.left_behind() == []
 
-    def test_a_snapshot_does_not_see_it(self, local: Place, chosen: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    def test_snapshot_isolation_allows_write_skew(
+        self, local: Place, chosen: str, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
         attempts = self.at_once(local, chosen, monkeypatch, isolation="snapshot")
         assert attempts == ["update"] * 2
-        assert rows(local) == [(1, 1, 1, 1, 0), (2, 1, 1, 0, 1)], "no order gives that, and both were told so"
+        assert rows(local) == [(1, 1, 1, 1, 0), (2, 1, 1, 0, 1)], (
+            "no serial order gives that result, and both updates were committed"
+        )
 
-    def test_the_error_says_who_was_in_the_way(
+    def test_conflict_names_the_other_commit(
         self, local: Place, chosen: str, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         with pytest.raises(CommitConflict, match=rf"commit 1, an update by {ME}@.*process {os.getpid()} at 20"):
             self.at_once(local, chosen, monkeypatch, retries=0)
-        assert rows(local) == [(1, 0, 1, 0, 0), (2, 1, 1, 0, 1)], "the other one's work stands"
+        assert rows(local) == [(1, 0, 1, 0, 0), (2, 1, 1, 0, 1)], "the other update is kept"
         assert local.left_behind() == []
 
-    def test_rows_that_another_one_has_changed_are_never_lost(
+    def test_snapshot_isolation_loses_no_update(
         self, local: Place, chosen: str, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         self.start(local)
@@ -196,8 +200,8 @@ for number in range(10):
 """
 
 
-def test_neither_of_two_writers_starves(local: Place) -> None:
-    """Their keys differ, but are in the same files: without the files of the other one, each would always lose."""
+def test_two_writers_do_not_starve(local: Place) -> None:
+    """Their keys differ but are in the same files, so every commit of one conflicts with the other."""
     local.write_files({f"{n}.parquet": table(id=list(range(n, 40, 4)), n=[-1] * 10) for n in range(4)})
     workers = [
         subprocess.Popen(
@@ -241,7 +245,7 @@ def test_a_source_that_can_be_read_once_is_not_retried(
         pytest.raises(CommitConflict, match=rf"commit 1, an update by {ME}@"),
     ):
         local.dataset(engine=chosen, retries=3).merge(reader, ["id"])
-    assert attempts == ["merge", "update"], "the second one is that of the other"
+    assert attempts == ["merge", "update"], "the second one is that of the other writer"
     assert rows(local) == [(1, 3), (2, 0)]
     with before_the_commit(monkeypatch, other) as attempts:
         local.dataset(engine=chosen, retries=3).merge(source, ["id"])
@@ -250,10 +254,10 @@ def test_a_source_that_can_be_read_once_is_not_retried(
 
 
 class TestLayouts:
-    """Files with two layouts cannot be edited together, so nobody may add some to a dataset of another one."""
+    """A dataset has one partition spec, so files with another one must not be added."""
 
     @pytest.mark.parametrize("name", ["append", "insert"])
-    def test_repartitioned_while_rows_are_added(
+    def test_append_conflicts_with_a_concurrent_repartition(
         self, local: Place, name: str, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         local.write_files({f"{n}.parquet": table(id=[n], day=[n % 2]) for n in range(4)})
@@ -276,7 +280,7 @@ class TestLayouts:
         assert local.dataset().delete("id = 9")["rows_matched"] == 1
 
     @pytest.mark.parametrize("name", ["repartition", "overwrite"])
-    def test_rows_are_added_while_it_is_laid_out_anew(
+    def test_new_partition_spec_conflicts_with_a_concurrent_append(
         self, local: Place, name: str, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         local.write_files({f"{n}.parquet": table(id=[n], day=[n % 2]) for n in range(4)})
@@ -298,8 +302,8 @@ class TestLayouts:
         assert local.dataset().delete("id >= 0")["rows_matched"] == (6 if name == "repartition" else 1)
 
 
-def test_rows_are_added_while_files_are_replaced(local: Place, monkeypatch: pytest.MonkeyPatch) -> None:
-    """New files follow the form of one that is there: if that is replaced meanwhile, of another one."""
+def test_append_while_its_schema_file_is_replaced(local: Place, monkeypatch: pytest.MonkeyPatch) -> None:
+    """New files take the schema of an existing file; if that is replaced concurrently, of another one."""
     local.write_files({f"{n}.parquet": table(id=[n]) for n in range(4)})
     listing, calls = Transaction.list_files, []
 
@@ -317,10 +321,10 @@ def test_rows_are_added_while_files_are_replaced(local: Place, monkeypatch: pyte
 
 
 class TestListings:
-    """What operations list is the dataset after some commit, whatever others do meanwhile."""
+    """Operations list the state of the dataset after one commit, whatever others commit concurrently."""
 
     def half_way(self, monkeypatch: pytest.MonkeyPatch, place: Place, action: Callable[[], None]) -> None:
-        """Let somebody act when a half of the dataset is listed."""
+        """Run an action when half of the dataset is listed."""
         listing = LocalStore.list_files
         acting = threading.local()
 
@@ -338,7 +342,7 @@ class TestListings:
         main = threading.current_thread()
         monkeypatch.setattr(LocalStore, "list_files", list_files)
 
-    def test_a_commit_that_leaves_no_record(self, local: Place, monkeypatch: pytest.MonkeyPatch) -> None:
+    def test_concurrent_commit_without_history(self, local: Place, monkeypatch: pytest.MonkeyPatch) -> None:
         dataset = local.dataset(history="off")
         dataset.write(table(id=[0, 1, 2, 3], day=[0, 1, 2, 3]), partition_by="day")
         done: list[int] = []
@@ -346,13 +350,13 @@ class TestListings:
         def once() -> None:
             if not done:
                 done.append(1)
-                time.sleep(0.02)  # times of folders are not finer than some milliseconds
+                time.sleep(0.02)  # modification times of folders have a resolution of milliseconds
                 dataset.write(table(id=[10, 13], day=[0, 3]))
 
         self.half_way(monkeypatch, local, once)
         assert sorted(local.dataset().read().column("id").to_pylist()) == [0, 1, 2, 3, 10, 13]
 
-    def test_others_that_commit_all_the_time(self, local: Place, monkeypatch: pytest.MonkeyPatch) -> None:
+    def test_listing_while_others_commit_continuously(self, local: Place, monkeypatch: pytest.MonkeyPatch) -> None:
         local.dataset().write(table(id=[0, 1, 2, 3], day=[0, 1, 2, 3], n=[0] * 4), partition_by="day")
         others: list[threading.Thread] = []
 
@@ -371,10 +375,10 @@ class TestListings:
             thread.join()
         assert rows(local) == [(n, n, len(others)) for n in range(4)]
 
-    def test_files_of_a_commit_that_is_not_shown_are_not_known(
+    def test_files_of_an_unfinished_commit_are_not_listed(
         self, memory: Place, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        """As on object stores: nobody waits for a commit, so a listing may show some of its files."""
+        """On object stores readers do not wait for commits, so a listing may contain some of the new files."""
         memory.write_files({"one.parquet": table(id=[1], n=[0])})
         dataset = memory.dataset()
         dataset.write(table(id=[1, 2], n=[0, 0]), max_rows_per_file=1)
@@ -386,10 +390,12 @@ class TestListings:
         found = list_settled(workspace)
         names = {"one.parquet"}
         assert {os.path.basename(entry.path) for entry in found.files} == names
-        assert {os.path.basename(entry.path) for entry in found.everything} == names, "the rest has yet to come"
+        assert {os.path.basename(entry.path) for entry in found.everything} == names, (
+            "files of the unfinished commit are left out"
+        )
 
-    def test_files_that_are_gone_for_a_moment(self, local: Place, monkeypatch: pytest.MonkeyPatch) -> None:
-        """A commit that is undone takes files away and brings them back."""
+    def test_files_that_are_missing_during_a_rollback(self, local: Place, monkeypatch: pytest.MonkeyPatch) -> None:
+        """A rollback moves retired files back; until then they are missing."""
         local.write_files({"one.parquet": table(id=[1], n=[0]), "two.parquet": table(id=[2], n=[0])})
         dataset = local.dataset(engine=PyArrowEngine(), retries=1)
         run, calls = dataset.engine.run, []
@@ -431,18 +437,20 @@ getattr(dataset, work[0])(*given, **work[2])
 
 
 def die_before_done(place: Place, *work: Any) -> None:
-    """A process that is gone when its record is made and carried out, but not yet settled."""
+    """Run a process that dies after its record is written and applied, but before it is marked done."""
     ended = subprocess.run([sys.executable, "-c", _DIES, place.root, json.dumps(work)], check=False)
     assert ended.returncode == 7
 
 
-def test_whoever_holds_the_lock_recovers_what_others_left(local: Place, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The last attempt keeps others out: it must not wait for itself when one of them has just died."""
+def test_lock_holder_recovers_unfinished_commits(local: Place, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The last attempt holds the lock: it must not wait for itself to recover a commit of a dead process."""
     local.dataset().write(table(id=[1]))
     die_before_done(local, "write", [{"id": [2]}], {})
     dataset = local.dataset()
     workspace = dataset._context.workspace
-    monkeypatch.setattr(transactions, "recover", lambda _: None)  # it died right after that
+    monkeypatch.setattr(
+        transactions, "recover", lambda _: None
+    )  # the other process died after recovery was attempted
     begun = time.monotonic()
     with Transaction(workspace, Request("delete"), alone=True) as transaction:
         assert len(transaction.list_files()) == 2
@@ -468,7 +476,7 @@ print(json.dumps(dataset.update("id = 3", {"n": sql("n + 1")}, commit_id="app:1"
 
 
 class TestCommitIds:
-    """Work that the log knows by its caller's name is not done again."""
+    """An operation whose commit_id is in the log is not repeated."""
 
     def start(self, place: Place) -> None:
         place.write_files({"one.parquet": table(id=[1, 2], n=[0, 0]), "two.parquet": table(id=[3, 4], n=[0, 0])})
@@ -487,7 +495,9 @@ class TestCommitIds:
         assert place.left_behind() == []
 
     @pytest.mark.parametrize("name", ["append", "merge", "delete", "update"])
-    def test_two_at_once_do_it_once(self, local: Place, name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    def test_concurrent_replays_commit_once(
+        self, local: Place, name: str, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
         self.start(local)
         results: list[Any] = []
         with before_the_commit(monkeypatch, lambda: results.append(WORK[name](local.dataset(), "app:1"))):
@@ -495,7 +505,7 @@ class TestCommitIds:
         assert results[0] == results[1]
         assert len(local.dataset().history()) == 1
 
-    def test_another_process_knows(self, local: Place) -> None:
+    def test_another_process_finds_the_commit_id(self, local: Place) -> None:
         self.start(local)
         first = WORK["update"](local.dataset(), "app:1")
         said = subprocess.run(
@@ -536,7 +546,7 @@ class TestCommitIds:
             ("delete", ("delete", ["id = 2"], {"commit_id": "app:1"})),
         ],
     )
-    def test_after_a_crash_between_the_record_and_its_end(self, local: Place, name: str, work: Any) -> None:
+    def test_after_a_crash_before_the_record_is_done(self, local: Place, name: str, work: Any) -> None:
         self.start(local)
         die_before_done(local, *work)
         WORK[name](local.dataset(), "app:1")
@@ -552,7 +562,7 @@ class TestCommitIds:
         assert found == expected[name]
         assert local.left_behind() == []
 
-    def test_work_that_failed_is_done(self, local: Place, monkeypatch: pytest.MonkeyPatch) -> None:
+    def test_failed_operation_can_be_repeated(self, local: Place, monkeypatch: pytest.MonkeyPatch) -> None:
         self.start(local)
 
         def other() -> None:
@@ -563,7 +573,7 @@ class TestCommitIds:
         WORK["update"](local.dataset(), "app:1")
         assert rows(local)[2] == (3, 6)
 
-    def test_another_dataset_of_that_name_does_not_know_them(self, local: Place) -> None:
+    def test_recreated_dataset_does_not_inherit_commit_ids(self, local: Place) -> None:
         self.start(local)
         WORK["append"](local.dataset(), "app:1")
         shutil.rmtree(local.root)
@@ -572,7 +582,7 @@ class TestCommitIds:
         assert (7, 7) in rows(local)
         assert len(local.dataset().history()) == 1
 
-    def test_a_moved_dataset_knows_them(self, local: Place) -> None:
+    def test_moved_dataset_keeps_commit_ids(self, local: Place) -> None:
         self.start(local)
         first = WORK["append"](local.dataset(), "app:1")
         parent = Path(local.root).parent
@@ -581,7 +591,7 @@ class TestCommitIds:
         assert WORK["append"](Dataset(parent / "visits"), "app:1") == first
 
     def test_after_other_records_have_expired(self, local: Place, monkeypatch: pytest.MonkeyPatch) -> None:
-        """The last work of each application is known for ever, whatever the dataset is known by meanwhile."""
+        """The last commit_id of each application is kept forever, even if the identity of the dataset changes."""
         monkeypatch.setattr("parketto.commit.committing.KEPT_RECORDS", 1)
         monkeypatch.setattr("parketto.commit.log._FOLDED_AT_ONCE", 2)
         monkeypatch.setattr("parketto.commit.log._MAX_RETAINED", 0)
@@ -601,9 +611,7 @@ class TestCommitIds:
         WORK["append"](local.dataset(), "app:1")
         assert (7, 7) in rows(local), "that was another dataset"
 
-    def test_records_are_removed_while_somebody_reads_them(
-        self, local: Place, monkeypatch: pytest.MonkeyPatch
-    ) -> None:
+    def test_records_are_removed_while_they_are_read(self, local: Place, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr("parketto.commit.committing.KEPT_RECORDS", 2)
         monkeypatch.setattr("parketto.commit.log._FOLDED_AT_ONCE", 3)
         self.start(local)
@@ -622,7 +630,7 @@ class TestCommitIds:
         assert len(local.dataset().history()) == 1 + 12
         assert len(calls) == 4
 
-    def test_without_a_history_ids_are_still_known(self, local: Place) -> None:
+    def test_commit_ids_are_kept_without_history(self, local: Place) -> None:
         self.start(local)
         dataset = local.dataset(history="off")
         WORK["update"](dataset, None)
@@ -641,10 +649,10 @@ class TestCommitIds:
 
 @pytest.mark.parametrize("history", ["on", "off"])
 @pytest.mark.parametrize("taken", [False, True], ids=["its own", "another one's"])
-def test_a_writer_that_stalls_while_records_are_removed(
+def test_writer_that_stalls_while_records_are_removed(
     memory: Place, history: Any, taken: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """As on object stores, without locks: its number may be free again, or its own record be gone."""
+    """On object stores, without locks: its number may be free again, or its own record removed."""
     monkeypatch.setattr(Workspace, "locks", False)
     for module in ("log", "committing"):
         monkeypatch.setattr(f"parketto.commit.{module}.STALL_SECONDS", 0.0)
@@ -668,6 +676,6 @@ def test_a_writer_that_stalls_while_records_are_removed(
 
     monkeypatch.setattr(Log, "create", slow)
     memory.dataset(history=history, retries=3).update("id = 1", {"n": sql("n * 10 + 5")})
-    # Its own record was carried out by the others; or it came too late, and was planned anew.
+    # Others applied its record; or its record came too late, and the update was planned again.
     assert rows(memory) == [(1, 85 if taken else 13)]
     assert len(memory.files()) == 1

@@ -1,4 +1,4 @@
-"""The log: numbered records that stay with their dataset, stay short, and do nothing that they should not."""
+"""The log: records belong to one dataset, are limited in number, and cannot change files outside of it."""
 
 from __future__ import annotations
 
@@ -65,16 +65,16 @@ def events(tmp_path: Path) -> str:
 
 
 class TestIdentity:
-    """An interrupted commit belongs to one dataset, wherever that is."""
+    """An interrupted commit belongs to one dataset, wherever it is moved."""
 
     @pytest.mark.parametrize("publish", ["auto", "rename"])
-    def test_moved_away_and_made_anew(self, events: str, publish: Any) -> None:
+    def test_dataset_moved_away_and_created_again(self, events: str, publish: Any) -> None:
         interrupted(events, append, publish)
         os.rename(events, f"{events}2")
         Dataset(events, "pyarrow").write(rows(9))
         assert ids(events) == [9]
         assert ids(f"{events}2") == [1, 2, 3]
-        # What it needs was kept: beside the dataset it goes on.
+        # The workspace was kept: moved beside its dataset, the commit is finished.
         (aside,) = [name for name in os.listdir(os.path.dirname(events)) if ".parketto." in name]
         os.rename(f"{os.path.dirname(events)}/{aside}", workspace_of(f"{events}2"))
         assert Dataset(f"{events}2", "pyarrow").recover().action == "completed"
@@ -91,7 +91,7 @@ class TestIdentity:
         assert [commit["operation"] for commit in Dataset(moved, "pyarrow").history()] == ["append"] * 3
 
     @pytest.mark.parametrize("made_anew_by", ["parketto", "a stranger", "a copy"])
-    def test_a_dataset_at_the_same_path_is_another_one(
+    def test_log_is_not_applied_to_a_new_dataset_at_the_same_path(
         self, events: str, tmp_path: Path, made_anew_by: str
     ) -> None:
         interrupted(events, append)
@@ -108,7 +108,7 @@ class TestIdentity:
         assert 7 not in ids(events)
         assert Dataset(events, "pyarrow").history()[-1]["number"] == 1
 
-    def test_a_history_ends_where_the_dataset_was_made_anew(self, events: str) -> None:
+    def test_recreated_dataset_starts_a_new_history(self, events: str) -> None:
         dataset = Dataset(events, "pyarrow")
         dataset.write(rows(5), commit_id="app:1")
         shutil.rmtree(events)
@@ -116,7 +116,7 @@ class TestIdentity:
         assert ids(events) == [6]
         assert [commit["commit_id"] for commit in dataset.history()] == ["app:1"]
 
-    def test_a_swap_of_the_root_goes_on_with_the_history(self, events: str) -> None:
+    def test_swap_of_the_root_keeps_the_history(self, events: str) -> None:
         dataset = Dataset(events, "pyarrow")
         before = os.stat(events).st_ino
         dataset.write(rows(4), commit_id="app:1")
@@ -133,7 +133,7 @@ class TestIdentity:
 
 
 class TestHistory:
-    def test_what_a_record_says(self, tmp_path: Path) -> None:
+    def test_fields_of_a_record(self, tmp_path: Path) -> None:
         dataset = Dataset(tmp_path / "events", "pyarrow", storage_options={"secret": "hidden"})
         dataset.write(rows(1, 2, 3))
         dataset.delete("id = 2", commit_id="clean-up:1")
@@ -151,7 +151,7 @@ class TestHistory:
         assert dataset.history(limit=1) == [latest]
         assert "hidden" not in Path(tmp_path / ".events.parketto/log/00000000000000000002.json").read_text()
 
-    def test_without_a_history_nothing_stays(self, tmp_path: Path) -> None:
+    def test_history_off_keeps_no_records(self, tmp_path: Path) -> None:
         dataset = Dataset(tmp_path / "events", "pyarrow", history="off")
         for number in range(3):
             dataset.write(rows(number))
@@ -162,7 +162,7 @@ class TestHistory:
         assert ids(dataset.path) == [0, 1, 2, 3]
         assert os.listdir(tmp_path / ".events.parketto/log") == ["checkpoint-00000000000000000001.json"]
 
-    def test_the_folder_can_be_deleted(self, events: str) -> None:
+    def test_workspace_can_be_deleted(self, events: str) -> None:
         shutil.rmtree(workspace_of(events))
         assert ids(events) == [1, 2, 3]
         Dataset(events, "pyarrow").write(rows(4))
@@ -182,12 +182,12 @@ class TestHistory:
             dataset.write(rows(number), commit_id=f"app-{number % 3}:{number}")
         assert ids(dataset.path) == list(range(40))
 
-    def test_the_last_of_each_application_is_remembered_for_ever(
+    def test_last_commit_id_of_each_application_is_kept(
         self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         monkeypatch.setattr(logs, "_FOLDED_AT_ONCE", 2)
         monkeypatch.setattr("parketto.commit.committing.KEPT_RECORDS", 1)
-        monkeypatch.setattr(logs, "_RETENTION", -logs._RETENTION)  # all is long ago
+        monkeypatch.setattr(logs, "_RETENTION", -logs._RETENTION)  # all records are old
         dataset = Dataset(tmp_path / "events", "pyarrow")
         for number in range(4):
             dataset.write(rows(number), commit_id=f"a:{number}")
@@ -197,7 +197,7 @@ class TestHistory:
         assert ids(dataset.path) == list(range(12))
         assert dataset.write(rows(0), commit_id="a:0")["rows_written"] == 1  # forgotten
 
-    def test_a_kill_while_records_are_folded(self, local: Place, monkeypatch: pytest.MonkeyPatch) -> None:
+    def test_kill_while_records_are_folded(self, local: Place, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(logs, "_FOLDED_AT_ONCE", 3)
         monkeypatch.setattr("parketto.commit.committing.KEPT_RECORDS", 2)
         for at in range(1, 40):
@@ -219,7 +219,7 @@ class TestHistory:
 
 
 class TestTrust:
-    """A stranger who prepares the folder beside a dataset makes nobody move a file."""
+    """A manipulated workspace beside a dataset must not make a process move files."""
 
     @staticmethod
     def planted(events: str, **changes: Any) -> str:
@@ -257,7 +257,7 @@ class TestTrust:
             {"publish": 5},
         ],
     )
-    def test_paths_that_lead_outside(self, events: str, changes: dict[str, Any]) -> None:
+    def test_paths_outside_of_the_dataset_are_refused(self, events: str, changes: dict[str, Any]) -> None:
         if "publish" in changes and changes["publish"] == 5:
             path = self.planted(events)
             found = {**json.loads(Path(path).read_text()), "publish": 5}
@@ -271,7 +271,7 @@ class TestTrust:
                 operation(Dataset(events, "pyarrow"))
         assert sorted(os.listdir(events)) == before
 
-    def test_backups_with_paths_that_lead_outside(self, events: str, tmp_path: Path) -> None:
+    def test_backups_with_paths_outside_of_the_dataset_are_refused(self, events: str, tmp_path: Path) -> None:
         dataset = Dataset(events, "pyarrow")
         backup = dataset.delete("id = 1", backup=tmp_path / "kept")["backup_path"]
         manifest = Path(f"{backup}/manifest.json")
@@ -283,7 +283,7 @@ class TestTrust:
         assert ids(events) == [2, 3]
 
     @pytest.mark.parametrize("name", ["", "log", "lock"])
-    def test_links_are_not_followed(self, events: str, tmp_path: Path, name: str) -> None:
+    def test_symlinks_are_not_followed(self, events: str, tmp_path: Path, name: str) -> None:
         workspace = workspace_of(events)
         target = tmp_path / "elsewhere"
         place = f"{workspace}/{name}".rstrip("/")
@@ -294,7 +294,7 @@ class TestTrust:
             Dataset(events, "pyarrow").write(rows(9))
         assert (sorted(os.listdir(events)), sorted(path.name for path in tmp_path.glob("elsewhere/*"))) == before
 
-    def test_a_linked_staging_folder_is_not_swept(self, events: str, tmp_path: Path) -> None:
+    def test_symlinked_staging_folder_is_not_removed(self, events: str, tmp_path: Path) -> None:
         os.makedirs(tmp_path / "precious")
         (tmp_path / "precious" / "file").write_text("mine")
         os.symlink(tmp_path / "precious", f"{workspace_of(events)}/tx-1")
@@ -307,11 +307,11 @@ class TestTrust:
 class TestOtherUsers:
     @pytest.fixture
     def shared(self, tmp_path: Path) -> Path:
-        """A sticky folder that everybody may write to, as /tmp is."""
+        """A sticky, world-writable folder like /tmp."""
         for folder in (tmp_path, *tmp_path.parents):
             if str(folder).startswith("/tmp/pytest"):
                 folder.chmod(0o755)
-        # Other users may not be able to load what a process of theirs needs.
+        # Other users may lack permission to import the packages.
         loaded = Dataset(tmp_path / "loaded", "pyarrow")
         for number in range(2):
             loaded.write(rows(number))
@@ -322,7 +322,7 @@ class TestOtherUsers:
         return folder
 
     @pytest.mark.parametrize("operation", ["read", "write", "recover"])
-    def test_a_strangers_workspace_is_refused(self, shared: Path, operation: str) -> None:
+    def test_workspace_of_another_user_is_refused(self, shared: Path, operation: str) -> None:
         events = str(shared / "events")
         Dataset(events, "pyarrow", history="off").write(rows(1))
         os.makedirs(f"{workspace_of(events)}/log")
@@ -335,7 +335,7 @@ class TestOtherUsers:
             ]()
         assert len(os.listdir(events)) == 1
 
-    def test_a_workspace_that_everybody_may_write_to_is_refused(self, shared: Path) -> None:
+    def test_world_writable_workspace_is_refused(self, shared: Path) -> None:
         events = str(shared / "events")
         Dataset(events, "pyarrow").write(rows(1))
         os.chmod(workspace_of(events), 0o777)
@@ -349,7 +349,7 @@ class TestOtherUsers:
         as_user(OTHER_USER, OTHER_USER, lambda: Dataset(events, "pyarrow").write(rows(3)))
         assert ids(events) == [1, 2, 3]
 
-    def test_a_dataset_that_a_group_shares(self, tmp_path: Path, shared: Path) -> None:
+    def test_dataset_shared_by_a_group(self, tmp_path: Path, shared: Path) -> None:
         del shared  # only for the permissions of the folders above
         project = tmp_path / "project"
         project.mkdir()
@@ -363,7 +363,7 @@ class TestOtherUsers:
 
 
 def as_user(user: int, group: int, work: Callable[[], object]) -> None:
-    """Do something as another user, in a process of its own. All that it needs is loaded already."""
+    """Run as another user in a forked process, which has already imported everything it needs."""
 
     def demoted() -> str:
         os.umask(0o002)

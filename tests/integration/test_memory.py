@@ -53,8 +53,8 @@ def measure(root: str, operation: str, memory_mb: int, engine: str = "pyarrow") 
 
 
 @pytest.mark.parametrize("operation", ["auto", "encode", pytest.param("optimize", marks=pytest.mark.sweep)])
-def test_a_kilobyte_that_decodes_to_a_gigabyte(local: Place, operation: str) -> None:
-    """Half a million rows of the same thousand letters: tiny on disk, a gigabyte as soon as it is decoded."""
+def test_memory_is_bounded_for_highly_compressed_data(local: Place, operation: str) -> None:
+    """Two files of half a million equal strings: tiny on disk, 1 GB once decoded."""
     os.makedirs(local.root)
     letters = pa.array(["x" * 1000]).take(pa.array(np.zeros(50_000, dtype=np.int32)))
     table = pa.table({"text": pa.chunked_array([letters] * 10), "n": np.zeros(500_000, dtype=np.int64)})
@@ -87,7 +87,7 @@ def evenly_spread(root: str, megabytes: int, letters: int) -> None:
 
 
 def laid_out(root: str) -> bool:
-    """All row groups but a few are narrow in both columns, so rows have found their places."""
+    """Whether all row groups but a few have narrow bounds in both columns, so the rows are clustered."""
     spans = []
     for entry in os.scandir(root):
         footer = pq.read_metadata(entry.path)
@@ -102,9 +102,7 @@ def laid_out(root: str) -> bool:
     [("pyarrow", 200, 224), ("pyarrow", 2**20, 384), ("duckdb", 200, 400)],
     ids=["pyarrow", "rows of a megabyte", "duckdb"],
 )
-def test_a_curve_through_ten_times_as_much_data_as_memory(
-    local: Place, name: str, letters: int, limit: int
-) -> None:
+def test_clustering_of_ten_times_the_memory(local: Place, name: str, letters: int, limit: int) -> None:
     evenly_spread(local.root, 320, letters)
     found = measure(local.root, "cluster", memory_mb=32, engine=name)
     assert found["peak"] - found["before"] < limit, found
@@ -113,14 +111,14 @@ def test_a_curve_through_ten_times_as_much_data_as_memory(
 
 @pytest.mark.sweep
 @pytest.mark.parametrize(("name", "limit"), [("pyarrow", 320), ("duckdb", 512)])
-def test_a_curve_through_two_gigabytes(local: Place, name: str, limit: int) -> None:
+def test_clustering_of_two_gigabytes(local: Place, name: str, limit: int) -> None:
     evenly_spread(local.root, 2048, 300)
     found = measure(local.root, "cluster", memory_mb=128, engine=name)
     assert found["peak"] - found["before"] < limit, found
     assert laid_out(local.root)
 
 
-def test_many_times_the_files_take_no_more_memory(local: Place) -> None:
+def test_memory_does_not_grow_with_the_number_of_files(local: Place) -> None:
     rng = np.random.default_rng(3)
     peaks = []
     for files in (100, 600):  # 15 and 90 MB
@@ -134,7 +132,7 @@ def test_many_times_the_files_take_no_more_memory(local: Place) -> None:
 
 
 def test_duckdb_spills(local: Place) -> None:
-    """Five times as much data as memory: a merge of a fifth of the rows, then all of them in order."""
+    """Five times as much data as memory: a merge of a fifth of the rows, then a sort of all of them."""
     os.makedirs(local.root)
     rng = np.random.default_rng(4)
     texts = pa.array([f"{number:06d}" * 55 for number in range(500)])

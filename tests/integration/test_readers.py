@@ -1,4 +1,4 @@
-"""Readers are not punished: they see the old files or the new ones, and what strangers do meanwhile stays."""
+"""Plain readers see the old or the new files, and concurrent changes of other programs are kept."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def supported(place: Place) -> bool:
 
 
 def count_rows(directory: str) -> int | None:
-    """What a plain reader sees: list, then open. A file that is gone by then is an error it can see."""
+    """The rows that a plain reader finds; None if a listed file is gone when it is opened."""
     try:
         names = [name for name in os.listdir(directory) if name.endswith(".parquet")]
         return sum(pq.read_metadata(f"{directory}/{name}").num_rows for name in names)
@@ -67,7 +67,7 @@ def test_a_reader_sees_the_old_files_or_the_new_ones(local: Place) -> None:
 
 
 def during_commit(dataset: Dataset, before: str, action: Callable[[], object]) -> None:
-    """Do something right before a store's method is called for the first time."""
+    """Run an action right before the first call of a method of the store."""
     base = type(dataset._store)
     original = getattr(base, before)
     done = False
@@ -83,7 +83,7 @@ def during_commit(dataset: Dataset, before: str, action: Callable[[], object]) -
 
 
 @pytest.mark.parametrize("folder", ["", "day=1/"])
-def test_what_strangers_do_just_before_the_swap_is_carried_over(local: Place, folder: str) -> None:
+def test_changes_of_other_programs_just_before_the_swap_are_kept(local: Place, folder: str) -> None:
     make(local, folder)
     if not supported(local):
         pytest.skip("directories cannot be swapped here")
@@ -92,14 +92,14 @@ def test_what_strangers_do_just_before_the_swap_is_carried_over(local: Place, fo
     directory = f"{local.root}/{folder}"
     dataset = Dataset(local.root)
 
-    def strangers() -> None:
+    def other_program() -> None:
         pq.write_table(pa.table({"a": [77], "b": [77]}), f"{directory}late.parquet")
         pq.write_table(pa.table({"a": range(4444), "b": range(4444)}), f"{directory}.tmp")
         os.rename(f"{directory}.tmp", f"{directory}good.parquet")
         os.unlink(f"{directory}going.parquet")
         os.makedirs(f"{directory}_temporary/0")
 
-    during_commit(dataset, "swap", strangers)
+    during_commit(dataset, "swap", other_program)
     dataset.compact(target_rows_per_file=5000)
     tables = {os.path.basename(path): oracle.read_file(path) for path in oracle.data_files(local.root)}
     assert tables["late.parquet"].column("a").to_pylist() == [77]
@@ -110,10 +110,10 @@ def test_what_strangers_do_just_before_the_swap_is_carried_over(local: Place, fo
     assert local.left_behind() == []
 
 
-def test_a_stranger_who_found_the_directory_before_the_swap_and_writes_after_it(
+def test_file_written_to_the_old_directory_after_the_swap_is_kept(
     local: Place, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The kernel looks a path up and writes then: a file that lands in the old directory must not go with it."""
+    """A path that was resolved before the swap leads to the old directory: its new files must be carried over."""
     make(local)
     if not supported(local):
         pytest.skip("directories cannot be swapped here")
@@ -133,8 +133,8 @@ def test_a_stranger_who_found_the_directory_before_the_swap_and_writes_after_it(
 
 
 @pytest.mark.parametrize("publish", ["auto", "rename"])
-def test_who_writes_under_another_name_and_renames_loses_nothing(local: Place, publish: Any) -> None:
-    """The way careful writers append. In the instant of a swap their rename may fail, and then works again."""
+def test_files_written_under_a_temporary_name_and_renamed_are_kept(local: Place, publish: Any) -> None:
+    """A common way to append. The rename may fail during a swap, and must succeed when it is repeated."""
     make(local)
     dataset = Dataset(local.root, publish=publish)
     stop = threading.Event()
@@ -164,7 +164,7 @@ def test_who_writes_under_another_name_and_renames_loses_nothing(local: Place, p
         dataset.optimize(["b"], target_rows_per_file=60)
     stop.set()
     writer.join()
-    assert publish == "auto" or failures == [], "single renames disturb nobody"
+    assert publish == "auto" or failures == [], "publishing by single renames never disturbs other writers"
     found = sorted(v for p in oracle.data_files(local.root) for v in oracle.read_file(p).column("a").to_pylist())
     assert found == [*range(ROWS), *appended]
 
@@ -180,7 +180,7 @@ def test_the_directory_keeps_its_owner_and_permissions(local: Place) -> None:
     assert (after.st_mode, after.st_uid, after.st_gid) == (before.st_mode, before.st_uid, before.st_gid)
 
 
-def test_a_directory_somebody_stands_in_is_not_swapped_away(local: Place, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_working_directory_of_a_process_is_not_swapped(local: Place, monkeypatch: pytest.MonkeyPatch) -> None:
     make(local)
     monkeypatch.chdir(local.root)
     assert "working directory" in str(exchange_problem(local.root))
@@ -214,8 +214,8 @@ def test_a_filesystem_without_swaps_or_links_gets_single_renames(local: Place) -
         assert local.left_behind() == []
 
 
-def test_a_stranger_renames_while_a_folder_is_looked_at(tmp_path: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    """What vanishes between a listing and a look at it was probably renamed: it is there under its new name."""
+def test_file_renamed_during_a_listing_is_found(tmp_path: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A listed file that cannot be found was probably renamed, so the folder is listed again."""
     (tmp_path / "tmp_1").touch()
     scandir, looks = os.scandir, []
 

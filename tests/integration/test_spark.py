@@ -1,4 +1,4 @@
-"""What only Spark can do to us: tasks that fail and are run again, footers from tasks, many writers at once."""
+"""Cases that only exist on Spark: retried tasks, footers read in tasks, concurrent writers in one session."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ MERGER = str(Path(__file__).with_name("worker_merge.py"))
 
 
 def test_task_that_fails_once(tmp_path: Path, spark: Any) -> None:
-    """It is run again: every row once, and of what the first attempt had staged nothing is left."""
+    """It is retried: every row exists once, and files staged by the first attempt are removed."""
     mark = tmp_path / "failed"
     fs = FlakyFileSystem(str(tmp_path / "disk"), str(mark), os.getpid())
     fs.makedirs("data", exist_ok=True)
@@ -35,14 +35,14 @@ def test_task_that_fails_once(tmp_path: Path, spark: Any) -> None:
         {f"day={day:02d}/{n}.parquet": pa.table({"id": [day * 2 + n]}) for day in range(40) for n in range(2)}
     )
     stats = Dataset(place.root, engine="spark", filesystem=fs, spark=spark).compact()
-    assert mark.exists(), "no task has failed: the test tests nothing"
+    assert mark.exists(), "no task has failed, so nothing was tested"
     assert stats["after_file_count"] == len(place.files()) == 40
     assert sum(place.rows().values()) == 80
     assert place.left_behind() == []
 
 
-def test_error_of_a_task_arrives_as_it_is(local: Place) -> None:
-    """With its own type, after one attempt, and the dataset as it was."""
+def test_error_of_a_task_keeps_its_type(local: Place) -> None:
+    """After one attempt, and the dataset is unchanged."""
     local.write_files({f"{n}.parquet": pa.table({"id": range(1000)}) for n in range(3)})
     path = f"{local.root}/1.parquet"
     content = bytearray(local.fs.cat_file(path))
@@ -55,7 +55,7 @@ def test_error_of_a_task_arrives_as_it_is(local: Place) -> None:
     assert local.left_behind() == []
 
 
-def test_memory_is_refused_with_advice(memory: Place) -> None:
+def test_memory_filesystem_is_refused_with_advice(memory: Place) -> None:
     memory.write_files({f"{n}.parquet": pa.table({"id": [n]}) for n in range(2)})
     before = memory.state()
     for run in (
@@ -69,7 +69,7 @@ def test_memory_is_refused_with_advice(memory: Place) -> None:
     assert memory.left_behind() == []
 
 
-def test_footers_of_many_files_come_from_tasks(local: Place, spark: Any) -> None:
+def test_footers_of_many_files_are_read_in_tasks(local: Place, spark: Any) -> None:
     local.write_files({f"day={n % 3}/{n:03d}.parquet": pa.table({"id": [n], "x": ["a"]}) for n in range(30)})
     few, many = (SparkEngine(spark, footers_in_tasks=at).footers_in_tasks for at in (31, 30))
     here = Dataset(local.root, SparkEngine(spark, footers_in_tasks=few)).files()
@@ -78,7 +78,7 @@ def test_footers_of_many_files_come_from_tasks(local: Place, spark: Any) -> None
     assert Dataset(local.root, SparkEngine(spark, footers_in_tasks=1)).compact()["after_file_count"] == 3
 
 
-def test_filesystem_that_cannot_travel(local: Place, tmp_path: Path) -> None:
+def test_filesystem_that_cannot_be_pickled_is_refused(local: Place, tmp_path: Path) -> None:
     fs = FlakyFileSystem(str(tmp_path), "", 0)
     fs.storage_options["lock"] = threading.Lock()
     fs.makedirs("data", exist_ok=True)
@@ -89,7 +89,7 @@ def test_filesystem_that_cannot_travel(local: Place, tmp_path: Path) -> None:
     assert place.left_behind() == []
 
 
-def test_sort_by_shuffle_makes_files_of_the_size_asked_for(local: Place, spark: Any) -> None:
+def test_sort_by_shuffle_writes_files_of_the_target_size(local: Place, spark: Any) -> None:
     rows = pa.table(
         {"k": [(n * 7919) % 20_000 for n in range(20_000)], "s": [f"{n % 97:05d}" for n in range(20_000)]}
     )
@@ -98,11 +98,11 @@ def test_sort_by_shuffle_makes_files_of_the_size_asked_for(local: Place, spark: 
     dataset.optimize(["k"], target_rows_per_file=2500)
     files = dataset.files()
     assert all(file.num_rows <= 2500 for file in files)
-    assert len(files) <= 16, "the plan says 8; a cut by samples is not exact"
+    assert len(files) <= 16, "the plan says 8; range partitioning by samples is not exact"
     bounds = sorted((file.column_stats("k").min, file.column_stats("k").max) for file in files)
     assert all(high <= low for (_, high), (low, _) in pairwise(bounds))
     assert sorted(dataset.read().column("k").to_pylist()) == list(range(20_000))
-    # What a cut leaves over may fit into the file beside it, once; all the rest stays where it is.
+    # A small last file may be merged with its neighbour once; all others are not rewritten.
     again, at_last = (dataset.optimize(["k"], target_rows_per_file=2500)["compacted_file_count"] for _ in range(2))
     assert again < len(files)
     assert at_last == 0
@@ -131,7 +131,7 @@ def test_appends_from_four_threads(local: Place, spark: Any) -> None:
 
 
 def test_two_processes_merge_at_once(local: Place) -> None:
-    """Who loses a race is told so and tries again: no row is lost, none is doubled."""
+    """The loser of a race gets a conflict and retries: no row is lost or duplicated."""
     local.write_files({f"{n}.parquet": pa.table({"id": [n], "by": [""], "n": [0]}) for n in range(10)})
     workers = [
         subprocess.Popen(
@@ -146,8 +146,8 @@ def test_two_processes_merge_at_once(local: Place) -> None:
     assert local.left_behind() == []
 
 
-def test_conflict_is_found(local: Place) -> None:
-    """Files that vanish under Spark's tasks are a conflict, not a riddle."""
+def test_removed_input_is_a_conflict(local: Place) -> None:
+    """Files that are removed while Spark's tasks read them are a conflict, not an unclear error."""
     local.write_files({f"{n}.parquet": pa.table({"id": [n]}) for n in range(4)})
     dataset = local.dataset(engine="spark")
     original = dataset.engine.rewrite
@@ -162,15 +162,15 @@ def test_conflict_is_found(local: Place) -> None:
     assert len(oracle.data_files(local.root)) == 3
 
 
-def test_spark_frame_on_another_engine(local: Place, spark: Any) -> None:
-    """It would all have to come to the driver: that is not done behind anybody's back."""
+def test_spark_frame_on_another_engine_is_refused(local: Place, spark: Any) -> None:
+    """All rows would have to be collected on the driver: users must do that explicitly."""
     with pytest.raises(InvalidArgument, match="needs the Spark engine"):
         local.dataset(engine="pyarrow").write(spark.range(3))
     assert not local.fs.exists(local.root)
 
 
 def test_source_is_read_once(local: Place, spark: Any) -> None:
-    """A frame that reads the dataset it is merged into, or gives other rows the next time, is pinned first."""
+    """A frame that reads its target, or is nondeterministic, is materialized first."""
     from pyspark.sql import functions as F  # noqa: N812
 
     dataset = local.dataset(engine="spark")

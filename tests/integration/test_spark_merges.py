@@ -40,7 +40,7 @@ def _rows(first: int, stop: int, value: float = 1.0) -> pa.Table:
 
 
 def test_new_rows_make_one_file_whatever_the_shuffle(spark: Any, tmp_path: Path) -> None:
-    """Spark's default of 200 shuffle partitions once made 200 files of them."""
+    """Spark's default of 200 shuffle partitions once wrote 200 files."""
     root = str(tmp_path / "data")
     _target(root)
     session = spark.newSession()
@@ -93,12 +93,12 @@ def test_few_jobs(
     before = {job.jobId() for job in _jobs(store)}
     found = dataset.merge(source, "id")
     assert (found["inserted"], found["updated"]) == (500, 3500)
-    # One keeps the source, three are the stages of the join, and one writes what is new.
+    # One materializes the source, three are the stages of the join, and one writes the new rows.
     assert len({job.jobId() for job in _jobs(store)} - before) <= 5
 
 
-def test_files_that_are_few_are_read_without_a_shuffle(spark: Any, tmp_path: Path) -> None:
-    """A job that only deals the names of files out takes as long as much of the work."""
+def test_few_files_are_read_without_a_shuffle(spark: Any, tmp_path: Path) -> None:
+    """A job that only distributes file names takes about as long as the work itself."""
     root = str(tmp_path / "data")
     _target(root)
     dataset = Dataset(root, engine=SparkEngine(spark, shuffle_mb=1e-6))
@@ -127,7 +127,7 @@ def test_a_large_file_is_read_by_several_tasks(tmp_path: Path, monkeypatch: pyte
 
 
 class TestHotKeys:
-    """All rows of a key meet in one task: of those that cannot count, none should get there."""
+    """All rows of a key are joined in one task, so duplicates must be dropped before the shuffle."""
 
     @pytest.fixture(autouse=True)
     def as_a_task(self, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -167,7 +167,7 @@ class TestHotKeys:
             found[key] = max(value, found.get(key, -1))
         assert found == latest
 
-    def test_duplicates_that_are_refused_do_not_meet_first(self, tmp_path: Path) -> None:
+    def test_refused_duplicates_are_found_before_the_shuffle(self, tmp_path: Path) -> None:
         sent, errors = self.sent(tmp_path, [5] * 45_000 + list(range(10, 5010)), "upsert")
         assert sent.num_rows < 45_000
         with pytest.raises(
@@ -178,7 +178,7 @@ class TestHotKeys:
 
 @pytest.mark.sweep
 def test_more_keys_than_the_driver_can_hold(tmp_path: Path) -> None:
-    """Spark takes a frame of `mapInArrow` for 12 bytes, and would broadcast any number of keys."""
+    """Spark estimates the result of `mapInArrow` as 12 bytes, and would broadcast any number of keys."""
     done = subprocess.run(
         [sys.executable, WORKER, str(tmp_path / "data"), "8000000"],
         env={**os.environ, "PYSPARK_SUBMIT_ARGS": "--driver-memory 1g pyspark-shell", "SPARK_SUBMIT_OPTS": ""},

@@ -1,4 +1,4 @@
-"""A guest in somebody's Spark session: jobs are the caller's, and end when the caller says so."""
+"""Operations in a shared Spark session: jobs keep the caller's tags and groups, and can be cancelled by them."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ class Running:
 
     def result(self) -> BaseException | None:
         self._thread.join(60)
-        assert not self._thread.is_alive(), "it goes on"
+        assert not self._thread.is_alive(), "the operation goes on"
         return self.error
 
     def _run(self) -> None:
@@ -76,7 +76,7 @@ def own_tag(properties: dict[str, str]) -> str:
 
 @pytest.mark.parametrize("how", ["group", "tag", "own tag", "all"])
 def test_cancelling_ends_the_operation(files: Place, spark: Any, tmp_path: Path, how: str) -> None:
-    """Nothing is committed, and nothing stays behind."""
+    """Nothing is committed or left behind."""
     context = spark.sparkContext
 
     def before() -> None:
@@ -129,7 +129,7 @@ USUAL = (("merge", "Join"), ("merge", "Edit"), ("write", "WriteRows"), ("optimiz
 def test_cancelling_in_every_stage(
     files: Place, spark: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, operation: str, stage: str
 ) -> None:
-    """A task of that stage has done its work, and what it has written is of no use any more."""
+    """A task of that stage is done, and its staged files must be removed."""
     marks = tmp_path / "marks"
     marks.mkdir()
     monkeypatch.setattr(SlowShipped, "marks", str(marks))
@@ -178,15 +178,15 @@ def test_cancelling_in_every_stage(
     wait_for_mark(marks, of=stage)
     spark.sparkContext.cancelJobGroup("to be cancelled")
     thread.join(60)
-    assert not thread.is_alive(), "it goes on"
+    assert not thread.is_alive(), "the operation goes on"
     (error,) = errors
     assert isinstance(error, OperationCancelled), error
     assert files.state() == state
     assert files.left_behind() == []
 
 
-def test_tags_of_the_session_come_along(files: Place, spark: Any, tmp_path: Path) -> None:
-    """As they are: Spark knows them by the thread that has added them, and so does whoever interrupts them."""
+def test_jobs_keep_the_tags_of_the_session(files: Place, spark: Any, tmp_path: Path) -> None:
+    """Spark looks up tags by the thread that added them, and so does `interruptTag`."""
     engine = SlowSpark(spark)
     engine.marks, engine.seconds = str(tmp_path / "marks"), 0
     Path(engine.marks).mkdir()
@@ -200,8 +200,8 @@ def test_tags_of_the_session_come_along(files: Place, spark: Any, tmp_path: Path
         spark.removeTag("mine")
 
 
-def test_group_without_a_future(files: Place, spark: Any) -> None:
-    """A cancel that comes between two jobs, and is meant for later ones as well, ends the operation."""
+def test_cancelled_job_group_cancels_later_jobs(files: Place, spark: Any) -> None:
+    """`cancelJobGroupAndFutureJobs` between two jobs ends the operation."""
     context, engine = spark.sparkContext, SparkEngine(spark, broadcast_mb=1e-6, shuffle_mb=1e-6)
     state, errors = files.state(), []
 
@@ -223,8 +223,8 @@ def test_group_without_a_future(files: Place, spark: Any) -> None:
 
 
 @pytest.mark.parametrize("fails", [False, True])
-def test_the_session_is_as_it_was(files: Place, spark: Any, fails: bool) -> None:
-    """Settings, views, listeners, tags and properties: after operations of every kind, also those that fail."""
+def test_session_state_is_restored(files: Place, spark: Any, fails: bool) -> None:
+    """Settings, views, listeners, tags and properties, after operations of every kind, also failed ones."""
     context = spark.sparkContext
     context.setJobGroup("mine", "the caller's")
     context.setLocalProperty("spark.scheduler.pool", "slow lane")
@@ -267,7 +267,7 @@ def _described(spark: Any) -> tuple[object, ...]:
 
 
 def test_attempts_never_share_a_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A stage that is tried again counts its attempts from 0, while a task of the first time may still write."""
+    """A retried stage counts task attempts from 0 again, while a task of its first attempt may still write."""
     import pyspark
 
     store, _ = open_store(str(tmp_path))
@@ -298,7 +298,7 @@ def test_attempts_never_share_a_file(tmp_path: Path, monkeypatch: pytest.MonkeyP
 def test_workers_with_other_versions_are_refused(
     files: Place, spark: Any, monkeypatch: pytest.MonkeyPatch, versions: tuple[str, str], told: str
 ) -> None:
-    """Before anything is written, by tasks and by frames."""
+    """Before anything is written, by tasks and by DataFrame writes."""
     monkeypatch.setattr(shipping, "VERSIONS", versions)
     state, dataset = files.state(), Dataset(files.root, SparkEngine(spark))
     for run in (dataset.compact, lambda: dataset.write(spark.range(4).selectExpr("id", "'1' AS day"))):

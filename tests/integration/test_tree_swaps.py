@@ -1,4 +1,4 @@
-"""A directory is swapped with all folders in it, or not at all; what belongs to others comes along."""
+"""A directory is swapped with all its folders, or not at all; files of other programs are carried over."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ from parketto.storage.local import LocalStore
 
 @pytest.fixture
 def tree(local: Place) -> Place:
-    """Three partitions of two files each, one with folders in it, and what others keep there."""
+    """Three partitions of two files each, one with subfolders, and files of other programs."""
     local.write_files(
         {
             f"{folder}/{name}.parquet": pa.table({"id": [number, number + 1]})
@@ -70,8 +70,8 @@ def before_swap(dataset: Dataset, action: Callable[[], object]) -> None:
     dataset._store.__class__ = type("Watched", (base,), {"swap": swap})
 
 
-class TestWhatComesAlong:
-    def test_files_of_every_kind_stay_the_same_files(self, tree: Place) -> None:
+class TestCarriedOver:
+    def test_files_of_every_kind_keep_their_inodes(self, tree: Place) -> None:
         root = Path(tree.root)
         (root / "_SUCCESS").touch()
         (root / "p=1/.hidden.crc").write_bytes(b"mine")
@@ -85,7 +85,7 @@ class TestWhatComesAlong:
         assert {path: path.lstat().st_ino for path in kept} == kept
         assert os.readlink(root / "p=3/broken") == "../nowhere"
 
-    def test_a_linked_folder_is_still_a_link(self, tree: Place, tmp_path: Path) -> None:
+    def test_symlinked_folder_stays_a_symlink(self, tree: Place, tmp_path: Path) -> None:
         (tmp_path / "elsewhere").mkdir()
         pq.write_table(pa.table({"id": [1]}), tmp_path / "elsewhere/x.parquet")
         os.symlink(tmp_path / "elsewhere", f"{tree.root}/p=9")
@@ -115,7 +115,7 @@ class TestWhatComesAlong:
         if marked:
             assert os.getxattr(f"{tree.root}/p=3/q=2", "user.note") == b"mine"
 
-    def test_empty_folders_stay_and_emptied_ones_go(self, local: Place) -> None:
+    def test_empty_folders_are_kept_and_emptied_ones_removed(self, local: Place) -> None:
         local.write_files(
             {f"p={p}/q={q}/a.parquet": pa.table({"id": [10 * p + q]}) for p in (1, 2) for q in (1, 2, 3)}
         )
@@ -128,7 +128,7 @@ class TestWhatComesAlong:
         assert folders == [".", "empty", "empty/too", "p=2", "p=2/q=1", "p=2/q=3"]
 
     @pytest.mark.parametrize("whole", [True, False], ids=["new dataset", "new partition"])
-    def test_new_folders_get_what_their_parent_gives(self, local: Place, whole: bool) -> None:
+    def test_new_folders_inherit_from_their_parent(self, local: Place, whole: bool) -> None:
         parent = os.path.dirname(local.root) if whole else local.root
         os.makedirs(parent)
         os.chmod(parent, 0o2775)
@@ -145,14 +145,14 @@ class TestWhatComesAlong:
         assert len(local.files()) == 4
 
 
-class TestStrangers:
-    def test_what_they_do_anywhere_in_the_tree_just_before_the_swap(self, tree: Place) -> None:
+class TestOtherPrograms:
+    def test_changes_anywhere_in_the_tree_just_before_the_swap_are_kept(self, tree: Place) -> None:
         root = tree.root
         tree.write_files(
             {"p=3/q=3/going.parquet": pa.table({"id": [60]}), "p=4/x.parquet": pa.table({"id": [70]})}
         )
 
-        def strangers() -> None:
+        def other_programs() -> None:
             tree.write_files({"p=3/late.parquet": pa.table({"id": [100]})})
             tree.write_files({"p=8/q=8/late.parquet": pa.table({"id": [101]})})
             os.makedirs(f"{root}/_temporary/0")
@@ -162,7 +162,7 @@ class TestStrangers:
             os.rename(f"{root}/p=4", f"{root}/p=5")
 
         dataset = tree.dataset()
-        before_swap(dataset, strangers)
+        before_swap(dataset, other_programs)
         dataset.compact()
         assert os.path.isdir(f"{root}/_temporary/0")
         assert not os.path.exists(f"{root}/p=3/q=3")
@@ -179,8 +179,8 @@ class TestStrangers:
         assert sorted(row for ids in found.values() for row in ids) == [*before, 70, 100, 101]
         assert tree.left_behind() == []
 
-    def test_somebody_who_never_stops_writing_into_the_old_tree(self, tree: Place) -> None:
-        """Through a folder that was opened before the swap. The commit stays unfinished until they stop."""
+    def test_continuous_writes_into_the_old_tree(self, tree: Place) -> None:
+        """Through a folder that was opened before the swap. The commit stays unfinished until the writes stop."""
         found = os.open(f"{tree.root}/p=3", os.O_RDONLY)
         dataset, numbers = tree.dataset(), iter(range(1000))
         base = type(dataset._store)
@@ -202,8 +202,8 @@ class TestStrangers:
         assert len(tree.files()) - written in (4, 6)
         assert tree.left_behind() == []
 
-    def test_a_retired_file_that_they_replace_is_a_conflict(self, tree: Place) -> None:
-        """And theirs stays, with all rows from before."""
+    def test_replaced_input_is_a_conflict(self, tree: Place) -> None:
+        """The replacement and all other rows are kept."""
 
         def replace() -> None:
             tree.write_files({"new/x.parquet": pa.table({"id": [99]})})
@@ -218,7 +218,7 @@ class TestStrangers:
         assert len(tree.files()) == 6
         assert tree.left_behind() == []
 
-    def test_a_file_whose_name_is_published_is_kept_beside_it(self, tree: Place) -> None:
+    def test_file_with_the_name_of_a_published_file_is_kept_under_another_name(self, tree: Place) -> None:
         rows = pa.table({"id": [7, 8], "p": [1, 2]})
         dataset = tree.dataset()
         taken: list[str] = []
@@ -236,15 +236,15 @@ class TestStrangers:
         assert oracle.read_file(f"{tree.root}/{theirs}").column("id").to_pylist() == [99]
 
 
-class TestWhatIsNotSwapped:
-    """Then files are moved singly, and the outcome is the same."""
+class TestNotSwapped:
+    """Files are moved one by one instead, with the same result."""
 
     @pytest.mark.parametrize("limit", ["MAX_LINKS", "MAX_FOLDERS"])
     def test_large_trees(self, tree: Place, limit: str, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(twin, limit, 5)
         assert not compact(tree)
 
-    def test_a_process_stands_in_a_folder(self, tree: Place) -> None:
+    def test_working_directory_of_a_process(self, tree: Place) -> None:
         code = "import sys; print('here', flush=True); sys.stdin.read()"
         process = subprocess.Popen(
             [sys.executable, "-c", code],
@@ -258,8 +258,8 @@ class TestWhatIsNotSwapped:
             assert not compact(tree)
         assert compact_again(tree)
 
-    def test_a_mount_point_inside(self, tree: Place, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-        """Also one of the same filesystem, which has no other device."""
+    def test_mount_point_in_the_tree(self, tree: Place, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        """Also a bind mount of the same filesystem, whose device number is the same."""
         os.makedirs(f"{tree.root}/with blank")
         mounts = tmp_path / "mounts"
         point = f"{tree.root}/with\\040blank"
@@ -269,7 +269,7 @@ class TestWhatIsNotSwapped:
         assert exchange_problem(f"{tree.root}/p=1") is None
         assert not compact(tree)
 
-    def test_a_partition_that_is_worked_on_as_a_dataset_of_its_own(self, tree: Place) -> None:
+    def test_partition_used_as_a_dataset_of_its_own(self, tree: Place) -> None:
         inner = Dataset(f"{tree.root}/p=3", engine="pyarrow")
 
         def meanwhile(_: Transaction) -> None:
@@ -283,7 +283,7 @@ class TestWhatIsNotSwapped:
         inner.compact()
         assert not os.path.exists(f"{tree.root}/.p=3.parketto")
 
-    def test_files_behind_a_linked_folder(self, tree: Place, tmp_path: Path) -> None:
+    def test_files_in_a_symlinked_folder(self, tree: Place, tmp_path: Path) -> None:
         os.makedirs(tmp_path / "elsewhere")
         for name in "ab":
             pq.write_table(pa.table({"id": [1]}), tmp_path / f"elsewhere/{name}.parquet")
@@ -302,7 +302,7 @@ class TestWhatIsNotSwapped:
         assert build_twin(store, tree.root, work, f"{work}/tx-1/twin", publish, []) is None
         assert not os.path.exists(work)
 
-    def test_what_is_one_step_anyway(self, tree: Place) -> None:
+    def test_single_rename(self, tree: Place) -> None:
         store, work = LocalStore(tree.fs), f"{tree.root}-work"
         os.makedirs(work)
         retire = [store.stat(f"{tree.root}/p={number}/a.parquet") for number in (1, 2)]
@@ -325,7 +325,7 @@ class TestRecord:
         assert found is not None
         return found
 
-    def test_it_survives_json_with_any_name(self, tree: Place) -> None:
+    def test_json_round_trip_with_any_name(self, tree: Place) -> None:
         Path(os.fsdecode(os.fsencode(tree.root) + b"/p=3/\xff\xfe")).touch()
         swap = self.swap(tree)
         swap.check()
@@ -336,7 +336,7 @@ class TestRecord:
 
     @pytest.mark.parametrize("bad", ["/etc", "..", "a/../b", "a//b", "a/", ".", "./a", "a\0b"])
     @pytest.mark.parametrize("where", ["directory", "twin", "folder", "name"])
-    def test_it_refuses_paths_that_lead_elsewhere(self, bad: str, where: str) -> None:
+    def test_paths_outside_of_the_dataset_are_refused(self, bad: str, where: str) -> None:
         fields: dict[str, Any] = {"directory": "p=1", "twin": "tx/twin/tree", "kept": {"q=1": {"x": "1:2:3"}}}
         Swap(identity="1", twin_identity="2", **fields).check()
         if where == "folder":
@@ -349,6 +349,6 @@ class TestRecord:
             Swap(identity="1", twin_identity="2", **fields).check()
 
     @pytest.mark.parametrize("name", ["", "q=2/x"])
-    def test_it_refuses_names_that_are_none(self, name: str) -> None:
+    def test_invalid_names_are_refused(self, name: str) -> None:
         with pytest.raises(ValueError, match="is not"):
             Swap("", "tx/twin/tree", "1", "2", {"": {name: "1:2:3"}}).check()

@@ -1,4 +1,4 @@
-"""A process that compacts a dataset until it is told to stop; prints what became of each attempt."""
+"""A process that compacts a dataset repeatedly; prints the result of each attempt."""
 
 from __future__ import annotations
 

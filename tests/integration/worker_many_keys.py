@@ -1,4 +1,4 @@
-"""Merges as many rows as there are, by a shuffle, in a driver whose memory others choose."""
+"""Merges a given number of rows by a shuffle; the test limits the memory of the driver."""
 
 from __future__ import annotations
 

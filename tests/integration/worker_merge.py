@@ -1,4 +1,4 @@
-"""A process that merges into a dataset while another one does the same; it repeats what it lost a race for."""
+"""A process that merges into a dataset while another one does the same; it retries after conflicts."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from parketto import CommitConflict, Dataset
 def main(root: str, name: str) -> None:
     dataset = Dataset(root)
     for number in range(6):
-        # The first is there already, the second is new to whoever comes first: it must not come in twice.
+        # The first key exists already; the second is inserted by the faster process, and only once.
         source = pa.table({"id": [number, 100 + number], "by": [name] * 2, "n": [number] * 2})
         while True:
             try:

@@ -1,4 +1,4 @@
-"""A driver with settings of its own: goes through the history of a dataset, and says what came of it."""
+"""A driver with given Spark settings: runs operations on a dataset and prints the results."""
 
 from __future__ import annotations
 

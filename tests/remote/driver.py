@@ -1,4 +1,4 @@
-"""A driver of its own: works on a dataset with tasks that take their time, so that somebody can interfere."""
+"""A driver in its own process, whose slow tasks leave time to interrupt it."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def interfere(dataset: Dataset, marks: str, how: Callable[[], object]) -> None:
 
 
 def everything(root: str) -> None:
-    """One operation of every kind, in tasks and by shuffles."""
+    """Run one operation of every kind, in tasks and by shuffles."""
     in_tasks, shuffled = (Dataset(root, SparkEngine(broadcast_mb=limit, shuffle_mb=limit)) for limit in (64, 1e-6))
     spark = shuffled.engine.session  # type: ignore[attr-defined]
     in_tasks.write(rows(spark, 4000, 4100))
@@ -61,7 +61,7 @@ def everything(root: str) -> None:
 
 
 def brief(root: str) -> None:
-    """What shows whether workers can do anything: rows of a frame, in tasks and by a shuffle."""
+    """A short check of the workers: write rows of a DataFrame, in tasks and by a shuffle."""
     chosen = SparkEngine(broadcast_mb=1e-6)
     dataset = Dataset(root, chosen)
     dataset.merge(rows(chosen.session, 3990, 4010), ["id"])
@@ -70,12 +70,12 @@ def brief(root: str) -> None:
 
 
 def rows(spark: SparkSession, first: int, stop: int, day: str = "'7'") -> DataFrame:
-    """Rows of a partition, by default the last one."""
+    """Rows of one partition, by default the last one."""
     return spark.range(first, stop).selectExpr("id", f"{day} AS day")
 
 
 def overtaken(root: str, marks: str, stage: str) -> None:
-    """Work whose first attempts are held up in one stage: somebody kills an executor meanwhile."""
+    """Run operations whose first attempts wait in one stage; the test kills an executor meanwhile."""
     hold_up(marks, stage)
     chosen = SparkEngine(broadcast_mb=1e-6)
     changed = rows(chosen.session, 0, 4200, "cast(least(id, 3999) div 500 AS string)")
@@ -91,7 +91,7 @@ def overtaken(root: str, marks: str, stage: str) -> None:
 
 
 def speculative(root: str, marks: str) -> None:
-    """Work whose first attempt at one task is held up: Spark's speculation starts another."""
+    """Run operations whose first attempt at one task waits: Spark's speculation starts another."""
     hold_up(marks, "WriteRows")
     attempts.OvertakenShipped.only = 0
     chosen = attempts.OvertakenSpark()
@@ -102,13 +102,13 @@ def speculative(root: str, marks: str) -> None:
 
 
 def ship_with(kind: type[PickledFunction]) -> None:
-    """Send functions to Spark's tasks in another way."""
+    """Pickle the functions for Spark's tasks with another class."""
     for module in (shuffle_write, frames, merging, tasks):
         module.PickledFunction = kind  # type: ignore[attr-defined]
 
 
 def hold_up(marks: str, stage: str) -> None:
-    """Have first attempts wait in a stage."""
+    """Make first attempts wait in a stage."""
     attempts.OvertakenShipped.marks, attempts.OvertakenShipped.stage = marks, stage
     ship_with(attempts.OvertakenShipped)
     merging._MIN_EDIT_BYTES = 1  # several tasks rewrite files, however small
@@ -148,7 +148,7 @@ def main(how: str, root: str, *more: str) -> None:
         slow.SlowShipped.marks = slow.SlowAdditions.marks = marks
         ship_with(slow.SlowShipped)
         engine.WriteAdditions = slow.SlowAdditions  # type: ignore[misc, attr-defined]
-        # What is new is written in a task, or shuffled by partition.
+        # New rows are written in a task, or shuffled by partition.
         shuffle_mb = 1e-6 if more == ("shuffled",) else 1024
         joining = Dataset(root, SparkEngine(session, broadcast_mb=1e-6, shuffle_mb=shuffle_mb))
         print("working", flush=True)
@@ -168,7 +168,7 @@ def main(how: str, root: str, *more: str) -> None:
 
 
 def same_names(root: str) -> None:
-    """Two handlers whose queries name a table alike: each result has the rows of its own."""
+    """Two handlers with equal table names in their queries: each result has its own rows."""
     first, second = SparkParquetHandler(), SparkParquetHandler()
     query = "SELECT count(*) AS n FROM events"
     one = first.execute_sql(query, tables={"events": f"{root}/day=1"})

@@ -1,4 +1,4 @@
-"""A driver of its own: Spark limits the memory of its Python workers; prints how each operation ends.
+"""A driver in its own process, with a memory limit for Python workers; prints the result of each operation.
 
 Run as `limited.py <folder> <limit>=<rows of a file> …`; each limit has a session of its own in the same JVM.
 """
@@ -34,7 +34,7 @@ def make(root: Path, rows: int) -> None:
 
 
 def operations(root: str, spark: SparkSession, rows: int) -> dict[str, Callable[[], object]]:
-    """One of each kind; afterwards there are as many rows as before."""
+    """One operation of each kind; together they keep the number of rows."""
     total = rows * FILES
 
     def frame(first: int, stop: int) -> DataFrame:

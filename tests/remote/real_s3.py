@@ -17,7 +17,7 @@ LOGIN = ("parketto-tests", "parketto-tests-secret")
 
 
 def main(program: str, arguments: list[str]) -> int:
-    """Start the server, run the tests, stop it; the result of the tests."""
+    """Start the server, run the tests, stop the server; returns the exit code of the tests."""
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         port = probe.getsockname()[1]
@@ -25,7 +25,7 @@ def main(program: str, arguments: list[str]) -> int:
         for name in ("objects", "attributes"):
             Path(folder, name).mkdir()
         log = Path(folder, "server.log")
-        # What S3 knows about objects beside their bytes goes into files: not every disk has extended attributes.
+        # Metadata of objects goes into sidecar files: not every disk has extended attributes.
         command = [program, "--access", LOGIN[0], "--secret", LOGIN[1], "--port", f"127.0.0.1:{port}"]
         command += ["posix", "--sidecar", f"{folder}/attributes", f"{folder}/objects"]
         with log.open("wb") as sink:
@@ -48,7 +48,7 @@ def main(program: str, arguments: list[str]) -> int:
 
 
 def answers(port: int, server: subprocess.Popen[bytes], seconds: float = 30) -> bool:
-    """Whether the server is there, after a while at most."""
+    """Wait for the server; returns whether it answers in time."""
     deadline = time.monotonic() + seconds
     while server.poll() is None and time.monotonic() < deadline:
         try:

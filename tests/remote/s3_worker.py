@@ -1,4 +1,4 @@
-"""Other processes on a dataset in S3, that are killed or stopped at a chosen moment of their work."""
+"""Worker processes on a dataset in S3 that are killed or stopped at a chosen moment."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from parketto import Dataset, ParkettoError
 from parketto.commit.transaction import Transaction
 from parketto.commit.workspace import Workspace, WorkspaceState
 
-# They are forked from a process that has loaded all this and has no threads: that takes milliseconds.
+# A fork server has all modules loaded and no threads, so workers start in milliseconds.
 _PROCESSES = multiprocessing.get_context("forkserver")
 _PROCESSES.set_forkserver_preload(["numpy", "pyarrow.parquet", "s3fs", "parketto", "parketto.storage.s3"])
 _RECORD = re.compile(r"/log/[0-9]{20}\.json")
@@ -30,7 +30,7 @@ def _is_data(path: Any) -> bool:
     return not isinstance(path, str) and "/tx-" not in next(iter(path))
 
 
-#: A call that changes something, and what tells it by its first argument from other calls of the same name.
+#: Mutating calls: the method of the store, and a predicate on its first argument.
 CALLS: dict[str, tuple[str, Callable[[Any], bool]]] = {
     "stage": ("open_output", lambda path: "/tx-" in path),
     "record": ("create", lambda path: _RECORD.search(path) is not None),
@@ -39,7 +39,7 @@ CALLS: dict[str, tuple[str, Callable[[Any], bool]]] = {
     "clear": ("remove_many", lambda paths: not _is_data(paths)),
     "done": ("create", lambda path: path.endswith(".done.json")),
 }
-#: Where a process dies: when all is staged, and on both sides of every step of its commit.
+#: Where a process dies: when all files are staged, and before and after every step of its commit.
 _STEPS = ("record", "copy", "retire", "clear", "done")
 DEATHS = ("staged", *(f"{side} {step}" for step in _STEPS for side in ("before", "after")), "half retire")
 
@@ -72,7 +72,7 @@ OPERATIONS: dict[str, Callable[..., Any]] = {
 
 
 def interrupt(dataset: Dataset, number: signal.Signals, moment: str, nth: int = 1) -> None:
-    """Have this process send itself a signal at a moment, such as "before record" or "staged"."""
+    """Make this process send itself a signal at a moment such as "before record" or "staged"."""
     left = [nth]
 
     def reached() -> None:
@@ -121,11 +121,11 @@ def interrupt(dataset: Dataset, number: signal.Signals, moment: str, nth: int = 
 
 
 class Worker:
-    """Such a process, seen from the test that has started it.
+    """A handle of the test for a worker process.
 
     Args:
         place: The dataset.
-        moment: What happens to it: "kill" or "stop", and when, such as "kill after record"; or "" for nothing.
+        moment: The signal and when it comes, such as "kill after record" or "stop staged"; "" for none.
         what: The name of an operation, and its arguments.
     """
 
@@ -137,32 +137,32 @@ class Worker:
         answers.close()
 
     def stopped(self) -> Worker:
-        """Wait until it has stopped itself."""
+        """Wait until the process has stopped itself."""
         deadline = time.monotonic() + 120
         command = ["ps", "-o", "stat=", "-p", str(self._process.pid)]
         while not subprocess.run(command, capture_output=True, check=False).stdout.startswith(b"T"):
-            assert self._process.is_alive(), "it has ended"
-            assert time.monotonic() < deadline, "it does not stop"
+            assert self._process.is_alive(), "the worker has ended"
+            assert time.monotonic() < deadline, "the worker does not stop"
             time.sleep(0.02)
         return self
 
     def is_over(self) -> bool:
-        """Whether it has ended, or is about to."""
+        """Whether the process has ended or sent its result."""
         return self._answers.poll(0.0) or not self._process.is_alive()
 
     def killed(self) -> None:
-        """Wait until it is dead."""
+        """Wait until the process is dead."""
         self._process.join(timeout=120)
         assert self._process.exitcode == -signal.SIGKILL
 
     def resumed(self) -> Any:
-        """Let it go on; what it says in the end."""
+        """Resume the process; returns its result."""
         assert self._process.pid is not None
         os.kill(self._process.pid, signal.SIGCONT)
         return self.result()
 
     def result(self) -> Any:
-        """What it says in the end."""
+        """The result of the process."""
         assert self._answers.poll(120)
         answer = self._answers.recv()
         self._process.join(timeout=120)

@@ -1,4 +1,4 @@
-"""The conformance suite over Spark Connect: no JVM in this process, nothing but the public protocol."""
+"""The conformance suite over Spark Connect: no JVM in this process, only the public protocol."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ FIRST = ("test_append", "test_compact.py", "test_edit", "test_merge", "test_opti
 
 
 def test_conformance(server: str) -> None:
-    """Every operation; merges with the source at hand in every task, and by a join."""
+    """Every operation; merges by broadcast and by shuffle."""
     chosen = "spark and (" + " or ".join(FIRST) + ")"
     options = ("--engines=spark,spark-shuffle", "--share=16", "-k", chosen)
     assert run_suite({"SPARK_REMOTE": server}, CONFORMANCE, *options) > 50
@@ -43,8 +43,8 @@ def test_all_conformance(server: str) -> None:
     assert run_suite({"SPARK_REMOTE": server}, CONFORMANCE, *options) > 700
 
 
-def test_guest_of_a_session(server: str, tmp_path: Path) -> None:
-    """Who interrupts the caller's tags, or all, or stops the session ends the operation; names do not clash."""
+def test_operations_can_be_interrupted_over_connect(server: str, tmp_path: Path) -> None:
+    """By the caller's tags, by `interruptAll`, or by stopping the session; table names do not clash."""
     root = str(tmp_path / "data" / "events")
     driver = subprocess.run(
         [sys.executable, DRIVER, "connected", root],

@@ -1,4 +1,4 @@
-"""Ctrl-C while Spark works: the jobs are cancelled, the dataset is as it was."""
+"""Ctrl-C during Spark jobs: the jobs are cancelled, the dataset is unchanged."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def test_interrupt_cancels_the_jobs(tmp_path: Path) -> None:
 
 
 def test_stopped_session_ends_the_operation(tmp_path: Path) -> None:
-    """With a typed error; the dataset is as it was, and nothing stays behind."""
+    """With a typed error; the dataset is unchanged, and nothing is left behind."""
     root = str(tmp_path / "data" / "events")
     report = subprocess.run(
         [sys.executable, DRIVER, "stopped", root], stdout=subprocess.PIPE, text=True, check=True
@@ -56,7 +56,7 @@ def test_stopped_session_ends_the_operation(tmp_path: Path) -> None:
 
 
 def run_limited(tmp_path: Path, *limits: str) -> list[str]:
-    """How operations end, and how many rows there are, where Spark limits the memory of its Python workers."""
+    """The results of operations and the number of rows, with a memory limit for Spark's Python workers."""
     return subprocess.run(
         [sys.executable, LIMITED, str(tmp_path), *limits],
         env={**os.environ, "PYSPARK_PYTHON": sys.executable},
@@ -68,21 +68,21 @@ def run_limited(tmp_path: Path, *limits: str) -> list[str]:
 
 @pytest.mark.sweep
 def test_too_little_memory_for_python_workers(tmp_path: Path) -> None:
-    """Every operation says which setting is too small, or had nothing to do; never an error of Spark's."""
+    """Every operation names the setting that is too small, or has nothing to do; none shows an error of Spark."""
     *ends, rows = run_limited(tmp_path, "330m=100")
-    told = re.compile(
+    expected = re.compile(
         r"330m [a-z ]+: (done|spark.executor.pyspark.memory: the limit of 330 MB is too little memory for a task: "
         r"Python and its libraries use \d+ MB of it. About \d+ MB would be enough, .+ Nothing was changed; .+)"
     )
     assert len(ends) == OPERATIONS
-    assert [end for end in ends if not told.fullmatch(end)] == []
+    assert [end for end in ends if not expected.fullmatch(end)] == []
     assert [end.split(":")[0] for end in ends if end.endswith("done")] == ["330m delete"], "no row matches it"
     assert rows == "330m rows: 800, beside: 0"
 
 
 @pytest.mark.sweep
-def test_memory_of_python_workers(tmp_path: Path) -> None:
-    """With 1 GB for each of two tasks all goes well; 512 MB are enough for small files, or the error says so."""
+def test_operations_within_the_memory_of_python_workers(tmp_path: Path) -> None:
+    """1 GB for each of two tasks is enough; 512 MB are enough for small files, or the error says so."""
     ends = run_limited(tmp_path, "512m=12500", "1g=100000")
     small, large = ends[: OPERATIONS + 1], ends[OPERATIONS + 1 :]
     assert small.pop() == "512m rows: 100000, beside: 0"

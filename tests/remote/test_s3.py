@@ -1,4 +1,4 @@
-"""Datasets in S3: a server in another process, and nothing of it in this one but s3fs."""
+"""Datasets in S3: a server in another process, accessed by s3fs only."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ def test_rows_written_are_read(s3: S3Place, local_engine: str) -> None:
     [("pyarrow", "copy"), ("pyarrow", "encode"), ("duckdb", "auto")],
 )
 def test_compaction(s3: S3Place, local_engine: str, rewrite: Any) -> None:
-    # Row groups that are worth keeping, and together more than one part of an upload.
+    # Row groups that are large enough to copy, and together more than one part of an upload.
     tables = {f"{number}.parquet": events(120_000, number) for number in range(4)}
     s3.write_files(tables, row_group_size=40_000)
     groups = s3.row_groups()
@@ -110,7 +110,7 @@ def test_edits_keep_row_groups_without_affected_rows(s3: S3Place, local_engine: 
 def test_upsert_and_repartition(s3: S3Place, local_engine: str) -> None:
     s3.write_files({f"{number}.parquet": events(1_000, number) for number in range(3)})
     dataset = s3.dataset(local_engine)
-    fresh = events(500, 5)  # 2500 to 2999: there already; and as many again that are not
+    fresh = events(500, 5)  # 2500 to 2999 exist already; as many again are new
     source = pa.concat_tables([fresh, events(500, 6)])
     dataset.merge(source, "id")
     kept = [events(1_000, 0), events(1_000, 1), events(1_000, 2).slice(0, 500)]
@@ -122,7 +122,7 @@ def test_upsert_and_repartition(s3: S3Place, local_engine: str) -> None:
     assert s3.left_behind() == []
 
 
-def test_backups_bring_back_what_was_there(s3: S3Place) -> None:
+def test_restore_brings_the_old_files_back(s3: S3Place) -> None:
     s3.write_files({f"{number}.parquet": events(100, number) for number in range(3)})
     state = s3.state()
     dataset = s3.dataset()
@@ -134,8 +134,8 @@ def test_backups_bring_back_what_was_there(s3: S3Place) -> None:
     assert s3.left_behind() == []
 
 
-def test_files_of_others_are_seen(s3: S3Place) -> None:
-    """What a filesystem remembers of a folder is not what is in it."""
+def test_files_of_other_writers_are_listed(s3: S3Place) -> None:
+    """The listing cache of the filesystem must not be used."""
     s3.write_files({"one.parquet": events(100, 0)})
     dataset = s3.dataset()
     assert dataset.read().num_rows == 100
@@ -166,8 +166,8 @@ def test_conflicting_writers(s3: S3Place, monkeypatch: pytest.MonkeyPatch) -> No
     assert s3.left_behind() == []
 
 
-def test_a_lease_keeps_others_out(s3: S3Place) -> None:
-    """Where a server does not make objects exclusively, or somebody asks for a lease."""
+def test_lease_excludes_others(s3: S3Place) -> None:
+    """Leases are for servers without conditional puts, or if they are requested."""
     path = f"{s3.root}/lock"
     mine, theirs = (open_store(path, s3.server.filesystem(max_concurrency=number))[0] for number in (3, 4))
     lock = mine.try_lock(path)
@@ -183,8 +183,8 @@ def test_a_lease_keeps_others_out(s3: S3Place) -> None:
     assert s3.fs.find(s3.root) == []
 
 
-def test_only_one_of_many_makes_a_file(s3: S3Place) -> None:
-    """The store itself says who was first, in one request each."""
+def test_create_is_exclusive(s3: S3Place) -> None:
+    """By conditional puts, one request each."""
     store, path = open_store(f"{s3.root}/lock", s3.server.filesystem())
     with recorded(store.fs) as requests:
         store.create(path, b"first")
@@ -194,8 +194,8 @@ def test_only_one_of_many_makes_a_file(s3: S3Place) -> None:
     assert s3.fs.cat_file(path) == b"first"
 
 
-def test_a_lease_whose_answer_was_lost_is_ours(s3: S3Place) -> None:
-    """The request is repeated, and finds what the first one has made."""
+def test_lease_is_held_if_its_response_was_lost(s3: S3Place) -> None:
+    """The retried request finds the object that the first one created."""
     store, path = open_store(f"{s3.root}/lock", s3.server.filesystem(skip_instance_cache=True))
     pipe_file = store.fs.pipe_file
 
@@ -211,8 +211,8 @@ def test_a_lease_whose_answer_was_lost_is_ours(s3: S3Place) -> None:
     assert s3.fs.find(s3.root) == []
 
 
-def test_processes_that_write_at_once(s3: S3Place) -> None:
-    """The very first commits of a dataset, too."""
+def test_concurrent_processes(s3: S3Place) -> None:
+    """Including the first commits of a dataset."""
     workers = [Worker(s3, "", "append", first, 3) for first in (0, 3)]
     dataset = s3.dataset()
     for number in (6, 7):
@@ -248,7 +248,7 @@ def test_killed_processes_lose_nothing(
 
 
 def test_uploads_of_dead_writers_are_aborted(s3: S3Place, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Whether or not they have staged a file; but only when they must be dead."""
+    """Whether or not they have staged a file; but only after the time when they count as dead."""
     s3.write_files({"one.parquet": batch(0)})
     Worker(s3, "kill staged", "append", 1).killed()
     workspace = s3.dataset()._context.workspace
@@ -257,14 +257,14 @@ def test_uploads_of_dead_writers_are_aborted(s3: S3Place, monkeypatch: pytest.Mo
     for folder in (dead, "tx-without-files"):
         s3.fs.call_s3("create_multipart_upload", Bucket=s3.server.bucket, Key=key(folder))
     s3.dataset().write(batch(2))
-    assert {key(dead), key("tx-without-files")} <= {*s3.left_behind()}, "they may be alive"
+    assert {key(dead), key("tx-without-files")} <= {*s3.left_behind()}, "their writers may be alive"
     monkeypatch.setattr(recovery, "DEAD_SECONDS", -60.0)
     s3.dataset().write(batch(3))
     assert s3.left_behind() == []
     assert s3.rows() == pylist(*map(batch, (0, 2, 3)))
 
 
-def test_on_spark(s3: S3Place, spark: Any) -> None:
+def test_operations_on_spark(s3: S3Place, spark: Any) -> None:
     tables = {f"{number}.parquet": events(40_000, number) for number in range(3)}
     s3.write_files(tables)
     groups = s3.row_groups()

@@ -1,4 +1,4 @@
-"""What goes wrong with S3 is said in one sentence, and nothing is made on the way: no bucket above all."""
+"""Errors of S3 are reported in one sentence, and nothing is created, above all no bucket."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ READING = ("read", "files", "compact", "dry run", "optimize", "delete", "reparti
 
 
 @pytest.mark.parametrize("name", OPERATIONS)
-def test_a_bucket_that_does_not_exist(s3: S3Place, name: str) -> None:
+def test_missing_bucket(s3: S3Place, name: str) -> None:
     before = s3.server.buckets()
     with pytest.raises(BucketNotFound, match=r"the bucket 'no-such-bucket' .* does not exist") as caught:
         OPERATIONS[name](
@@ -43,14 +43,14 @@ def test_a_bucket_that_does_not_exist(s3: S3Place, name: str) -> None:
 
 
 @pytest.mark.parametrize("name", READING)
-def test_a_dataset_that_does_not_exist(s3: S3Place, name: str) -> None:
+def test_missing_dataset(s3: S3Place, name: str) -> None:
     with pytest.raises(DatasetNotFound, match=f"no dataset at 's3://{s3.root}': it does not exist"):
         OPERATIONS[name](s3.dataset())
     assert s3.left_behind() == []
 
 
 @pytest.mark.parametrize("name", OPERATIONS)
-def test_an_object_is_no_dataset(s3: S3Place, name: str) -> None:
+def test_object_instead_of_a_dataset_is_refused(s3: S3Place, name: str) -> None:
     s3.fs.pipe_file(s3.root, b"something")
     with pytest.raises(NotADataset, match=f"'s3://{s3.root}' is a file"):
         OPERATIONS[name](s3.dataset())
@@ -58,7 +58,7 @@ def test_an_object_is_no_dataset(s3: S3Place, name: str) -> None:
 
 
 @pytest.mark.parametrize("name", OPERATIONS)
-def test_table_formats_are_left_alone(s3: S3Place, name: str) -> None:
+def test_table_formats_are_refused(s3: S3Place, name: str) -> None:
     s3.write_files({"one.parquet": ROWS})
     s3.fs.pipe_file(f"{s3.root}/_delta_log/00000000000000000000.json", b"{}")
     before = s3.fs.find(s3.root)
@@ -67,7 +67,7 @@ def test_table_formats_are_left_alone(s3: S3Place, name: str) -> None:
     assert s3.fs.find(s3.root) == before
 
 
-def test_objects_that_are_no_data(s3: S3Place) -> None:
+def test_objects_that_are_not_data_are_ignored(s3: S3Place) -> None:
     s3.fs.pipe_file(f"{s3.root}/README.md", b"none")
     with pytest.raises(DatasetNotFound, match="no parquet files were found"):
         s3.dataset().read()
@@ -77,9 +77,7 @@ def test_objects_that_are_no_data(s3: S3Place) -> None:
 
 
 @pytest.mark.parametrize("name", OPERATIONS)
-def test_credentials_that_are_missing(
-    s3: S3Place, name: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
+def test_missing_credentials(s3: S3Place, name: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     for variable in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY", "AWS_SESSION_TOKEN", "AWS_PROFILE"):
         monkeypatch.delenv(variable, raising=False)
     monkeypatch.setenv("AWS_SHARED_CREDENTIALS_FILE", str(tmp_path / "none"))
@@ -92,7 +90,7 @@ def test_credentials_that_are_missing(
     assert "AWS_ACCESS_KEY_ID" in str(caught.value)
 
 
-def test_services_that_cannot_be_reached(s3: S3Place) -> None:
+def test_unreachable_service(s3: S3Place) -> None:
     quick = {"retries": {"max_attempts": 0}, "connect_timeout": 1}
     there = options("http://127.0.0.1:1", config_kwargs=quick)
     with pytest.raises(ConnectionError, match=r"S3 cannot be reached for 's3://lake/\.?events"):

@@ -1,4 +1,4 @@
-"""What can happen between any two requests of a commit on S3: answers that get lost, others that are quicker."""
+"""Races between the requests of a commit on S3: lost responses, and faster writers."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def filled(s3: S3Place) -> S3Place:
 
 
 def ids(place: S3Place) -> list[int]:
-    """The ids in all files, as any program finds them."""
+    """The ids in all files."""
     return sorted(int(row.partition("'id': ")[2].partition(",")[0]) for row in place.rows().elements())
 
 
@@ -44,7 +44,7 @@ def workspace_of(place: S3Place) -> Workspace:
 
 
 def hooked(place: S3Place, moment: str, act: Callable[..., Any], **options: Any) -> Dataset:
-    """A dataset where something happens once, before or after a call, or instead of it: "instead of record"."""
+    """A dataset with a hook that runs once, before, after or instead of a call, such as "instead of record"."""
     dataset = place.dataset(**options)
     store = dataset._store
     side, _, call = moment.rpartition(" ")
@@ -70,7 +70,7 @@ def hooked(place: S3Place, moment: str, act: Callable[..., Any], **options: Any)
 
 
 def killed(place: S3Place, moment: str, work: Callable[[Dataset], Any]) -> None:
-    """Somebody works on the dataset and dies at a moment."""
+    """Run an operation that dies at a moment, as if its process was killed."""
     dataset = place.dataset()
     dataset._store.creates_exclusively(place.root)
     dataset._store.parallel_copies = False
@@ -82,7 +82,7 @@ def killed(place: S3Place, moment: str, work: Callable[[Dataset], Any]) -> None:
 
 
 class TestFirstCommits:
-    """Of several at once each may put an object into the dataset that it is known by."""
+    """Concurrent first commits may each put an object with the identity of the dataset into it."""
 
     @pytest.fixture(params=["the first one's is less", "the second one's is less"])
     def order(self, request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -91,7 +91,7 @@ class TestFirstCommits:
         monkeypatch.setattr(identity, "uuid", named)
 
     @pytest.mark.usefixtures("order")
-    def test_all_are_part_of_the_history(self, s3: S3Place) -> None:
+    def test_concurrent_first_commits_share_the_history(self, s3: S3Place) -> None:
         slow = hooked(s3, "before stage", lambda: s3.dataset().write(batch(1), commit_id="job:1"))
         slow.write(batch(2), commit_id="job:2")
         assert ids(s3) == numbers(1, 2)
@@ -102,7 +102,7 @@ class TestFirstCommits:
         assert len(s3.marks()) == 2
 
     @pytest.mark.usefixtures("order")
-    def test_none_is_taken_for_one_of_another_dataset(self, s3: S3Place) -> None:
+    def test_concurrent_first_commits_belong_to_one_dataset(self, s3: S3Place) -> None:
         slow = hooked(
             s3, "before stage", lambda: killed(s3, "after record", lambda dataset: dataset.write(batch(1)))
         )
@@ -113,7 +113,7 @@ class TestFirstCommits:
         assert ids(s3) == numbers(1, 2, 3)
         assert len(s3.dataset().history()) == 3
 
-    def test_readers_that_know_nothing_of_it(self, s3: S3Place) -> None:
+    def test_other_readers_ignore_the_identity_object(self, s3: S3Place) -> None:
         s3.dataset().write(batch(0))
         (mark,) = s3.marks()
         assert s3.fs.size(mark) == 0, "Polars reads hidden objects that are not empty"
@@ -124,11 +124,11 @@ class TestFirstCommits:
 
 
 class TestRecords:
-    """Whether a record is in the log is known for sure, or it is said that it is not known."""
+    """Either it is certain whether a record is in the log, or the error says that it is unknown."""
 
     @pytest.mark.parametrize("error", [ConnectionError("lost"), KeyboardInterrupt()], ids=["lost", "ctrl-c"])
-    def test_a_request_that_arrives_late(self, filled: S3Place, error: BaseException) -> None:
-        """It is still under way when its writer has given up: it must not bring a commit without files."""
+    def test_record_request_that_arrives_late(self, filled: S3Place, error: BaseException) -> None:
+        """It arrives after its writer has given up: it must not cause a commit without files."""
         sent: list[tuple[str, bytes]] = []
 
         def lost(store: Any, path: str, content: bytes) -> None:
@@ -148,7 +148,7 @@ class TestRecords:
         assert [commit["operation"] for commit in filled.dataset().history()] == ["compact"]
 
     @pytest.mark.parametrize("error", [ConnectionError("lost"), KeyboardInterrupt()], ids=["lost", "ctrl-c"])
-    def test_a_request_that_arrived(self, filled: S3Place, error: BaseException) -> None:
+    def test_record_request_whose_response_was_lost(self, filled: S3Place, error: BaseException) -> None:
         def answer_lost(store: Any, path: str, content: bytes) -> None:
             s3.S3Store.create(store, path, content)
             raise error
@@ -161,8 +161,8 @@ class TestRecords:
         assert filled.left_behind() == []
 
     @pytest.mark.parametrize("call", ["record", "done"])
-    def test_a_request_that_is_repeated(self, filled: S3Place, call: str) -> None:
-        """Its first answer was lost, so the second one says that somebody was here before."""
+    def test_retried_request_recognizes_its_own_object(self, filled: S3Place, call: str) -> None:
+        """The first response was lost, so the retry fails because the object exists."""
 
         def twice(store: Any, path: str, content: bytes) -> None:
             s3.S3Store.create(store, path, content)
@@ -173,8 +173,8 @@ class TestRecords:
         assert len(filled.files()) == 1
         assert filled.left_behind() == []
 
-    def test_a_log_that_cannot_be_reached(self, filled: S3Place, monkeypatch: pytest.MonkeyPatch) -> None:
-        """Then what is staged stays, because its record may be there."""
+    def test_unreachable_log(self, filled: S3Place, monkeypatch: pytest.MonkeyPatch) -> None:
+        """Staged files are kept, because the record may exist."""
         create = s3.S3Store.create
 
         def unreachable(store: Any, path: str, content: bytes) -> None:
@@ -190,7 +190,9 @@ class TestRecords:
         filled.dataset().recover()
         assert ids(filled) == numbers(0, 1, 2, 3)
 
-    def test_denied_requests_are_definite(self, filled: S3Place, monkeypatch: pytest.MonkeyPatch) -> None:
+    def test_denied_record_request_is_a_definite_failure(
+        self, filled: S3Place, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
         create = s3.S3Store.create
 
         def denied(store: Any, path: str, content: bytes) -> None:
@@ -205,10 +207,10 @@ class TestRecords:
 
 
 class TestLateSteps:
-    """Who stood still while others settled a commit does not undo what came after it."""
+    """A writer that stalls while others settle its commit does not undo later commits."""
 
     @pytest.mark.parametrize("where", ["id < 70", "id < 50"], ids=["rewritten", "removed"])
-    def test_files_that_were_restored_are_not_retired_again(self, filled: S3Place, where: str) -> None:
+    def test_restored_files_are_not_retired_again(self, filled: S3Place, where: str) -> None:
         backups = f"s3://{filled.server.bucket}/backups-{filled.root.split('/')[1]}"
         killed(filled, "after record", lambda dataset: dataset.delete(where, backup=backups))
         workspace = workspace_of(filled)
@@ -220,8 +222,8 @@ class TestLateSteps:
         settle(workspace, view)
         assert ids(filled) == numbers(0, 1, 2, 3)
 
-    def test_a_copy_in_parts_that_ends_late(self, filled: S3Place, monkeypatch: pytest.MonkeyPatch) -> None:
-        """The file that it makes was retired meanwhile, and must not come back."""
+    def test_multipart_copy_that_completes_late(self, filled: S3Place, monkeypatch: pytest.MonkeyPatch) -> None:
+        """Its target was retired meanwhile, and must not reappear."""
         monkeypatch.setattr(s3, "_SAFE_COPY_BYTES", 100)
         monkeypatch.setattr(s3, "_MAX_COPY_BYTES", 100)
         dataset = filled.dataset()
@@ -242,8 +244,8 @@ class TestLateSteps:
         assert len(filled.files()) == 1
         assert filled.left_behind() == []
 
-    def test_staged_files_that_are_gone_never_cost_the_old_ones(self, filled: S3Place) -> None:
-        """Whoever has removed them: a rule of the bucket, or a request that came late."""
+    def test_old_files_are_kept_if_staged_files_are_missing(self, filled: S3Place) -> None:
+        """For example because of a lifecycle rule of the bucket, or a late request."""
         killed(filled, "after record", lambda dataset: dataset.compact())
         for path in filled.staged():
             filled.fs.rm_file(path)
@@ -254,8 +256,10 @@ class TestLateSteps:
 class TestLayouts:
     @pytest.mark.parametrize("commits", [0, 1])
     @pytest.mark.parametrize("moment", ["before stage", "before record"])
-    def test_repartitioned_while_rows_are_added(self, filled: S3Place, moment: str, commits: int) -> None:
-        """Files with two layouts cannot be edited together, so the append is refused."""
+    def test_append_conflicts_with_a_concurrent_repartition(
+        self, filled: S3Place, moment: str, commits: int
+    ) -> None:
+        """A dataset has one partition spec, so the append is refused."""
         for number in range(commits):
             filled.dataset().write(batch(4 + number))
         before = ids(filled)
@@ -271,8 +275,8 @@ class TestSweeps:
     def dead_at_once(self, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(recovery, "DEAD_SECONDS", -60.0)
 
-    def test_an_unsettled_commit_is_not_passed_over(self, filled: S3Place) -> None:
-        """Somebody makes a record between a commit and the sweep after it."""
+    def test_sweep_does_not_skip_an_unsettled_commit(self, filled: S3Place) -> None:
+        """Another writer creates a record between a commit and its sweep."""
         filled.dataset()._store.write(f"{workspace_of(filled).path}/tx-dead/new/1", b"x")
         busy = hooked(filled, "after done", lambda: killed(filled, "after copy", lambda other: other.compact()))
         busy.write(batch(4))
@@ -283,7 +287,7 @@ class TestSweeps:
         assert filled.left_behind() == []
 
     @pytest.mark.parametrize("call", ["abort_uploads", "remove_tree"])
-    def test_a_commit_has_happened_even_if_the_sweep_fails(
+    def test_commit_succeeds_even_if_the_sweep_fails(
         self, filled: S3Place, call: str, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         filled.dataset()._store.write(f"{workspace_of(filled).path}/tx-dead/new/1", b"x")
@@ -297,10 +301,10 @@ class TestSweeps:
         assert ids(filled) == numbers(0, 1, 2, 3, 4)
 
     @pytest.mark.parametrize("when", ["recover", "fold"])
-    def test_an_upload_of_a_writer_that_has_staged_nothing_yet(
+    def test_upload_of_a_writer_that_has_staged_nothing_yet(
         self, filled: S3Place, when: str, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        """Nothing shows that it ever lived; but one that still gives signs of life keeps its uploads."""
+        """A dead writer leaves no other trace; uploads of a live writer are kept."""
         store, work = filled.dataset()._store, workspace_of(filled).path
         for folder in ("tx-dead", "tx-alive"):
             key = f"{work}/{folder}/new/1".partition("/")[2]
@@ -327,8 +331,8 @@ class TestSweeps:
         assert not filled.dataset().recover()
         assert "cannot look for unfinished uploads" in caplog.text
 
-    def test_a_writer_whose_sweep_record_exists_before_it_looks(self, filled: S3Place) -> None:
-        """It settles the sweep of its own staged files, and says that they are gone."""
+    def test_writer_whose_staged_files_are_swept_before_its_commit(self, filled: S3Place) -> None:
+        """It settles the sweep of its own staged files, and fails with an error that says so."""
 
         def sweep_and_die() -> None:
             killed(filled, "after record", lambda dataset: dataset.recover())
@@ -341,8 +345,8 @@ class TestSweeps:
 
 
 class TestReaders:
-    def test_a_listing_of_several_pages(self, filled: S3Place) -> None:
-        """While it is read, a commit goes on: its new file is on a page before, and some old ones are gone."""
+    def test_listing_of_several_pages_during_a_commit(self, filled: S3Place) -> None:
+        """The new file is on an earlier page, and some old files are already removed."""
         killed(filled, "after record", lambda dataset: dataset.compact())
 
         def retire_some(store: Any, paths: list[str]) -> None:
@@ -357,8 +361,8 @@ class TestReaders:
         assert sorted(dataset.read()["id"].to_pylist()) == numbers(0, 1, 2, 3)
         assert len(ids(filled)) == 300, "the new file, and two of the old ones"
 
-    def test_commits_during_every_listing(self, filled: S3Place) -> None:
-        """There is always somebody who is quicker than a listing."""
+    def test_read_while_others_commit_during_every_listing(self, filled: S3Place) -> None:
+        """Every listing is outdated before it ends."""
         values = itertools.count(10)
 
         def rewrite() -> None:
@@ -369,15 +373,15 @@ class TestReaders:
         assert sorted(table["id"].to_pylist()) == numbers(0, 1, 2, 3)
         assert len(set(table["batch"].to_pylist())) == 1
 
-    def test_a_delete_beside_an_append_that_is_half_published(self, filled: S3Place) -> None:
-        """The first file is there when the delete lists the dataset, and is none that it knows."""
+    def test_delete_during_a_partly_published_append(self, filled: S3Place) -> None:
+        """The delete lists the first file of the append, which is not part of its snapshot."""
         source = pa.concat_tables([batch(0).slice(0, 25), batch(9).slice(0, 25)])
         killed(filled, "after copy", lambda dataset: dataset.write(source, max_rows_per_file=25))
         assert sum(filled.rows().values()) == 225
         filled.dataset(retries=3).delete("id < 30")
         assert ids(filled) == [*range(30, 200), *numbers(9)[:25]]
 
-    def test_who_may_only_read(self, filled: S3Place, monkeypatch: pytest.MonkeyPatch) -> None:
+    def test_read_without_write_permission(self, filled: S3Place, monkeypatch: pytest.MonkeyPatch) -> None:
         killed(filled, "after record", lambda dataset: dataset.compact())
 
         def denied(*_: Any, **__: Any) -> None:
@@ -389,7 +393,7 @@ class TestReaders:
 
 
 def paged(place: S3Place, act: Callable[[], Any], *, every: bool = False) -> Dataset:
-    """A dataset of which others see to it that something happens between two pages of a listing."""
+    """A dataset with a hook that runs between two pages of a listing."""
     dataset = place.dataset()
     base, waiting = type(dataset._store), [True]
 
@@ -409,7 +413,7 @@ def paged(place: S3Place, act: Callable[[], Any], *, every: bool = False) -> Dat
 
 
 class TestIdentity:
-    def test_a_dataset_that_was_removed_and_written_anew(self, s3: S3Place) -> None:
+    def test_dataset_that_was_removed_and_created_again(self, s3: S3Place) -> None:
         s3.dataset().write(batch(0), commit_id="job:1")
         s3.dataset().write(batch(0), commit_id="job:1")
         assert ids(s3) == numbers(0)
@@ -420,7 +424,7 @@ class TestIdentity:
         assert len(s3.dataset().history()) == 1
 
     @pytest.mark.parametrize("moment", ["after record", "after copy"])
-    def test_an_interrupted_commit_of_a_dataset_that_was_removed(self, filled: S3Place, moment: str) -> None:
+    def test_interrupted_commit_of_a_removed_dataset(self, filled: S3Place, moment: str) -> None:
         killed(filled, moment, lambda dataset: dataset.write(batch(4), max_rows_per_file=25))
         filled.fs.rm(filled.root, recursive=True)
         filled.write_files({"z0.parquet": batch(7)})
@@ -429,7 +433,7 @@ class TestIdentity:
         assert ids(filled) == numbers(7, 8)
         assert len(filled.dataset().history()) == 1
 
-    def test_a_copy_of_a_dataset_is_another_one(self, filled: S3Place) -> None:
+    def test_copy_of_a_dataset_has_its_own_log(self, filled: S3Place) -> None:
         filled.dataset().compact()
         other = S3Place.fresh(filled.server)
         filled.fs.cp(f"{filled.root}/", f"{other.root}/", recursive=True)
@@ -440,7 +444,7 @@ class TestIdentity:
         assert (ids(filled), ids(other)) == (numbers(2, 3), numbers(0, 1, 2, 3, 4))
         assert len(other.dataset().history()) == 1
 
-    def test_a_dataset_and_its_log_moved_together(self, filled: S3Place) -> None:
+    def test_dataset_moved_together_with_its_log(self, filled: S3Place) -> None:
         killed(filled, "after copy", lambda dataset: dataset.compact())
         other = S3Place.fresh(filled.server)
         filled.fs.cp(f"{filled.root}/", f"{other.root}/", recursive=True)
@@ -470,7 +474,7 @@ class TestLongLogs:
         monkeypatch.setattr(committing, "KEPT_RECORDS", 4)
 
     @pytest.mark.parametrize("history", ["on", "off"])
-    def test_young_records_are_not_read_at_every_commit(self, s3: S3Place, history: str) -> None:
+    def test_recent_records_are_not_read_at_every_commit(self, s3: S3Place, history: str) -> None:
         for number in range(12):
             dataset = s3.dataset(history=history)
             with recorded(dataset._store.fs) as requests:
@@ -478,7 +482,7 @@ class TestLongLogs:
         print(f"{len(requests)} requests")
         assert len(requests) <= 12, kinds(requests)
 
-    def test_names_of_commits_are_looked_up_in_records_that_were_read_before(
+    def test_commit_ids_are_looked_up_in_cached_records(
         self, s3: S3Place, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         monkeypatch.setattr(log, "_FOLDED_AT_ONCE", 100)
@@ -495,10 +499,10 @@ class TestLongLogs:
         assert len(requests) <= 8 * 2 + 2, kinds(requests)
         assert ids(s3) == numbers(*range(8))
 
-    def test_a_writer_that_stops_for_longer_than_records_are_kept(
+    def test_writer_that_stalls_for_longer_than_records_are_kept(
         self, s3: S3Place, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        """Its number is free again, but it was taken: it looks anew."""
+        """Its commit number is free again but was used by others: it must read the log again."""
         s3.dataset().write(batch(0))
 
         def others() -> None:

@@ -1,4 +1,4 @@
-"""How many requests operations on S3 take. A request is money, and some hundredths of a second."""
+"""The number of S3 requests per operation. Each costs money, and some tens of milliseconds."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def asked(place: S3Place, operation: Callable[[Dataset], Any], **options: Any) -
 
 
 def of_data(requests: list[Request]) -> Counter[str]:
-    """The requests for data files that were there before: not for what is staged, nor for what guards commits."""
+    """The requests for existing data files: without those for staged files and the log."""
     return kinds([request for request in requests if request.path.endswith(".parquet")])
 
 
@@ -67,7 +67,7 @@ def test_small_files_are_read_by_one_request_each(filled: S3Place, name: str) ->
 @pytest.mark.parametrize("commits", [0, 1, 3])
 @pytest.mark.parametrize("name", OPERATIONS)
 def test_requests_of_whole_operations(filled: S3Place, name: str, commits: int) -> None:
-    """However many commits there were. The first one also makes what the dataset is known by from then on."""
+    """Independent of the number of commits. The first one also creates the identity object of the dataset."""
     operation, most = OPERATIONS[name]
     filled.dataset()._store.creates_exclusively(filled.root)  # found out once per process
     for number in range(commits):
@@ -101,12 +101,12 @@ def test_footers_of_large_files_are_read_by_range(s3: S3Place) -> None:
     assert 0 < sum(read) < 2**20
 
 
-def test_columns_of_large_files_are_read_in_runs(s3: S3Place) -> None:
+def test_adjacent_column_chunks_are_read_by_one_request(s3: S3Place) -> None:
     rows = table(400_000, columns=5)
     s3.write_files({"one.parquet": rows}, row_group_size=100_000)
     footer = 1
     read = of_data(asked(s3, lambda dataset: dataset.read()))
-    assert read == {"GET": footer + 1}, "all of it is one run"
+    assert read == {"GET": footer + 1}, "all columns are adjacent"
     read = of_data(asked(s3, lambda dataset: dataset.read(columns=["c1"])))
     assert read == {"GET": footer + 4}, "a column of four row groups"
     read = of_data(asked(s3, lambda dataset: dataset.delete("c1 + c2 < 0", dry_run=True)))
@@ -115,7 +115,7 @@ def test_columns_of_large_files_are_read_in_runs(s3: S3Place) -> None:
 
 
 @pytest.mark.parametrize("rewrite", ["copy", "encode"])
-def test_large_files_that_are_compacted(s3: S3Place, rewrite: Any) -> None:
+def test_requests_of_a_compaction_of_large_files(s3: S3Place, rewrite: Any) -> None:
     s3.write_files({f"{number}.parquet": table(200_000, number) for number in range(3)}, row_group_size=50_000)
     read = of_data(asked(s3, lambda dataset: dataset.compact(target_mb_per_file=100, rewrite=rewrite)))
     # The footer, and the rest in a few pieces.
@@ -136,8 +136,8 @@ def test_rows_of_a_large_row_group_are_read_piece_by_piece(s3: S3Place) -> None:
     assert dataset.read().sort_by("id").equals(rows)
 
 
-def test_files_that_are_replaced_while_they_are_read(s3: S3Place) -> None:
-    """Bytes of two files never make one: the listing is read again."""
+def test_files_replaced_while_they_are_read(s3: S3Place) -> None:
+    """Bytes of two versions are never mixed: the dataset is listed again."""
     s3.write_files({"one.parquet": table(100)})
     dataset = s3.dataset()
     read_range, replaced = dataset._store.read_range, table(5000, 7)
@@ -207,7 +207,7 @@ def test_objects_are_copied_and_removed_by_one_request(s3: S3Place) -> None:
         store.copy(names[0], f"{root}/copy")
 
 
-def test_uploads_that_nobody_finished_are_aborted(s3: S3Place) -> None:
+def test_unfinished_uploads_are_aborted(s3: S3Place) -> None:
     store, root = open_store(s3.root, s3.server.filesystem())
     key = f"{root.partition('/')[2]}/new/1"
     store.fs.call_s3("create_multipart_upload", Bucket=s3.server.bucket, Key=key)
@@ -221,13 +221,13 @@ def test_uploads_that_nobody_finished_are_aborted(s3: S3Place) -> None:
     assert store.abort_uploads(root, entry.modified + 3600) == 0
 
 
-def test_servers_make_objects_exclusively(s3: S3Place) -> None:
+def test_conditional_puts_are_supported(s3: S3Place) -> None:
     store, root = open_store(s3.root, s3.server.filesystem())
     assert store.creates_exclusively(f"{root}/.log")
     assert list(store.list_files(root)) == []
 
 
-def test_one_of_many_makes_an_object(s3: S3Place) -> None:
+def test_one_of_many_concurrent_creates_succeeds(s3: S3Place) -> None:
     store, root = open_store(s3.root, s3.server.filesystem())
 
     def make(number: int) -> bytes | None:
@@ -243,8 +243,8 @@ def test_one_of_many_makes_an_object(s3: S3Place) -> None:
     assert store.read(f"{root}/1.json") == made
 
 
-def test_files_are_read_as_they_are(s3: S3Place) -> None:
-    """Whatever is known of a file and however it is read."""
+def test_every_way_to_read_returns_the_same_bytes(s3: S3Place) -> None:
+    """With and without a known entry and tail of the file."""
     content = np.random.default_rng(0).bytes(300_000)
     store, root = open_store(s3.root, s3.server.filesystem())
     store.write(f"{root}/x", content)

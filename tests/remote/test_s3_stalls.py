@@ -1,4 +1,4 @@
-"""Processes that stop in the middle of a commit (SIGSTOP), and go on when others have long finished it."""
+"""Processes that are stopped in the middle of a commit (SIGSTOP), and resume after others have finished it."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def filled(s3: S3Place) -> S3Place:
 
 
 def ids(place: S3Place) -> list[int]:
-    """The ids in the dataset, as any program finds them in its files."""
+    """The ids in the dataset."""
     return sorted(place.dataset().read()["id"].to_pylist()) if place.files() else []
 
 
@@ -34,14 +34,14 @@ def numbers(*batches: int) -> list[int]:
 
 
 def check(place: S3Place, expected: list[int]) -> None:
-    """Exactly these rows, for every program that lists the files, and nothing left behind."""
+    """Exactly these rows, for Parketto and for plain readers, and nothing left behind."""
     place.dataset().recover()
     assert sum(place.rows().values()) == len(expected)
     assert ids(place) == sorted(expected)
     assert [path for path in place.staged() if ".parketto/tx-" in path] == []
 
 
-#: What others do while a writer stands still, and the batches that they add.
+#: What others do while a writer is stopped, and the batches that they add.
 OTHERS: dict[str, tuple[Any, list[int]]] = {
     "recover": (lambda dataset: dataset.recover(), []),
     "read": (lambda dataset: dataset.read(), []),
@@ -53,12 +53,12 @@ OTHERS: dict[str, tuple[Any, list[int]]] = {
 @pytest.mark.parametrize(
     ("moment", "other"), [*(("after record", other) for other in OTHERS), ("before clear", "compact")]
 )
-def test_a_commit_that_others_settle_is_reported_as_one(filled: S3Place, other: str, moment: str) -> None:
-    """The file of the append may even be gone again: others have compacted it."""
+def test_append_that_others_settle_is_reported_as_committed(filled: S3Place, other: str, moment: str) -> None:
+    """Even if others have already compacted the file of the append."""
     act, added = OTHERS[other]
     worker = Worker(filled, f"stop {moment}", "append", 2, 1, 2).stopped()
     act(filled.dataset())
-    assert ids(filled) in (numbers(0, 1), numbers(0, 1, 2, *added)), "who only reads settles nothing"
+    assert ids(filled) in (numbers(0, 1), numbers(0, 1, 2, *added)), "readers settle nothing"
     assert worker.resumed() is None
     check(filled, numbers(0, 1, 2, *added))
     assert [commit["operation"] for commit in filled.dataset().history()].count("append") == 3 + len(added)
@@ -73,7 +73,7 @@ def test_a_commit_that_others_settle_is_reported_as_one(filled: S3Place, other: 
         ("before done", "commit"),
     ],
 )
-def test_a_delete_that_others_settle_is_reported_as_one(filled: S3Place, other: str, moment: str) -> None:
+def test_delete_that_others_settle_is_reported_as_committed(filled: S3Place, other: str, moment: str) -> None:
     act, added = OTHERS[other]
     worker = Worker(filled, f"stop {moment}", "delete", "id < 10 OR id >= 90").stopped()
     act(filled.dataset())
@@ -84,10 +84,8 @@ def test_a_delete_that_others_settle_is_reported_as_one(filled: S3Place, other: 
 @pytest.mark.parametrize(
     "what", [("delete", "id < 10"), ("compact",), ("append", 3, 1, 2)], ids=lambda what: what[0]
 )
-def test_a_writer_never_settles_the_commit_of_another_one_as_its_own(
-    filled: S3Place, what: tuple[Any, ...]
-) -> None:
-    """A stops before it says "done"; B says it, and dies in a commit of its own; A goes on."""
+def test_writer_never_settles_the_commit_of_another_one_as_its_own(filled: S3Place, what: tuple[Any, ...]) -> None:
+    """A stops before it marks its record done; B does that, and dies in its own commit; A resumes."""
     first = Worker(filled, "stop before done", "append", 2).stopped()
     Worker(filled, "kill after copy", *what).killed()
     assert first.resumed() is None
@@ -103,13 +101,13 @@ def test_a_writer_never_settles_the_commit_of_another_one_as_its_own(
 
 @pytest.mark.parametrize("moment", ["staged", "before record"])
 @pytest.mark.parametrize("what", [("append", 2), ("delete", "id < 10"), ("compact",)], ids=lambda what: what[0])
-def test_a_writer_that_was_taken_for_dead(
+def test_writer_that_was_taken_for_dead_fails_without_changes(
     filled: S3Place, moment: str, what: tuple[Any, ...], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     worker = Worker(filled, f"stop {moment}", *what).stopped()
     before = filled.state()
     assert filled.staged() != []
-    assert not filled.dataset().recover(), "it is not dead for sure"
+    assert not filled.dataset().recover(), "the writer does not count as dead yet"
     monkeypatch.setattr(recovery, "DEAD_SECONDS", -60.0)
     assert filled.dataset().recover().staging_removed == 1
     assert filled.staged() == []
@@ -121,7 +119,7 @@ def test_a_writer_that_was_taken_for_dead(
     check(filled, numbers(0, 1))
 
 
-def test_an_append_that_others_overtake(filled: S3Place) -> None:
+def test_append_after_concurrent_commits(filled: S3Place) -> None:
     worker = Worker(filled, "stop before record", "append", 2).stopped()
     filled.dataset().write(batch(3))
     filled.dataset().compact()
@@ -131,8 +129,8 @@ def test_an_append_that_others_overtake(filled: S3Place) -> None:
 
 
 @pytest.mark.parametrize("moment", ["staged", "before record"])
-def test_a_delete_that_others_overtake(filled: S3Place, moment: str) -> None:
-    """It is planned anew, and finds the rows in other files, and those that have come."""
+def test_delete_is_planned_again_after_concurrent_commits(filled: S3Place, moment: str) -> None:
+    """It finds the rows in their new files, and the rows that were added."""
     worker = Worker(filled, f"stop {moment}", "delete", "id < 10 OR batch >= 3").stopped()
     filled.dataset().compact()
     filled.dataset().write(batch(3))
@@ -141,7 +139,7 @@ def test_a_delete_that_others_overtake(filled: S3Place, moment: str) -> None:
     check(filled, [number for number in range(10, 100) if number != 70])
 
 
-def test_a_merge_and_an_update_of_the_same_rows(filled: S3Place) -> None:
+def test_merge_is_planned_again_after_a_concurrent_update(filled: S3Place) -> None:
     worker = Worker(filled, "stop before record", "merge", 1, 77).stopped()
     filled.dataset().update("id < 100", {"batch": 5})
     assert worker.resumed() is None
@@ -151,8 +149,8 @@ def test_a_merge_and_an_update_of_the_same_rows(filled: S3Place) -> None:
 
 
 @pytest.mark.parametrize("look", [1, 2])
-def test_a_reader_that_stops(filled: S3Place, look: int) -> None:
-    """Before it looks at the log, and after its listing."""
+def test_reader_that_is_stopped(filled: S3Place, look: int) -> None:
+    """Before it reads the log, and after its listing."""
     worker = Worker(filled, f"stop look #{look}", "read")
     worker.stopped()
     filled.dataset().update("id < 60", {"batch": 4})
@@ -162,19 +160,19 @@ def test_a_reader_that_stops(filled: S3Place, look: int) -> None:
 
 
 @pytest.mark.parametrize("moment", ["after record", "after copy", "half retire", "before done"])
-def test_readers_beside_a_writer_that_stops(s3: S3Place, moment: str) -> None:
-    """They read the state before it or after it, and wait for nobody."""
+def test_readers_do_not_wait_for_a_stopped_writer(s3: S3Place, moment: str) -> None:
+    """They read the state before or after its commit."""
     s3.write_files({f"{number}.parquet": batch(number) for number in range(4)})
     worker = Worker(s3, f"stop {moment}", "delete", "id % 2 = 0").stopped()
     before = numbers(0, 1, 2, 3)
     with pytest.MonkeyPatch.context() as patched:
-        patched.setattr(recovery, "settle", lambda *_: pytest.fail("a reader waits for nobody"))
+        patched.setattr(recovery, "settle", lambda *_: pytest.fail("a reader must not settle commits"))
         assert ids(s3) in (before, before[1::2])
     assert worker.resumed() == 100
     check(s3, before[1::2])
 
 
-def test_readers_beside_writers(s3: S3Place) -> None:
+def test_readers_during_concurrent_commits(s3: S3Place) -> None:
     s3.write_files({f"{number}.parquet": batch(number) for number in range(2)})
     writers = [Worker(s3, "", "append", 2, 5, 3), Worker(s3, "", "merge", 0, 9), Worker(s3, "", "compact")]
     dataset, seen = s3.dataset(), set()
@@ -192,8 +190,8 @@ def test_readers_beside_writers(s3: S3Place) -> None:
     check(s3, numbers(*range(7)))
 
 
-def test_a_dataset_that_is_made_anew_while_a_writer_stops(filled: S3Place) -> None:
-    """What it was about to add to the old one does not appear in the new one."""
+def test_dataset_created_again_while_a_writer_is_stopped(filled: S3Place) -> None:
+    """Rows for the old dataset do not appear in the new one."""
     worker = Worker(filled, "stop after record", "append", 2).stopped()
     filled.fs.rm(filled.root, recursive=True)
     filled.dataset().write(batch(5))
@@ -204,8 +202,8 @@ def test_a_dataset_that_is_made_anew_while_a_writer_stops(filled: S3Place) -> No
     assert len(filled.dataset().history()) == 1
 
 
-def test_a_dataset_that_is_moved_while_a_writer_stops(filled: S3Place) -> None:
-    """What its commit needs is kept, and can be moved along."""
+def test_dataset_moved_while_a_writer_is_stopped(filled: S3Place) -> None:
+    """The workspace with its commit is kept, and can be moved to the dataset."""
     worker = Worker(filled, "stop after copy #2", "append", 2, 1, 4).stopped()
     place = S3Place.fresh(filled.server)
     filled.fs.cp(f"{filled.root}/", f"{place.root}/", recursive=True)

@@ -1,4 +1,4 @@
-"""GeoParquet notes the area that a file covers, and readers skip files by it: it must hold for all rows, or go."""
+"""GeoParquet bounding boxes: readers skip files by them, so they must cover all rows or be removed."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def write(place: Place, number: int, folder: str = "", row_group_size: int | Non
 
 
 def areas(place: Place) -> dict[tuple[int, ...], Any]:
-    """For each file, by the ids of its rows, its area; the other notes are there in any case."""
+    """The bounding box of each file, by the ids of its rows; other GeoParquet metadata must be unchanged."""
     found = {}
     for path in oracle.data_files(place.root, place.fs):
         table = oracle.read_file(path, place.fs)
@@ -41,19 +41,21 @@ def areas(place: Place) -> dict[tuple[int, ...], Any]:
     return found
 
 
-def test_new_values_may_lie_outside(memory: Place) -> None:
+def test_updated_geometries_drop_the_bbox(memory: Place) -> None:
     for number in range(2):
         write(memory, number)
     dataset = memory.dataset()
     dataset.update("n = 0", {"n": 5})
     dataset.delete("id = 1")
-    assert areas(memory) == {(0,): [0, 0, 0, 1], (2, 3): [1, 0, 1, 1]}, "what has not changed still holds"
+    assert areas(memory) == {(0,): [0, 0, 0, 1], (2, 3): [1, 0, 1, 1]}, (
+        "the bbox is kept where no geometry has changed"
+    )
     dataset.update("id = 0", {"g": pc.scalar(b"far")})
     assert areas(memory) == {(0,): None, (2, 3): [1, 0, 1, 1]}
 
 
-def test_row_groups_beside_new_values_are_copied(memory: Place) -> None:
-    """That the new file has no area keeps nothing from standing in it."""
+def test_row_groups_without_updated_geometries_are_copied(memory: Place) -> None:
+    """A file without a bbox may contain row groups that are copied from a file with one."""
     write(memory, 0, row_group_size=1)
     (path,) = oracle.data_files(memory.root, memory.fs)
     before = memory.fs.cat_file(path)
@@ -65,7 +67,7 @@ def test_row_groups_beside_new_values_are_copied(memory: Place) -> None:
     assert pq.read_metadata(io.BytesIO(after)).num_row_groups == 2
 
 
-def test_a_merge_brings_rows_from_anywhere(memory: Place) -> None:
+def test_merged_geometries_drop_the_bbox(memory: Place) -> None:
     for number in range(3):
         write(memory, number)
     memory.dataset().merge(pa.table({"id": [1, 9], "g": [b"far", b"away"], "n": [1, 1]}), "id")
@@ -76,7 +78,7 @@ def test_a_merge_brings_rows_from_anywhere(memory: Place) -> None:
     assert areas(memory)[2, 3] == [1, 0, 1, 1]
 
 
-def test_a_row_that_moves_takes_its_new_place_along(memory: Place) -> None:
+def test_rows_that_change_partition_keep_the_bbox_unless_geometries_change(memory: Place) -> None:
     for number in range(2):
         write(memory, number, f"p={number}/")
     memory.dataset().update("id = 0", {"p": 1})
@@ -86,7 +88,7 @@ def test_a_row_that_moves_takes_its_new_place_along(memory: Place) -> None:
 
 
 @pytest.mark.parametrize("files", [1, 2])
-def test_a_repartition_mixes_files(memory: Place, files: int) -> None:
+def test_repartition_drops_the_bbox_if_files_are_mixed(memory: Place, files: int) -> None:
     for number in range(files):
         write(memory, number)
     memory.dataset().repartition("n")
@@ -94,7 +96,7 @@ def test_a_repartition_mixes_files(memory: Place, files: int) -> None:
 
 
 @pytest.mark.parametrize("rewrite", REWRITES)
-def test_compaction_unites_areas(place: Place, engine: Engine, rewrite: Any) -> None:
+def test_compaction_merges_bboxes(place: Place, engine: Engine, rewrite: Any) -> None:
     for number in range(3):
         write(place, number)
     dataset = place.dataset(engine=engine)
@@ -109,22 +111,22 @@ def test_compaction_unites_areas(place: Place, engine: Engine, rewrite: Any) -> 
 
 
 @pytest.mark.parametrize("rewrite", REWRITES)
-def test_an_area_that_is_not_certain_is_left_out(memory: Place, rewrite: Any) -> None:
-    """From Fiji, say, which lies on both sides of the antimeridian."""
+def test_a_bbox_across_the_antimeridian_is_dropped(memory: Place, rewrite: Any) -> None:
+    """Fiji, for example: its west bound is greater than its east bound."""
     write(memory, 0)
     write(memory, 1, bbox=[177, -20, -178, -16])
     memory.dataset().compact(rewrite=rewrite)
     assert areas(memory) == {(0, 1, 2, 3): None}
 
 
-def test_new_layouts_unite_areas(memory: Place) -> None:
+def test_clustering_merges_bboxes(memory: Place) -> None:
     for number in range(3):
         write(memory, number)
     memory.dataset().optimize(["id", "n"])
     assert [*areas(memory).values()] == [[0, 0, 2, 1]]
 
 
-def test_geometries_that_are_read_differently_stay_apart(memory: Place) -> None:
+def test_files_with_different_geometry_encodings_are_not_merged(memory: Place) -> None:
     write(memory, 0)
     write(memory, 1, encoding="point")
     write(memory, 2)
@@ -139,7 +141,7 @@ def test_geometries_that_are_read_differently_stay_apart(memory: Place) -> None:
 
 
 def noted(**boxes: Any) -> bytes:
-    """Notes on columns with these boxes; None: without."""
+    """GeoParquet metadata of columns with these bounding boxes; None: without one."""
     columns = {name: {**ABOUT, **({} if box is None else {"bbox": box})} for name, box in boxes.items()}
     return json.dumps({"version": "1.1.0", "columns": columns}).encode()
 
@@ -166,7 +168,7 @@ def noted(**boxes: Any) -> bytes:
     ],
     ids=str,
 )
-def test_boxes_around_boxes(boxes: list[Any], expected: Any) -> None:
+def test_merged_bboxes(boxes: list[Any], expected: Any) -> None:
     texts = [noted(g=box, other=[0, 0, 1, 1]) for box in boxes]
     assert len({without_any_bbox(text) for text in texts}) == 1
     assert json.loads(merged_geo(texts)) == json.loads(noted(g=expected, other=[0, 0, 1, 1]))
@@ -175,13 +177,13 @@ def test_boxes_around_boxes(boxes: list[Any], expected: Any) -> None:
 @pytest.mark.parametrize(
     "words", [b"here", b"[]", b'{"columns": 5}', b'{"columns": {"g": 5}}', b"\xff", b"", b"[" * 99999]
 )
-def test_words_that_are_no_notes_stay_as_they_are(words: bytes) -> None:
+def test_invalid_geo_metadata_is_left_unchanged(words: bytes) -> None:
     assert without_any_bbox(words) == words
     assert merged_geo([words, words]) == words
 
 
-def test_row_groups_that_are_appended_unite_areas() -> None:
-    """Without anybody who says what the file is to note."""
+def test_concatenated_row_groups_merge_bboxes() -> None:
+    """Without metadata given by the caller."""
     files = [
         in_memory(pa.table({"g": [b"here"]}).replace_schema_metadata({"geo": noted(g=[n, 0, n, 1]), "by": "me"}))
         for n in range(3)

@@ -1,6 +1,6 @@
-"""Strangers change files and folders at every moment of a commit, also of one that is then killed.
+"""Other programs change files and folders at random moments of a commit, also of one that is killed.
 
-Whatever happens, every row that somebody wrote and nobody removed is there afterwards, exactly once.
+Afterwards every row that was written and not removed exists exactly once.
 """
 
 from __future__ import annotations
@@ -25,8 +25,8 @@ from parketto.storage.store import MUTATIONS
 WATCHED = (*MUTATIONS, "stat", "tree", "identity", "sync", "is_dir")
 
 
-class Strangers:
-    """Do something to the dataset's folders, and remember which rows there should be."""
+class OtherPrograms:
+    """Change files in the dataset's folders, and keep track of the expected rows."""
 
     actions = ("add", "add under another name", "remove", "replace", "rename")
 
@@ -34,7 +34,7 @@ class Strangers:
         self.root, self.chance, self.next = root, chance, 1000
         self.rows = Counter(row for path in oracle.data_files(root) for row in self._ids(path))
         self.log: list[object] = []
-        #: What they have renamed is nothing to them any more, though the other tree may show it for an instant.
+        #: Old names of renamed files: not used again, though the other tree may still show them for an instant.
         self.renamed: set[str] = set()
 
     def act(self) -> None:
@@ -43,11 +43,11 @@ class Strangers:
         self.log.append((action, self.do(action)))
 
     def close(self) -> None:
-        """No stranger is at work any more."""
+        """Release resources."""
 
     def do(self, action: str) -> object:
         folder = self._folder()
-        # What Parketto has just published is known to nobody yet.
+        # Not the files that Parketto has just published.
         names = [
             name
             for name in os.listdir(folder)
@@ -84,11 +84,11 @@ class Strangers:
         return pq.ParquetFile(path).read().column("id").to_pylist()
 
 
-class StrangersInTree(Strangers):
-    """They are also at work in partitions that the commit does not touch, and on whole folders."""
+class OtherProgramsInTree(OtherPrograms):
+    """They also change partitions that the commit does not concern, and whole folders."""
 
     actions = (
-        *Strangers.actions,
+        *OtherPrograms.actions,
         "make a folder",
         "make a folder elsewhere and move it in",
         "rename a folder",
@@ -122,7 +122,7 @@ class StrangersInTree(Strangers):
             try:
                 os.rename(path, f"s{self.next}.parquet", dst_dir_fd=descriptor)
             except FileNotFoundError:
-                os.unlink(path)  # the folder is gone, and they know
+                os.unlink(path)  # the folder was removed, and the writer gets an error
                 return "in vain"
             folder = found
         elif action == "rename a folder" and others:
@@ -137,7 +137,7 @@ class StrangersInTree(Strangers):
             return folder
         elif action == "link":
             return self._link()
-        elif action in Strangers.actions:
+        elif action in OtherPrograms.actions:
             return super().do(action)
         else:
             return "nothing"
@@ -145,7 +145,7 @@ class StrangersInTree(Strangers):
         return folder
 
     def _link(self) -> object:
-        """The other way to write under another name first; that one goes at some later moment."""
+        """Publish a temporary file by a hard link; the temporary name is removed later."""
         hidden = [
             f"{folder}/{name}"
             for folder in self._folders()
@@ -171,7 +171,7 @@ class StrangersInTree(Strangers):
 
 
 def interfere(dataset: Dataset, act: Callable[[], None], chance: random.Random, kill_at: int | None) -> None:
-    """Let strangers act at random calls of the store while a commit is under way, and perhaps kill it."""
+    """Run `act` at random calls of the store during a commit, and perhaps kill the commit."""
     base = type(dataset._store)
     state = {"calls": 0, "dead": False}
     likelihood = chance.choice([0.02, 0.05, 0.1])
@@ -198,15 +198,15 @@ def interfere(dataset: Dataset, act: Callable[[], None], chance: random.Random, 
     dataset._store.__class__ = type("Busy", (base,), {name: guarded(name) for name in WATCHED})
 
 
-def run(place: Place, seed: int, publish: str, kill: bool, kind: type[Strangers] = Strangers) -> None:
+def run(place: Place, seed: int, publish: str, kill: bool, kind: type[OtherPrograms] = OtherPrograms) -> None:
     chance = random.Random(seed)
     parent = place.root.rpartition("/")[0]
     if place.fs.exists(parent):
         place.fs.rm(parent, recursive=True)
     place.write_files({f"p={1 + n // 3}/f{n}.parquet": pa.table({"id": [n]}) for n in range(6)})
-    if kind is StrangersInTree:  # of these, one is compacted, and two are left alone
+    if kind is OtherProgramsInTree:  # partitions that the commit does not change
         place.write_files({"p=3/f6.parquet": pa.table({"id": [6]}), "p=3/p=4/f7.parquet": pa.table({"id": [7]})})
-    strangers = kind(place.root, chance)
+    other_programs = kind(place.root, chance)
     dataset = Dataset(place.root, publish=publish, threads=1, retries=0)  # type: ignore[arg-type]
     create = dataset._context.workspace.log.create
     begun = False
@@ -215,7 +215,7 @@ def run(place: Place, seed: int, publish: str, kill: bool, kind: type[Strangers]
         nonlocal begun
         if not begun:
             begun = True
-            interfere(dataset, strangers.act, chance, chance.randrange(1, 120) if kill else None)
+            interfere(dataset, other_programs.act, chance, chance.randrange(1, 120) if kill else None)
         create(number, record)
 
     dataset._context.workspace.log.create = begin  # type: ignore[method-assign]
@@ -225,37 +225,37 @@ def run(place: Place, seed: int, publish: str, kill: bool, kind: type[Strangers]
     except Crash:
         outcome = "killed"
         for _ in range(chance.randrange(3)):
-            strangers.act()
+            other_programs.act()
     except (CommitError, OSError) as error:
         outcome = type(error).__name__
-    strangers.close()
+    other_programs.close()
     place.dataset().recover()
     found = Counter(
         value
         for path in oracle.data_files(place.root)
         for value in oracle.read_file(path).column("id").to_pylist()
     )
-    assert found == +strangers.rows, f"seed {seed}, {outcome}: {strangers.log}"
+    assert found == +other_programs.rows, f"seed {seed}, {outcome}: {other_programs.log}"
 
 
 @pytest.mark.parametrize("kill", [False, True], ids=["undisturbed", "killed"])
 @pytest.mark.parametrize("publish", ["auto", "rename"])
-def test_strangers_lose_nothing_and_are_not_undone(local: Place, publish: str, kill: bool) -> None:
+def test_changes_of_other_programs_are_kept(local: Place, publish: str, kill: bool) -> None:
     for seed in range(40):
         run(local, seed, publish, kill)
 
 
 @pytest.mark.parametrize("kill", [False, True], ids=["undisturbed", "killed"])
 @pytest.mark.parametrize("publish", ["auto", "rename"])
-def test_strangers_lose_nothing_in_a_tree(local: Place, publish: str, kill: bool) -> None:
+def test_changes_in_a_tree_are_kept(local: Place, publish: str, kill: bool) -> None:
     for seed in range(60):
-        run(local, seed, publish, kill, StrangersInTree)
+        run(local, seed, publish, kill, OtherProgramsInTree)
 
 
 @pytest.mark.sweep
 @pytest.mark.parametrize("kill", [False, True], ids=["undisturbed", "killed"])
 @pytest.mark.parametrize("publish", ["auto", "rename"])
-def test_strangers_lose_nothing_at_length(local: Place, publish: str, kill: bool) -> None:
+def test_many_changes_are_kept(local: Place, publish: str, kill: bool) -> None:
     for seed in range(1000, 2500):
         run(local, seed, publish, kill)
-        run(local, seed, publish, kill, StrangersInTree)
+        run(local, seed, publish, kill, OtherProgramsInTree)
