@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Literal, TypedDict
+from typing import Any, Literal, TypedDict
 
 
 class PlannedRewrite(TypedDict):
@@ -42,6 +42,8 @@ class MaintenanceStats(TypedDict):
     expected_reads: dict[str, dict[Literal["before", "after"], ColumnReads]] | None
     #: Why nothing was rewritten; None if something was.
     unchanged_because: str | None
+    #: The columns that rewritten files get in another type, or at all: files of the dataset differ in them.
+    reconciled_columns: list[str]
     #: The paths of the files to merge, one list per group.
     planned_groups: list[list[str]] | None
 
@@ -58,6 +60,16 @@ class WriteStats(TypedDict):
     files_written: int
     bytes_written: int
     files_replaced: int
+
+
+class PartitionInfo(TypedDict):
+    """A partition of a dataset."""
+
+    #: The value of each partition column; None is NULL.
+    values: dict[str, Any]
+    files: int
+    rows: int
+    bytes: int
 
 
 class RestoreStats(TypedDict):

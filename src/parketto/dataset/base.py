@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Literal
 
-import pyarrow as pa
 from fsspec import AbstractFileSystem
 
 from parketto.commit.history import Commit, commits
@@ -24,7 +22,6 @@ from parketto.parquet.file_info import FileInfo
 from parketto.parquet.row_source import RowSource
 from parketto.results import CheckReport
 from parketto.storage.hive import PartitionFilter
-from parketto.storage.listing import retry_on_vanished_files
 from parketto.storage.opening import display_path, open_store
 from parketto.storage.options import GivenOptions
 
@@ -79,21 +76,8 @@ class BaseDataset:
         return f"Dataset({self.path!r}, engine={self.engine.name!r})"
 
     def files(self, partition_filter: PartitionFilter = None) -> list[FileInfo]:
-        """The data files with their footer metadata, ordered by path."""
-        return list(self._context.snapshot(partition_filter, stats_columns=None).files)
-
-    def read(self, columns: Sequence[str] | None = None, *, partition_filter: PartitionFilter = None) -> pa.Table:
-        """The rows as one PyArrow table, files ordered by path.
-
-        Args:
-            columns: The columns to read; by default all that the files contain.
-            partition_filter: The partitions to read.
-        """
-        from parketto.parquet.reader import read_table
-
-        return retry_on_vanished_files(
-            self.path, lambda: read_table(self._store, self._context.snapshot(partition_filter).files, columns)
-        )
+        """The data files with their footer metadata, ordered by path; each with its own schema."""
+        return list(self._context.snapshot(partition_filter, stats_columns=None, own_schemas=True).files)
 
     def check(
         self,

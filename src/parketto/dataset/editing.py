@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import pyarrow.compute as pc
 
 from parketto.arguments import check_codec
-from parketto.dataset.base import BaseDataset
+from parketto.dataset.reading import ReadableDataset
 from parketto.engines.base import ProgressCallback
 from parketto.merge.rules import MergeRules, MergeStats, Strategy
 from parketto.operations.context import DatasetContext, Isolation
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from pyspark.sql import Column
 
 
-class EditableDataset(BaseDataset):
+class EditableDataset(ReadableDataset):
     """The operations that change rows."""
 
     def merge(

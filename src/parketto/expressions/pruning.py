@@ -43,7 +43,7 @@ def partition_constants(file: FileInfo, types: Mapping[str, pa.DataType]) -> dic
     """
     stored = file.schema.names if file.schema is not None else ()
     return {
-        column: _partition_value(text, types[column])
+        column: partition_value(text, types[column])
         for column, text in file.partition
         if column in types and column not in stored
     }
@@ -51,7 +51,8 @@ def partition_constants(file: FileInfo, types: Mapping[str, pa.DataType]) -> dic
 
 # Thousands of files share partition values.
 @functools.lru_cache(maxsize=4096)
-def _partition_value(text: str | None, kind: pa.DataType) -> pa.Scalar:
+def partition_value(text: str | None, kind: pa.DataType) -> pa.Scalar:
+    """The value of a partition column, from its text in a path."""
     if text is None:
         return pa.scalar(None, kind)
     return pa.scalar(text, kind) if family(kind) == "text" else parse_text(text, kind).cast(kind)

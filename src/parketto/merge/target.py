@@ -21,7 +21,6 @@ from parketto.parquet.geo_area import without_bbox
 from parketto.parquet.output import Output, Written
 from parketto.parquet.partition_spec import PartitionSpec, partition_spec_of
 from parketto.parquet.partitions import canonical_folder, folder_names
-from parketto.parquet.row_source import common_schema
 
 _TARGET_BYTES = DEFAULT_TARGET_MB * MEGABYTE  # size of files with new rows, the same as after a compaction
 #: A folder that no row belongs to.
@@ -54,14 +53,15 @@ class MergeTarget:
         *,
         dry_run: bool = False,
     ) -> MergeTarget:
-        """A dataset's files as a target; they must have the same columns and the same partition spec."""
+        """A dataset's files as a target; they must have one schema and one partition spec."""
         spec = partition_spec_of(files)
         if partition_by and partition_by != spec.partition_by:
             raise InvalidArgument(
                 f"the dataset is partitioned by {list(spec.partition_by)}, not by {list(partition_by)}; leave "
                 "partition_by out, or repartition first"
             )
-        schema = spec.row_schema(common_schema(files))
+        assert files[0].schema is not None, "files of a target come from a snapshot"
+        schema = spec.row_schema(files[0].schema)
         return cls(root, tuple(files), spec, schema, rules, compression, source, dry_run)
 
     @cached_property

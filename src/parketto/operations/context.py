@@ -83,9 +83,22 @@ class DatasetContext:
         """The time zone and the current time for the expressions of one operation."""
         return Clock(self.engine.timezone if self.timezone is None else self.timezone)
 
-    def snapshot(self, partition_filter: PartitionFilter = None, stats_columns: StatsColumns = ()) -> Snapshot:
-        """A snapshot of the current files, for reading."""
-        return self._discover(lambda: list_settled(self.workspace, partition_filter).files, stats_columns)
+    def snapshot(
+        self,
+        partition_filter: PartitionFilter = None,
+        stats_columns: StatsColumns = (),
+        *,
+        own_schemas: bool = False,
+    ) -> Snapshot:
+        """A snapshot of the current files, for reading.
+
+        Args:
+            partition_filter: The partitions.
+            stats_columns: The columns whose bounds are kept; None keeps all.
+            own_schemas: Whether each file has its own schema, instead of that of the dataset.
+        """
+        found = self._discover(lambda: list_settled(self.workspace, partition_filter).files, stats_columns)
+        return found if own_schemas else found.unified()
 
     def listed(self, partition_filter: PartitionFilter = None) -> list[FileEntry]:
         """The current data files; it is an error if there are none."""
@@ -161,9 +174,12 @@ class DatasetContext:
         transaction: Transaction,
         partition_filter: PartitionFilter = None,
         stats_columns: StatsColumns = (),
+        *,
+        own_schemas: bool = False,
     ) -> Snapshot:
-        """A snapshot of the files at a moment when no commit is half done."""
-        return self._discover(lambda: transaction.list_files(partition_filter), stats_columns)
+        """A snapshot of the files at a moment when no commit is half done; arguments as in `snapshot`."""
+        found = self._discover(lambda: transaction.list_files(partition_filter), stats_columns)
+        return found if own_schemas else found.unified()
 
     def check_exists(self, partition_filter: PartitionFilter = None) -> None:
         """Refuse an invalid filter or a missing dataset before anything is created."""

@@ -19,11 +19,11 @@ from parketto.expressions.pruning import may_match
 from parketto.expressions.time_zones import Clock
 from parketto.operations.context import Backups, DatasetContext, entries
 from parketto.operations.edits import write_empty_file
+from parketto.parquet.dataset_schema import unified
 from parketto.parquet.file_info import FileInfo, MentionedColumns, StatsColumns
 from parketto.parquet.output import Output, Written, output_like
 from parketto.parquet.partition_spec import PartitionSpec, partition_spec_of
 from parketto.parquet.partitions import folder_names
-from parketto.parquet.row_source import common_schema
 from parketto.parquet.snapshot import read_snapshot
 from parketto.results import EditStats
 from parketto.runtime.staging import StagedFile, Staging
@@ -79,7 +79,7 @@ def edit(
 
         if edits or request.commit_id is not None:
             # Concurrently added rows may match the condition.
-            conflicts = _ConflictCheck(dataset, request, clock, partition_filter, stats_columns)
+            conflicts = _ConflictCheck(dataset, request, clock, partition_filter, stats_columns, files[0])
             transaction.commit(
                 _staged(dataset, transaction, files, edits),
                 entries([task.file for task, _ in edits]),
@@ -112,12 +112,17 @@ class _ConflictCheck:
     clock: Clock
     partition_filter: PartitionFilter
     stats_columns: StatsColumns
+    #: A file in the dataset's schema, which the condition refers to.
+    like: FileInfo
 
     def refuse(self, added: Sequence[FileEntry], who: Callable[[str], str]) -> None:
         matches = directory_matcher(self.partition_filter)
         root = self.dataset.root
         candidates = [entry for entry in added if matches(posixpath.dirname(relative(entry.path, root)))]
-        files = read_snapshot(self.dataset.store, root, candidates, self.stats_columns).files if candidates else ()
+        if not candidates:
+            return
+        found = read_snapshot(self.dataset.store, root, candidates, self.stats_columns).files
+        files = unified([self.like, *found]).files[1:]
         for task in _plan(root, files, self.request, self.clock, dry_run=True):
             raise CommitConflict.because_of(
                 task.file.path,
@@ -209,7 +214,7 @@ def _staged(
     moved = sum((result.moved for _, result in edits), Written())
     if moved.staged:
         assert files[0].schema is not None, "files to edit come from a snapshot"
-        verify_written(dataset.store, moved.staged, moved.num_rows, common_schema(files).names)
+        verify_written(dataset.store, moved.staged, moved.num_rows, files[0].schema.names)
     for task, result in edits:
         expected = 0 if task.changes is None else result.matched
         written = result.kept.num_rows + result.moved.num_rows

@@ -42,16 +42,17 @@ def maintain(
     backups: Backups | None = None,
     arguments: Mapping[str, Any] | None = None,
     verify: bool = False,
+    own_schemas: bool = False,
 ) -> MaintenanceReport:
     """Discover → plan → execute → verify → commit → report."""
     if dry_run:
-        plan = planner(dataset.snapshot(partition_filter, stats_columns).files)
+        plan = _planned(planner, dataset.snapshot(partition_filter, stats_columns, own_schemas=own_schemas))
         return MaintenanceReport(maintenance_stats(plan, dry_run=True), plan)
     dataset.check_exists(partition_filter)
 
     def attempt(transaction: Transaction) -> MaintenanceReport:
-        snapshot = dataset.snapshot_in(transaction, partition_filter, stats_columns)
-        plan = planner(snapshot.files)
+        snapshot = dataset.snapshot_in(transaction, partition_filter, stats_columns, own_schemas=own_schemas)
+        plan = _planned(planner, snapshot)
         work = _Rewrite(dataset, transaction, snapshot, stats_columns, progress, verify=verify)
         after = work.run(plan, planner if until_settled else None)
         stats = maintenance_stats(plan, after, dry_run=False)
@@ -61,6 +62,12 @@ def maintain(
 
     request_arguments = {**(arguments or {}), "partition_filter": partition_filter}
     return dataset.run(dataset.request(operation, request_arguments), attempt, backups=backups)
+
+
+def _planned(planner: Planner, snapshot: Snapshot) -> RewritePlan:
+    plan = planner(snapshot.files)
+    reconciles = any(file.own is not None for group in plan.groups for file in group)
+    return replace(plan, reconciled_columns=snapshot.reconciled_columns if reconciles else ())
 
 
 class _Rewrite:

@@ -16,6 +16,7 @@ from parketto.merge.rules import MergeRules, MergeStats, check_schemas, check_so
 from parketto.merge.target import MergeOutcome, MergeTarget
 from parketto.operations.context import Backups, DatasetContext, entries
 from parketto.operations.edits import write_empty_file
+from parketto.parquet.dataset_schema import unified
 from parketto.parquet.file_info import FileInfo
 from parketto.parquet.partition_spec import PartitionSpec, partition_spec_of
 from parketto.parquet.row_source import RowSource
@@ -146,7 +147,8 @@ class _ConflictCheck:
 
     def refuse(self, added: Sequence[FileEntry], who: Callable[[str], str]) -> None:
         rules, dataset = self.target.rules, self.dataset
-        files = read_snapshot(dataset.store, dataset.root, added, stats_columns=None).files
+        found = read_snapshot(dataset.store, dataset.root, added, stats_columns=None).files
+        files = unified([*self.target.files[:1], *found]).files[len(self.target.files[:1]) :]
         candidates = [file for file in files if may_share_key(file, rules.keys, self.outcome.ranges)]
         if rules.removes_missing:
             candidates = [file for file in files if file.num_rows]

@@ -81,6 +81,8 @@ class FileInfo:
     traits: PhysicalTraits = STANDARD_LAYOUT
     row_groups: Sequence[RowGroupInfo] = ()
     created_by: str = ""
+    #: The file as its own footer describes it, if it is presented in another schema: that of its dataset.
+    own: FileInfo | None = field(default=None, repr=False)
     #: The end of the file, or all of it, if reading it again would cost another request. Never pickled.
     tail: bytes = field(default=b"", repr=False, compare=False)
 
@@ -99,6 +101,23 @@ class FileInfo:
     def entry(self) -> FileEntry:
         """The file as a listing entry."""
         return FileEntry(self.path, self.size_bytes, self.fingerprint)
+
+    @property
+    def stored(self) -> FileInfo:
+        """The file as its own footer describes it."""
+        return self if self.own is None else self.own
+
+    @property
+    def has_stored_types(self) -> bool:
+        """Whether its bytes can be read in the schema in which it is presented: Parquet's own types are equal."""
+        own = self.stored
+        return own is self or (
+            own.schema is not None
+            and self.schema is not None
+            and own.schema.names == self.schema.names
+            and own.traits.leaves == self.traits.leaves
+            and own.traits.annotations == self.traits.annotations
+        )
 
     @property
     def int96_unit(self) -> str:

@@ -14,13 +14,13 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 import pyarrow.types as pat
 
-from parketto.arguments import check_columns_exist
 from parketto.errors import IncompatibleTypes, UnreadableFile
 from parketto.parquet.calendars import CalendarCheck
+from parketto.parquet.dataset_schema import path_value
 from parketto.parquet.decoded_types import decoded_schema, recast
 from parketto.parquet.file_info import FileInfo
-from parketto.parquet.int96 import with_instants
 from parketto.parquet.partition_spec import PartitionSpec
+from parketto.parquet.promotion import promoted
 from parketto.parquet.unreadable import naming_file
 from parketto.runtime.batches import RowSizes
 from parketto.runtime.memory import release_unused
@@ -88,29 +88,34 @@ class BatchReader:
     def open(self, file: FileInfo, *, for_bytes: bool = False) -> Iterator[OpenFile]:
         """Open a file to read its row groups in any order or, with `for_bytes`, to copy them."""
         with naming_file(file.path):
-            whole = not for_bytes and file.schema is not None and file.schema.names == self._names
+            stored = file.stored.schema
+            whole = not for_bytes and stored is not None and stored.names == self._names
             at_once = _SMALL_FILE if whole and self._store.often_cached else 0
             source = open_file(self._store, file, at_once, _REMOTE_PIECE[1] if for_bytes else 0)
         with source:
             yield OpenFile(self, file, source)
 
     def _batches(self, opened: OpenFile, numbers: Sequence[int]) -> Iterator[pa.RecordBatch]:
-        file = opened.file
-        assert file.schema is not None, "files to read come from a snapshot"
+        file, stored = opened.file, opened.file.stored.schema
+        assert stored is not None, "files to read come from a snapshot"
         groups = [file.row_groups[number] for number in numbers]
         filled = [number for number, group in zip(numbers, groups, strict=True) if group.num_rows]
         if not filled:
             return
         size, count = sum(group.total_byte_size for group in groups), sum(group.num_rows for group in groups)
-        whole = file.schema.names == self._names
-        columns = None if whole else self._names
+        whole = stored.names == self._names
+        columns = None if whole else [name for name in self._names if name in stored.names]
+        if columns == []:
+            for start in range(0, count, _MAX_BATCH_ROWS):
+                yield self._completed({}, min(_MAX_BATCH_ROWS, count - start), file)
+            return
         # The rows per batch if decoding did not expand them; at least one.
         fitting = max(1, int(self._batch_bytes * count / max(1, size)))
         if self._row_bytes is None:
             rows = min(_PROBE_ROWS, fitting)
             parquet, _ = next(opened.runs(filled[:1], self._names))
             probe = next(parquet.iter_batches(rows, row_groups=filled[:1], columns=columns))
-            self._row_bytes = self._width(self._exact(probe))
+            self._row_bytes = self._width(self._exact(probe, file))
         threads = self._use_threads and size >= _MIN_PARALLEL_BYTES
         width = max(self._row_bytes, size / count if whole else 0, 1)
         # The widest rows so far may be those of another file; that is no reason to read these one by one.
@@ -119,7 +124,7 @@ class BatchReader:
         rows = math.ceil(count / math.ceil(count / int(1.25 * rows)))
         for parquet, some in opened.runs(filled, self._names):
             for found in parquet.iter_batches(rows, row_groups=some, columns=columns, use_threads=threads):
-                batch = self._exact(found)
+                batch = self._exact(found, file)
                 if self.sizes.fixed is None:
                     self._row_bytes = max(self._row_bytes, self._width(batch))
                     self._widths[tuple(self._names)] = self._row_bytes
@@ -127,14 +132,38 @@ class BatchReader:
                         release_unused()  # frees the pages of a huge value
                 yield batch
 
-    def _exact(self, batch: pa.RecordBatch) -> pa.RecordBatch:
+    def _exact(self, batch: pa.RecordBatch, file: FileInfo) -> pa.RecordBatch:
         if batch.schema.equals(self.schema, check_metadata=True):
             return batch
+        if file.own is not None:
+            return self._completed(dict(zip(batch.schema.names, batch.columns, strict=True)), batch.num_rows, file)
         # Arrow reads a column `a.b` along with `a`, and returns columns in file order.
         return recast(batch if batch.schema.names == self._names else batch.select(self._names), self.schema)
 
+    def _completed(self, columns: Mapping[str, pa.Array], rows: int, file: FileInfo) -> pa.RecordBatch:
+        """Columns of a file in the types of the schema; those that it lacks come from its path, or are NULL."""
+        found = []
+        for item in self.schema:
+            if item.name in columns:
+                found.append(_promoted(columns[item.name], item, file))
+            else:
+                value = path_value(file, item)
+                found.append(pa.nulls(rows, item.type) if value is None else pa.repeat(value, rows))
+        return pa.RecordBatch.from_arrays(found, schema=self.schema)
+
     def _width(self, batch: pa.RecordBatch) -> float:
         return self.sizes.of(batch) / max(1, int(batch.num_rows))
+
+
+def _promoted(column: pa.Array, field: pa.Field, file: FileInfo) -> pa.Array:
+    """A column of a file in the dataset's type."""
+    try:
+        return promoted(column, field.type)
+    except pa.ArrowInvalid as error:
+        raise IncompatibleTypes(
+            f"column {field.name!r} of {file.path!r} has type {column.type}, and a value that {field.type}, the type "
+            f"of the dataset, cannot hold: {error}. Nothing was changed"
+        ) from error
 
 
 class OpenFile:
@@ -153,7 +182,7 @@ class OpenFile:
         return self._opened(pre_buffer=False, buffer_size=_READ_BUFFER)
 
     def _opened(self, **more: Any) -> pq.ParquetFile:
-        return pq.ParquetFile(self.source, coerce_int96_timestamp_unit=self.file.int96_unit, **more, **_VERIFY)
+        return pq.ParquetFile(self.source, coerce_int96_timestamp_unit=self.file.stored.int96_unit, **more, **_VERIFY)
 
     def runs(self, numbers: Sequence[int], names: Sequence[str]) -> Iterator[tuple[pq.ParquetFile, list[int]]]:
         """Row groups to read together, each time with the `ParquetFile` that reads them."""
@@ -201,7 +230,8 @@ class OpenFile:
         with naming_file(self.file.path):
             if self._parquet.num_row_groups != len(self.file.row_groups):
                 raise UnreadableFile(self.file.path, "it has changed while it was read")
-            if self.file.traits.int96_timestamps and self.file.int96_unit == "ns":
+            stored = self.file.stored
+            if stored.traits.int96_timestamps and stored.int96_unit == "ns":
                 if self._seconds is None:
                     self._seconds = _in_seconds(self.source)
                 _check_int96_range(self.file.path, self._seconds, numbers)
@@ -252,6 +282,7 @@ class LogicalReader:
         spec: The partition spec of the dataset.
         use_threads: Whether Arrow may use several threads.
         widths: Row widths that other readers have measured.
+        decoded: Whether values are returned in decoded types, in which they are processed.
     """
 
     def __init__(
@@ -263,8 +294,9 @@ class LogicalReader:
         *,
         use_threads: bool = False,
         widths: dict[tuple[str, ...], float] | None = None,
+        decoded: bool = True,
     ) -> None:
-        self.schema = decoded_schema(schema).remove_metadata()
+        self.schema = (decoded_schema(schema) if decoded else schema).remove_metadata()
         self._spec = spec
         inside = [item for item in self.schema if item.name not in spec.path_only]
         self._reader = BatchReader(store, pa.schema(inside), batch_bytes, use_threads=use_threads, widths=widths)
@@ -303,7 +335,7 @@ class LogicalReader:
             yield from self._constants(opened.file, number)
             return
         file = opened.file
-        check = CalendarCheck(self._reader.schema, file.metadata, file.traits.int96)
+        check = CalendarCheck(self._reader.schema, file.stored.metadata, file.stored.traits.int96)
         for batch in opened.rows(number):
             check.refuse_read(file.path, batch)
             yield self._completed(batch, file) if self._has_path_columns else batch
@@ -336,55 +368,3 @@ def _leaf_arrays(arrays: Iterable[pa.Array]) -> Iterator[pa.Array]:
             yield array
         else:
             yield from _leaf_arrays(array.flatten() if pat.is_struct(array.type) else [array.values])
-
-
-def read_table(store: Store, files: Sequence[FileInfo], columns: Sequence[str] | None) -> pa.Table:
-    """All rows of the files as one table.
-
-    Columns that a file lacks are NULL, but every file must contain the columns that are requested by name.
-    """
-    tables = []
-    for file in files:
-        assert file.schema is not None, "files to read come from a snapshot"
-        if columns is not None:
-            check_columns_exist(columns, file.schema)
-        with naming_file(file.path), open_file(store, file) as source:
-            parquet = pq.ParquetFile(source, coerce_int96_timestamp_unit=file.int96_unit, **_VERIFY)
-            if file.traits.int96_timestamps and file.int96_unit == "ns":
-                _check_int96_range(file.path, _in_seconds(source), range(parquet.num_row_groups))
-            table = parquet.read(None if columns is None else list(columns))
-        if file.traits.int96_timestamps:
-            table = table.cast(
-                with_instants(table.schema, file.traits.int96, pa.timestamp(file.int96_unit, "UTC"))
-            )
-        CalendarCheck(table.schema, file.metadata, file.traits.int96).refuse_read(file.path, table)
-        tables.append(table)
-    if all(table.schema.equals(tables[0].schema) for table in tables):
-        return pa.concat_tables([table.cast(tables[0].schema) for table in tables])
-    try:
-        return pa.concat_tables(tables, promote_options="default")
-    except pa.ArrowTypeError:
-        schemas = [table.schema.remove_metadata() for table in tables]
-        _raise_incompatible_types(dict(zip((file.path for file in files), schemas, strict=True)))
-        raise
-
-
-def _raise_incompatible_types(schemas: Mapping[str, pa.Schema]) -> None:
-    """Raise an error that names the first column whose types Arrow cannot unify."""
-    first: dict[str, tuple[pa.Field, str]] = {}
-    for path, schema in schemas.items():
-        for item in schema:
-            known, where = first.setdefault(item.name, (item, path))
-            try:
-                pa.unify_schemas([pa.schema([known]), pa.schema([item])])
-            except pa.ArrowTypeError:
-                raise other_types(item.name, (known.type, where), (item.type, path)) from None
-
-
-def other_types(column: str, *found: tuple[object, str]) -> IncompatibleTypes:
-    """The error for a column whose types differ between files: each type, with a file that has it."""
-    each = " and ".join(f"{kind} in {path!r}" for kind, path in found)
-    return IncompatibleTypes(
-        f"column {column!r} is {each}. Files that are read together need one type per column: rewrite those of "
-        "one type with the other one, or move them into a separate dataset. Nothing was changed"
-    )

@@ -11,12 +11,11 @@ import pyarrow as pa
 
 from parketto.errors import InvalidArgument
 from parketto.parquet.clustering_metadata import without_record
+from parketto.parquet.dataset_schema import unified
 from parketto.parquet.decoded_types import decoded_type
 from parketto.parquet.file_info import FileInfo
 from parketto.parquet.partition_spec import PartitionSpec, partition_spec_of
-from parketto.parquet.reader import LogicalReader, other_types
-from parketto.parquet.spark_schema import unnamed_types
-from parketto.parquet.variant_types import unshredded
+from parketto.parquet.reader import LogicalReader
 from parketto.runtime.task import Worker
 from parketto.storage.store import Store
 
@@ -65,10 +64,11 @@ class FileRows:
 
     @classmethod
     def of(cls, store: Store, files: Sequence[FileInfo]) -> FileRows:
-        """The rows of files that have the same columns."""
+        """The rows of files, in the schema of the dataset that they form."""
+        files = unified(files).files
         spec = partition_spec_of(files)
-        schema = spec.row_schema(common_schema(files))
-        return cls(schema, store, tuple(files), spec)
+        assert files[0].schema is not None, "files to read come from a snapshot"
+        return cls(spec.row_schema(files[0].schema), store, files, spec)
 
     def selected(self, columns: Sequence[str]) -> FileRows:
         """The same files with only these columns, in this order."""
@@ -169,58 +169,3 @@ def checked_columns(schema: pa.Schema) -> pa.Schema:
         duplicates = sorted({name for name in schema.names if schema.names.count(name) > 1})
         raise InvalidArgument(f"column names must be distinct; several columns are named {duplicates}")
     return schema.with_metadata(without_record(schema.metadata) or None)
-
-
-def common_schema(files: Sequence[FileInfo]) -> pa.Schema:
-    """The schema of the first file, if the others have the same columns.
-
-    Variants that files shred differently are unshredded in it.
-    """
-    first = files[0].schema
-    assert first is not None, "files to read come from a snapshot"
-    to_unshred: set[str] = set()
-    seen = {id(first)}
-    for file in files:
-        assert file.schema is not None, "files to read come from a snapshot"
-        if id(file.schema) in seen:
-            continue
-        seen.add(id(file.schema))
-        if not _same_rows(first, file.schema):
-            mine, others = _row_types(first), _row_types(file.schema)
-            for name in mine if set(mine) == set(others) else ():
-                if mine[name] != others[name]:
-                    kinds = (_named_type(schema, name) for schema in (first, file.schema))
-                    raise other_types(name, *zip(kinds, (files[0].path, file.path), strict=True))
-            raise InvalidArgument(
-                f"the files have different columns: {files[0].path!r} has {_described(first)}, "
-                f"{file.path!r} has {_described(file.schema)}"
-            )
-        to_unshred |= {
-            item.name
-            for item in first
-            if decoded_type(item.type) != decoded_type(file.schema.field(item.name).type)
-        }
-    if not to_unshred:
-        return first
-    fields = [item.with_type(unshredded(item.type)) if item.name in to_unshred else item for item in first]
-    return pa.schema(fields, first.metadata)
-
-
-def _same_rows(one: pa.Schema, other: pa.Schema) -> bool:
-    """Whether rows of both schemas can be read together: the same columns in any order."""
-    return _row_types(one) == _row_types(other)
-
-
-def _row_types(schema: pa.Schema) -> dict[str, tuple[pa.DataType, object]]:
-    """The properties of column types that must be equal in files that are read together."""
-    spark_types = unnamed_types(schema.metadata)
-    return {item.name: (unshredded(decoded_type(item.type)), spark_types.get(item.name)) for item in schema}
-
-
-def _named_type(schema: pa.Schema, name: str) -> object:
-    """The type of a column, with Spark's name if Arrow has none."""
-    return unnamed_types(schema.metadata).get(name, schema.field(name).type)
-
-
-def _described(schema: pa.Schema) -> str:
-    return ", ".join(f"{item.name}: {_named_type(schema, item.name)}" for item in schema)

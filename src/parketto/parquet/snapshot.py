@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from itertools import islice
 
+from parketto.parquet.dataset_schema import unified
 from parketto.parquet.file_info import FileInfo, FooterReader, StatsColumns
 from parketto.storage.hive import partition_values
 from parketto.storage.listing import directory_of, retry_on_vanished_files
@@ -25,6 +26,13 @@ class Snapshot:
 
     root: str
     files: tuple[FileInfo, ...]
+    #: The columns that differ between the files, if these are presented in one schema.
+    reconciled_columns: tuple[str, ...] = ()
+
+    def unified(self) -> Snapshot:
+        """The same files, presented in the schema of the dataset."""
+        found = unified(self.files)
+        return Snapshot(self.root, found.files, found.reconciled)
 
     @cached_property
     def total_bytes(self) -> int:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from functools import lru_cache
 from typing import Any
 
@@ -45,6 +45,23 @@ def _parsed(text: bytes) -> dict[str, dict[str, Any]]:
         return {field["name"]: field for field in fields}
     except (ValueError, KeyError, TypeError):  # Spark ignores an invalid schema, too
         return {}
+
+
+def merged_notes(notes: Sequence[Mapping[bytes, bytes | None] | None]) -> dict[bytes, bytes]:
+    """Metadata with one Spark schema of the columns of several; of a column, the first one's. Empty if none has one.
+
+    >>> fields = [b'{"fields":[{"name":"a","type":"interval day"}]}', b'{"fields":[{"name":"b","type":"long"}]}']
+    >>> merged_notes([{SPARK_SCHEMA_KEY: each} for each in fields])[SPARK_SCHEMA_KEY].decode()
+    '{"type":"struct","fields":[{"name":"a","type":"interval day"},{"name":"b","type":"long"}]}'
+    """
+    fields: dict[str, Any] = {}
+    for each in notes:
+        for name, field in noted_fields(each).items():
+            fields.setdefault(name, field)
+    if not fields:
+        return {}
+    text = json.dumps({"type": "struct", "fields": list(fields.values())}, separators=(",", ":"), ensure_ascii=False)
+    return {SPARK_SCHEMA_KEY: text.encode()}
 
 
 def spark_only_types(notes: Mapping[bytes, bytes | None] | None) -> dict[str, str]:

@@ -87,11 +87,14 @@ def copies(
     if rewrite == "encode":
         return tuple((False,) * len(file.row_groups) for file in files)
 
+    same_types = [file.has_stored_types for file in files]
+
     def group_at(position: _Position) -> RowGroupInfo:
         return files[position[0]].row_groups[position[1]]
 
     def is_possible(position: _Position) -> bool:
-        return group_at(position).num_rows > 0 and (codec is None or group_at(position).codec == codec)
+        group = group_at(position)
+        return group.num_rows > 0 and (codec is None or group.codec == codec) and same_types[position[0]]
 
     if rewrite == "auto" and not keeps_row_groups:
         positions = [(at, number) for at, file in enumerate(files) for number in non_empty_row_groups(file)]

@@ -15,6 +15,7 @@ from parketto.arguments import DEFAULT_CODEC, CompactionScope, Thresholds, check
 from parketto.errors import InvalidArgument
 from parketto.parquet.clustering_metadata import RECORD, Clustering, without_record
 from parketto.parquet.compatible import FILE_SPECIFIC_KEYS, reading_rules
+from parketto.parquet.dataset_schema import schema_key
 from parketto.parquet.file_info import FileInfo, PhysicalTraits
 from parketto.parquet.geo_area import GEO_KEY, merged_geo
 from parketto.parquet.row_group_info import writable_codec
@@ -171,6 +172,8 @@ class RewritePlan:
     reads: Mapping[str, tuple[ColumnReads, ColumnReads]] = field(default_factory=dict)
     #: Why nothing is rewritten where something could be.
     unchanged_because: str | None = None
+    #: The columns that rewritten files get in another type, or at all, because files of the dataset differ.
+    reconciled_columns: tuple[str, ...] = ()
 
     @property
     def order_by(self) -> tuple[str, ...]:
@@ -262,7 +265,7 @@ def cells(files: Iterable[FileInfo], *, by_layout: bool = True) -> list[list[Fil
     for file in files:
         schema = file.schema
         if id(schema) not in keys:
-            keys[id(schema)] = "" if schema is None else _schema_key(schema)
+            keys[id(schema)] = "" if schema is None else schema_key(schema)
         layout = file.clustering if by_layout else None
         grouped[file.directory, keys[id(schema)], file.traits, layout, _rules(file)].append(file)
     return list(grouped.values())
@@ -279,11 +282,6 @@ def prevailing_codec(files: Iterable[FileInfo]) -> str | None:
         if file.codec is not None:
             sizes[writable_codec(file.codec) or ""] += max(1, file.size_bytes)
     return sizes.most_common(1)[0][0] if sizes else None
-
-
-def _schema_key(schema: pa.Schema) -> str:
-    # Includes field metadata (a unit, an id), which belongs to the type; excludes schema metadata.
-    return str(schema.to_string(truncate_metadata=False, show_field_metadata=True, show_schema_metadata=False))
 
 
 def rewrite_plan(

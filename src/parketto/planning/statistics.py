@@ -40,6 +40,7 @@ def maintenance_stats(
         curve=None if plan.clustering is None else plan.clustering.curve,
         expected_reads=_expected_reads(plan, after),
         unchanged_because=plan.unchanged_because,
+        reconciled_columns=list(plan.reconciled_columns),
         planned_groups=[group.paths for group in plan.groups],
         planned_rewrites=[_planned_rewrite(group) for group in plan.groups],
         backup_path=None,

@@ -40,6 +40,7 @@ def can_open(store: Store, file: FileInfo) -> bool:
     names = [] if file.schema is None else file.schema.names
     return (
         store.local_path(file.path) is not None
+        and file.has_stored_types
         and not _SPECIAL.intersection(file.path)
         and file.codecs <= _CODECS
         and not file.traits.int96_timestamps

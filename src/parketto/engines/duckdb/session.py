@@ -215,3 +215,9 @@ def quoted_name(name: str) -> str:
     "a ""b"" c"
     """
     return '"' + name.replace('"', '""') + '"'
+
+
+def relation_of(rows: Any, connection: DuckDBPyConnection | None = None) -> DuckDBPyRelation:
+    """A relation over an Arrow object, which DuckDB scans when the relation is used."""
+    duckdb = require_duckdb()
+    return duckdb.from_arrow(rows) if connection is None else connection.from_arrow(rows)

@@ -118,7 +118,8 @@ def _spark_can(rows: FileRows, root: str) -> bool:
         and store.local_path("/") is not None
         and all(item.name in described or _same(item.type) for item in _with_microseconds(rows))
         and all(
-            file.codecs <= _NATIVE_CODECS
+            file.has_stored_types
+            and file.codecs <= _NATIVE_CODECS
             and _distinct([*(file.schema or rows.schema).names, *rows.spec.path_only])
             and _finds(file.path, root if rows.spec.path_only else posixpath.dirname(file.path))
             for file in rows.files

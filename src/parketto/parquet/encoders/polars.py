@@ -148,6 +148,7 @@ def _suits_polars(files: Sequence[FileInfo], output: Output, worker: Worker) -> 
         and worker.store.local_path(output.directory) is not None
         and not wanted.order_by
         and wanted.codec in _CODECS
+        and all(file.has_stored_types for file in files)
         and all(leaf.endswith(_OPTIONAL) for leaf in wanted.traits.leaves)
         and not wanted.traits.int96_timestamps
         and _are_plain(wanted.readable_as or wanted.schema)

@@ -1,0 +1,90 @@
+"""Views of a dataset for other libraries: lazy, over the files of one snapshot, in the dataset's schema."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pyarrow.compute as pc
+
+from parketto.errors import EngineUnavailable
+from parketto.expressions.pruning import partition_value
+from parketto.operations.context import DatasetContext
+from parketto.parquet.file_info import FileInfo
+from parketto.parquet.row_source import FileRows
+from parketto.storage.hive import PartitionFilter
+
+if TYPE_CHECKING:
+    import duckdb
+    import polars as pl
+    import pyarrow.dataset as ds
+    from pyspark.sql import DataFrame, SparkSession
+
+
+def pyarrow_view(dataset: DatasetContext, partition_filter: PartitionFilter) -> ds.Dataset:
+    """A `pyarrow.dataset.Dataset`. It converts what it reads to the dataset's schema."""
+    import pyarrow.dataset as ds  # here, because it imports pandas if installed
+    import pyarrow.fs as pafs
+
+    rows = _rows(dataset, partition_filter)
+    local = dataset.store.local_path("/") is not None
+    filesystem = pafs.LocalFileSystem() if local else pafs.PyFileSystem(pafs.FSSpecHandler(dataset.store.fs))
+    units = {file.stored.int96_unit for file in rows.files if file.stored.traits.int96_timestamps}
+    file_format = ds.ParquetFileFormat(
+        read_options=ds.ParquetReadOptions(coerce_int96_timestamp_unit="us" if units == {"us"} else "ns")
+    )
+    fragments = [
+        file_format.make_fragment(
+            dataset.store.local_path(file.path) or file.path, filesystem, _path_values(file, rows)
+        )
+        for file in rows.files
+    ]
+    schema = rows.schema.remove_metadata()
+    return ds.FileSystemDataset(fragments, schema, file_format, filesystem)
+
+
+def _rows(dataset: DatasetContext, partition_filter: PartitionFilter) -> FileRows:
+    return FileRows.of(dataset.store, dataset.snapshot(partition_filter).files)
+
+
+def _path_values(file: FileInfo, rows: FileRows) -> pc.Expression:
+    """What Arrow takes the columns from that a file lacks: an expression that holds for all of its rows."""
+    found = pc.scalar(True)
+    stored = file.stored.schema
+    assert stored is not None, "files to read come from a snapshot"
+    types = {name: rows.schema.field(name).type for name in rows.spec.partition_by if name not in stored.names}
+    for name, text in file.partition:
+        if name in types:
+            value = partition_value(text, types[name])
+            found = found & (pc.field(name) == value if value.is_valid else pc.field(name).is_null())
+    return found
+
+
+def polars_view(dataset: DatasetContext, partition_filter: PartitionFilter) -> pl.LazyFrame:
+    """A Polars LazyFrame."""
+    try:
+        import polars as pl
+    except ImportError as error:
+        raise EngineUnavailable("to_polars() needs Polars: pip install 'parketto[polars]'") from error
+    return pl.scan_pyarrow_dataset(pyarrow_view(dataset, partition_filter))
+
+
+def duckdb_view(
+    dataset: DatasetContext, connection: duckdb.DuckDBPyConnection | None, partition_filter: PartitionFilter
+) -> duckdb.DuckDBPyRelation:
+    """A DuckDB relation."""
+    from parketto.engines.duckdb.session import relation_of
+
+    return relation_of(pyarrow_view(dataset, partition_filter), connection)
+
+
+def spark_view(
+    dataset: DatasetContext, session: SparkSession | None, partition_filter: PartitionFilter
+) -> DataFrame:
+    """A Spark DataFrame."""
+    from parketto.engines.spark.engine import SparkEngine
+
+    engine = dataset.engine if session is None else SparkEngine(spark=session)
+    if not isinstance(engine, SparkEngine):
+        engine = SparkEngine()
+    engine.check_store(dataset.store)
+    return engine.frame(_rows(dataset, partition_filter), dataset.root)
