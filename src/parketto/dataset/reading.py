@@ -91,7 +91,7 @@ class ReadableDataset(BaseDataset):
             >>> trades = Dataset("memory://read-example", engine="pyarrow")
             >>> _ = trades.write(pa.table({"id": [1, 2], "price": [1.5, 250.0]}))
             >>> _ = trades.write(pa.table({"id": [3], "price": [99.0]}))
-            >>> trades.read(["id"], where="price > 50").column("id").to_pylist()
+            >>> sorted(trades.read(["id"], where="price > 50").column("id").to_pylist())
             [2, 3]
         """
         query = RowQuery(columns, where, limit, partition_filter)
@@ -192,8 +192,8 @@ class ReadableDataset(BaseDataset):
             >>> from parketto import Dataset
             >>> events = Dataset("memory://to-duckdb-example", engine="pyarrow")
             >>> _ = events.write(pa.table({"n": [1, 2]}))
-            >>> events.to_duckdb().aggregate("sum(n)").fetchone()
-            (3,)
+            >>> events.to_duckdb().aggregate("sum(n)").fetchall()
+            [(3,)]
         """
         return duckdb_view(self._context, connection, partition_filter)
 
