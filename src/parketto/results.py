@@ -72,6 +72,18 @@ class PartitionInfo(TypedDict):
     bytes: int
 
 
+class AlterStats(TypedDict):
+    """What a change of the schema did, or, in a dry run, would do."""
+
+    files_before: int
+    #: Number and size of the files that were rewritten.
+    files_rewritten: int
+    rewritten_bytes: int
+    dry_run: bool
+    #: With `backup=`: where the replaced files are, for `restore`; None if none were replaced.
+    backup_path: str | None
+
+
 class RestoreStats(TypedDict):
     """What restoring a backup did."""
 

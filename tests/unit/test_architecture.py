@@ -35,7 +35,12 @@ LAYERS = [
 LIBRARY_HOMES = {
     "pyspark": ["engines/spark/"],
     "duckdb": ["engines/duckdb/"],
-    "polars": ["expressions/polars.py", "compat/transform.py", "parquet/encoders/polars.py", "operations/views.py"],
+    "polars": [
+        "expressions/polars.py",
+        "compat/transform.py",
+        "parquet/encoders/polars.py",
+        "operations/views.py",
+    ],
     "pandas": [],
 }
 MODULES = sorted(SOURCE.rglob("*.py"))

@@ -11,7 +11,7 @@ from parketto.errors import CommitConflict, CommitFailed
 from parketto.parquet.clustering_metadata import without_record
 from parketto.parquet.file_info import FileInfo
 from parketto.parquet.geo_area import without_bbox
-from parketto.parquet.output import Written, kept_metadata
+from parketto.parquet.output import Output, Written, kept_metadata
 from parketto.parquet.snapshot import read_files, read_snapshot
 from parketto.runtime.staging import StagedFile
 from parketto.storage.store import Store
@@ -97,6 +97,25 @@ def verify_copies(original: FileInfo, copies: Sequence[FileInfo]) -> None:
     expected = dataclasses.replace(original, metadata=without_record(original.metadata))
     for info in copies:
         _check_same(expected, info)
+
+
+def verify_conformed(
+    store: Store, expected: Sequence[tuple[FileInfo, Output]], staged: Sequence[StagedFile]
+) -> None:
+    """Raise CommitFailed unless each file has the rows of its original, in the schema of its output."""
+    for (original, output), info in zip(expected, _footers(store, staged), strict=True):
+        if info.num_rows != original.num_rows:
+            raise CommitFailed(
+                f"row counts differ: {original.path!r} has {original.num_rows} rows, the file that replaces it "
+                f"{info.num_rows}. Nothing was changed"
+            )
+        wanted = output.format
+        _check_same(
+            dataclasses.replace(
+                original, schema=wanted.readable_as, traits=wanted.traits, metadata=wanted.metadata
+            ),
+            info,
+        )
 
 
 def verify_published(store: Store, staged: Sequence[StagedFile], verified: Sequence[FileInfo]) -> None:

@@ -10,6 +10,7 @@ from parketto.arguments import CompactionScope, Thresholds, check_codec, check_m
 from parketto.dataset.editing import EditableDataset
 from parketto.engines.base import ProgressCallback
 from parketto.errors import InvalidArgument, quoted
+from parketto.merge.append_schema import SchemaMode, check_schema_mode
 from parketto.operations.maintain import MaintenanceReport, maintain
 from parketto.operations.repartition import repartition
 from parketto.operations.suggest import Advice, suggest
@@ -25,6 +26,16 @@ from parketto.results import MaintenanceStats, WriteStats
 from parketto.storage.hive import PartitionFilter
 
 WRITE_MODES = ("append", "overwrite")
+#: Which files are merged: all, in the dataset's schema, or only those with equal schemas.
+SchemaRule = Literal["unify", "exact"]
+SCHEMA_RULES = ("unify", "exact")
+
+
+def keeps_own_schemas(rule: str) -> bool:
+    """Whether a schema rule leaves each file its own schema."""
+    if rule not in SCHEMA_RULES:
+        raise InvalidArgument(f"unknown schema {rule!r}; valid choices: {quoted(SCHEMA_RULES)}")
+    return rule == "exact"
 
 
 class Dataset(EditableDataset):
@@ -96,6 +107,7 @@ class Dataset(EditableDataset):
         partition_by: str | Sequence[str] | None = None,
         naming: NamingScheme | None = None,
         basename_template: str | None = None,
+        schema: SchemaMode = "cast",
         commit_id: str | None = None,
         retries: int | None = None,
         progress: ProgressCallback | None = None,
@@ -105,8 +117,8 @@ class Dataset(EditableDataset):
         All files appear together or not at all. Overwriting replaces Parquet files only and keeps all other files
         in the directory; files that other writers add concurrently are kept too.
 
-        Appended rows must have the columns of the dataset, in any order. They are cast to its types: strings,
-        dictionaries and timestamps may have any width or unit. Values that do not fit these types are an error.
+        Appended rows get the columns and types of the dataset; `schema` says how far they may differ. Values that do
+        not fit are an error.
 
         Args:
             rows: A PyArrow table, record batch or record batch reader; a reader is streamed.
@@ -118,6 +130,10 @@ class Dataset(EditableDataset):
             naming: `"uuid"` (the default), `"timestamp"` or `"sequential"`.
             basename_template: Such as `"data_{}.parquet"`; without `naming` files are numbered, from 000 or
                 after the highest existing number.
+            schema: How appended rows meet the dataset's schema. `"cast"` (the default): columns in any order, cast
+                to its types where no value changes; nullable columns may be missing. `"evolve"`: new columns and
+                wider types are welcome. `"strict"`: the same columns and types; encodings of the same values
+                (strings of any width, dictionaries, timestamps of any unit) are one type.
             commit_id: An idempotency key such as `"orders:17"` (an application, a colon, a number). If the log
                 contains it, nothing is done and the first result is returned, so a batch can be replayed. Kept for
                 30 days; the last one of each application is kept for ever.
@@ -148,7 +164,9 @@ class Dataset(EditableDataset):
             self._context.root, FileFormat(source.schema, codec or "none"), source.schema, partitions, max_rows
         )
         context = self._context_for(None, retries)
-        return write(context, source, output, mode, names, progress, commit_id=commit_id)
+        return write(
+            context, source, output, mode, names, progress, schema=check_schema_mode(schema), commit_id=commit_id
+        )
 
     def compact(
         self,
@@ -162,6 +180,7 @@ class Dataset(EditableDataset):
         max_file_size_mb: float | None = None,
         rewrite: Rewrite = "auto",
         verify: bool = False,
+        schema: SchemaRule = "unify",
         backup: str | os.PathLike[str] | None = None,
         progress: ProgressCallback | None = None,
     ) -> MaintenanceStats:
@@ -201,7 +220,16 @@ class Dataset(EditableDataset):
         codec = check_codec(compression)
         rewrite = check_rewrite(rewrite)
         return self._compact(
-            thresholds, scope, codec, rewrite, partition_filter, dry_run, backup, progress, verify=verify
+            thresholds,
+            scope,
+            codec,
+            rewrite,
+            partition_filter,
+            dry_run,
+            backup,
+            progress,
+            verify=verify,
+            own_schemas=keeps_own_schemas(schema),
         ).stats
 
     def _compact(
@@ -217,6 +245,7 @@ class Dataset(EditableDataset):
         *,
         verify: bool = False,
         recompress: bool = True,
+        own_schemas: bool = False,
     ) -> MaintenanceReport:
         return maintain(
             self._context,
@@ -235,6 +264,7 @@ class Dataset(EditableDataset):
                 "rewrite": rewrite,
             },
             verify=verify,
+            own_schemas=own_schemas,
         )
 
     def optimize(
@@ -247,6 +277,7 @@ class Dataset(EditableDataset):
         compression: str | None = None,
         dry_run: bool = False,
         curve: Curve = DEFAULT_CURVE,
+        schema: SchemaRule = "unify",
         progress: ProgressCallback | None = None,
     ) -> MaintenanceStats:
         """Cluster the rows of each partition so that queries on any of the columns can skip most row groups.
@@ -265,6 +296,7 @@ class Dataset(EditableDataset):
             curve: `"hilbert"` (the default) clusters best, and all columns about equally; `"zorder"` is coarser;
                 `"linear"` is a plain sort, which helps the first column and hardly any other. A single column is
                 always sorted.
+            schema: As in `compact`.
             progress: A callback that gets a `Progress` after each group of files.
 
         Raises:
@@ -306,6 +338,7 @@ class Dataset(EditableDataset):
             dry_run=dry_run,
             progress=progress,
             stats_columns=clustering.columns,
+            own_schemas=keeps_own_schemas(schema),
         ).stats
 
     def suggest(

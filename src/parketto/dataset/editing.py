@@ -12,13 +12,14 @@ from parketto.arguments import check_codec
 from parketto.dataset.reading import ReadableDataset
 from parketto.engines.base import ProgressCallback
 from parketto.merge.rules import MergeRules, MergeStats, Strategy
+from parketto.operations.alter import Changes, TypeLike, alter, unify_schema
 from parketto.operations.context import DatasetContext, Isolation
 from parketto.operations.edit import EditRequest, edit
 from parketto.operations.merge import MergeReport, merge
 from parketto.operations.restore import restore
 from parketto.parquet.row_source import RowSource
 from parketto.planning.rewrite import check_partition_columns
-from parketto.results import EditStats, RestoreStats
+from parketto.results import AlterStats, EditStats, RestoreStats
 from parketto.storage.hive import PartitionFilter
 from parketto.storage.opening import open_store
 
@@ -251,6 +252,84 @@ class EditableDataset(ReadableDataset):
             progress=progress,
             backups=self._backups(backup),
         )
+
+    def alter(
+        self,
+        *,
+        add: Mapping[str, TypeLike] | None = None,
+        rename: Mapping[str, str] | None = None,
+        drop: str | Sequence[str] | None = None,
+        cast: Mapping[str, TypeLike] | None = None,
+        dry_run: bool = False,
+        backup: str | os.PathLike[str] | None = None,
+        progress: ProgressCallback | None = None,
+    ) -> AlterStats:
+        """Add, rename, drop and cast columns of all files, in one atomic commit.
+
+        Columns that are kept or renamed are copied as bytes, not decoded. Files that differ get the same schema on
+        the way. All names refer to the columns before the change.
+
+        Args:
+            add: New columns with their types; all of their values are NULL.
+            rename: New names by old names.
+            drop: Columns to remove.
+            cast: New types of columns. A value that does not fit is an error, and nothing is changed.
+            dry_run: Only validate and count: nothing is written.
+            backup: A directory for the replaced files, from which `restore` brings them back.
+            progress: A callback that gets a `Progress` after each file.
+
+        Raises:
+            ValueError: A column is unknown, a partition column, or would exist twice.
+            TypeError: A value cannot be cast; nothing was changed.
+            CommitConflict: Another writer changed the files; nothing was published.
+
+        Example:
+            >>> import pyarrow as pa
+            >>> from parketto import Dataset
+            >>> items = Dataset("memory://alter-example", engine="pyarrow")
+            >>> _ = items.write(pa.table({"id": [1], "n": pa.array([2], pa.int32()), "old": ["x"]}))
+            >>> _ = items.alter(add={"note": "string"}, rename={"id": "key"}, drop=["old"], cast={"n": "double"})
+            >>> items.read().to_pylist()
+            [{'key': 1, 'n': 2.0, 'note': None}]
+        """
+        changes = Changes.of(add, rename, drop, cast)
+        return alter(self._context, changes, dry_run=dry_run, progress=progress, backups=self._backups(backup))
+
+    def unify_schema(
+        self,
+        *,
+        cast: Mapping[str, TypeLike] | None = None,
+        dry_run: bool = False,
+        backup: str | os.PathLike[str] | None = None,
+        progress: ProgressCallback | None = None,
+    ) -> AlterStats:
+        """Rewrite the files that do not have the dataset's schema; the others stay as they are.
+
+        Idempotent. Columns that are the same in Parquet's own types are copied as bytes.
+
+        Args:
+            cast: The types of columns that have no common type (text beside numbers), or that should change.
+            dry_run: Only count: nothing is written.
+            backup: A directory for the replaced files, from which `restore` brings them back.
+            progress: A callback that gets a `Progress` after each file.
+
+        Raises:
+            TypeError: A column has types without a common one, or a value cannot be cast; nothing was changed.
+            CommitConflict: Another writer changed the files; nothing was published.
+
+        Example:
+            >>> import fsspec, pyarrow as pa, pyarrow.parquet as pq
+            >>> from parketto import Dataset
+            >>> memory = fsspec.filesystem("memory")
+            >>> pq.write_table(pa.table({"id": [1]}), "/unify-example/a.parquet", filesystem=memory)
+            >>> pq.write_table(pa.table({"id": ["2"]}), "/unify-example/b.parquet", filesystem=memory)
+            >>> mixed = Dataset("memory://unify-example", engine="pyarrow")
+            >>> mixed.unify_schema(cast={"id": "bigint"})["files_rewritten"]
+            1
+            >>> sorted(mixed.read().column("id").to_pylist())
+            [1, 2]
+        """
+        return unify_schema(self._context, cast, dry_run=dry_run, progress=progress, backups=self._backups(backup))
 
     def restore(self, backup: str | os.PathLike[str]) -> RestoreStats:
         """Undo an operation atomically: restore the files it replaced, and remove those it added.

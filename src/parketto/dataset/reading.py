@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -209,5 +209,3 @@ class ReadableDataset(BaseDataset):
             partition_filter: The partitions.
         """
         return spark_view(self._context, session, partition_filter)
-
-

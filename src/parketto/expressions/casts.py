@@ -82,6 +82,25 @@ def sql_type(tree: Any) -> pa.DataType:
     return _TYPES[name]
 
 
+def named_type(kind: pa.DataType | str) -> pa.DataType:
+    """An Arrow type, given as such or as the name of an SQL type.
+
+    >>> named_type("bigint"), named_type("decimal(10, 2)"), named_type(pa.int8())
+    (DataType(int64), Decimal128Type(decimal128(10, 2)), DataType(int8))
+    """
+    if isinstance(kind, pa.DataType):
+        return kind
+    from sqlglot import exp  # only where a name is parsed: tasks do without it
+    from sqlglot.errors import SqlglotError
+
+    try:
+        return sql_type(exp.DataType.build(kind, dialect="spark"))
+    except (SqlglotError, ValueError, AttributeError) as error:
+        if isinstance(error, InvalidArgument):
+            raise
+        raise InvalidArgument(f"unknown type {kind!r}; available: {quoted(['DECIMAL', *_TYPES])}") from error
+
+
 def to_type(scope: Scope, node: Node, kind: pa.DataType) -> Node:
     """CAST: evaluation fails on a value that the type cannot hold."""
     if node.type == kind:

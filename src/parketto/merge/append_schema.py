@@ -3,50 +3,122 @@
 from __future__ import annotations
 
 from collections.abc import Collection
+from typing import Literal, cast
 
 import pyarrow as pa
+import pyarrow.types as pat
 
 from parketto.errors import IncompatibleTypes, InvalidArgument, quoted
 from parketto.merge.rules import same_kind
+from parketto.parquet.promotion import common_type, is_castable
 
+#: How rows meet the dataset's schema: they are cast to it, they may extend it, or they must have it.
+SchemaMode = Literal["cast", "evolve", "strict"]
+SCHEMA_MODES = ("cast", "evolve", "strict")
 _OTHERWISE = "or use mode='overwrite' to replace the dataset; nothing was written"
 
 
-def appended_schema(rows: pa.Schema, dataset: pa.Schema, path_only: Collection[str] = ()) -> pa.Schema:
-    """The schema of new files: the dataset's, if the rows have the same columns and types, in any order.
+def check_schema_mode(mode: str) -> SchemaMode:
+    """Validate a schema mode."""
+    if mode not in SCHEMA_MODES:
+        raise InvalidArgument(f"unknown schema {mode!r}; valid choices: {quoted(SCHEMA_MODES)}")
+    return cast("SchemaMode", mode)
 
-    Types are compared as in merges: equal are strings of any width, dictionaries and their values, timestamps of
-    any unit. The values are cast to the dataset's own types.
+
+def has_same_columns(rows: pa.Schema, dataset: pa.Schema, path_only: Collection[str] = ()) -> bool:
+    """Whether rows have the columns of a dataset, in types whose values its types hold, whatever they are.
+
+    >>> dataset = pa.schema({"id": pa.int64(), "name": pa.string()})
+    >>> has_same_columns(pa.schema({"name": pa.large_string(), "id": pa.int32()}), dataset)
+    True
+    """
+    if set(rows.names) != {*dataset.names, *path_only}:
+        return False
+    return all(
+        same_kind(rows.field(item.name).type, item.type)
+        or common_type([rows.field(item.name).type, item.type]) == item.type
+        for item in dataset
+    )
+
+
+def appended_schema(
+    rows: pa.Schema, dataset: pa.Schema, path_only: Collection[str] = (), mode: SchemaMode = "strict"
+) -> pa.Schema:
+    """The schema of new files.
 
     Args:
-        rows: The schema of the rows.
-        dataset: The schema of a file of the dataset.
+        rows: The schema of the rows, with columns in any order.
+        dataset: The schema of the dataset.
         path_only: Partition columns that are stored only in the path, as untyped text.
+        mode: `"strict"`: the dataset's, if the rows have the same columns and types. Encodings of the same values
+            (strings of any width, dictionaries, timestamps of any unit) are the same type. `"cast"`: the dataset's;
+            rows may lack nullable columns, and are cast where no value changes. `"evolve"`: the dataset's with
+            further columns, and wider types where the rows need them.
 
     Raises:
         InvalidArgument: Columns are missing, or the dataset lacks them.
-        IncompatibleTypes: A column has a different type in the dataset.
+        IncompatibleTypes: A column has a type that does not fit the dataset.
 
     >>> dataset = pa.schema({"id": pa.int64(), "at": pa.timestamp("ms", "UTC")})
     >>> appended_schema(pa.schema({"at": pa.timestamp("us", "UTC"), "id": pa.int64()}), dataset).types
     [DataType(int64), TimestampType(timestamp[ms, tz=UTC])]
+    >>> appended_schema(pa.schema({"id": pa.int32(), "n": pa.int8()}), dataset, mode="evolve").names
+    ['id', 'at', 'n']
     """
-    expected = [*dataset.names, *(name for name in path_only if name not in dataset.names)]
-    only_rows = [name for name in rows.names if name not in expected]
-    only_dataset = [name for name in expected if name not in rows.names]
-    if only_rows or only_dataset:
-        raise InvalidArgument(
-            f"the rows do not fit the dataset: only the rows have {quoted(only_rows)}, only the dataset has "
-            f"{quoted(only_dataset)}. Appended rows need the same columns, in any order: add missing ones as "
-            f"NULLs and drop the others, {_OTHERWISE}"
-        )
-    wrong = [
-        f"{item.name!r} is {rows.field(item.name).type} in the rows and {item.type} in the dataset"
-        for item in dataset
-        if not same_kind(rows.field(item.name).type, item.type)
-    ]
+    _check_columns(rows, dataset, path_only, mode)
+    fields, wrong = [], []
+    for item in dataset:
+        own = rows.field(item.name) if item.name in rows.names else item
+        kind = _fitting_type(own.type, item.type, mode)
+        if kind is None:
+            wrong.append(f"{item.name!r} is {own.type} in the rows and {item.type} in the dataset")
+        nullable = item.nullable or (mode == "evolve" and (item.name not in rows.names or own.nullable))
+        fields.append(item.with_type(kind or item.type).with_nullable(nullable))
     if wrong:
         raise IncompatibleTypes(
-            f"the rows do not fit the dataset: {'; '.join(wrong)}. Cast these columns first, {_OTHERWISE}"
+            f"the rows do not fit the dataset: {'; '.join(wrong)}. {_HINTS[mode]}, {_OTHERWISE}"
         )
-    return pa.schema(list(dataset), metadata=rows.metadata)
+    known = {*dataset.names, *path_only}
+    added = [item.with_nullable(True) for item in rows if item.name not in known]
+    return pa.schema([*fields, *added], metadata=rows.metadata)
+
+
+_HINTS = {
+    "strict": "Cast these columns first, pass schema='cast' or schema='evolve'",
+    "cast": "Cast these columns first, pass schema='evolve' if a wider type is meant",
+    "evolve": "No type holds the values of both exactly: cast these columns first",
+}
+
+
+def _fitting_type(rows: pa.DataType, dataset: pa.DataType, mode: SchemaMode) -> pa.DataType | None:
+    """The type of a column in new files; None if the rows do not fit."""
+    if pat.is_null(rows) or same_kind(rows, dataset):
+        return dataset
+    if mode == "evolve":
+        return common_type([dataset, rows])
+    return dataset if mode == "cast" and is_castable(rows, dataset) else None
+
+
+def _check_columns(rows: pa.Schema, dataset: pa.Schema, path_only: Collection[str], mode: SchemaMode) -> None:
+    expected = [*dataset.names, *(name for name in path_only if name not in dataset.names)]
+    only_rows = [name for name in rows.names if name not in expected]
+    missing = [name for name in expected if name not in rows.names]
+    if mode == "strict" and (only_rows or missing):
+        raise InvalidArgument(
+            f"the rows do not fit the dataset: only the rows have {quoted(only_rows)}, only the dataset has "
+            f"{quoted(missing)}. With schema='strict', rows need the same columns, in any order: add missing ones as "
+            f"NULLs and drop the others, {_OTHERWISE}"
+        )
+    if mode == "cast" and only_rows:
+        raise InvalidArgument(
+            f"the rows do not fit the dataset: only the rows have {quoted(only_rows)}; the dataset has "
+            f"{quoted(expected)}. Pass schema='evolve' to add columns, drop them from the rows, {_OTHERWISE}"
+        )
+    # A column that new files lack becomes nullable, if the schema may change.
+    required = [
+        name for name in missing if name in path_only or (mode == "cast" and not dataset.field(name).nullable)
+    ]
+    if required:
+        raise InvalidArgument(
+            f"the rows lack {quoted(required)}, which cannot be NULL; add them to the rows, {_OTHERWISE}"
+        )

@@ -13,4 +13,6 @@ def count_rows(dataset: DatasetContext, where: Any, partition_filter: PartitionF
     """The number of rows that match a condition, or of all rows."""
     if where is None:
         return dataset.snapshot(partition_filter, own_schemas=True).total_rows
-    return edit(dataset, EditRequest("count", where), partition_filter, dry_run=True, progress=None)["rows_matched"]
+    return edit(dataset, EditRequest("count", where), partition_filter, dry_run=True, progress=None)[
+        "rows_matched"
+    ]

@@ -93,7 +93,9 @@ class _Scan:
         self._probe: LogicalReader | None = None
         if condition is not None and 0 < len(condition.columns) < len(read.names):
             fields = [whole.field(name) for name in condition.columns]
-            self._probe = LogicalReader(dataset.store, pa.schema(fields), _BATCH_BYTES, self._spec, use_threads=True)
+            self._probe = LogicalReader(
+                dataset.store, pa.schema(fields), _BATCH_BYTES, self._spec, use_threads=True
+            )
 
     def batches(self) -> Iterator[pa.RecordBatch]:
         """The matching rows in the requested schema."""
@@ -112,7 +114,9 @@ class _Scan:
 
     def _rows(self, files: Sequence[FileInfo]) -> Iterator[pa.RecordBatch]:
         for file in files:
-            yield from self._reader.read(file) if self._condition is None else self._matching(file, self._condition)
+            yield from (
+                self._reader.read(file) if self._condition is None else self._matching(file, self._condition)
+            )
 
     def _matching(self, file: FileInfo, condition: Predicate) -> Iterator[pa.RecordBatch]:
         """The matching rows. The columns of the condition come first: most row groups may have no match."""
@@ -120,7 +124,9 @@ class _Scan:
         with self._reader.open(file) as opened:
             for number in (number for number, matches in enumerate(possible) if matches):
                 if self._probe is not None:
-                    found = (condition.matches(batch) for batch in self._probe.rows(self._probe.also(opened), number))
+                    found = (
+                        condition.matches(batch) for batch in self._probe.rows(self._probe.also(opened), number)
+                    )
                     if not any(mask.true_count for mask in found):
                         continue
                 for batch in self._reader.rows(opened, number):

@@ -12,8 +12,9 @@ from parketto.commit.transaction import Transaction
 from parketto.commit.verify import verify_written
 from parketto.engines.base import ProgressCallback
 from parketto.errors import ColumnNotFound, InvalidArgument, quoted
-from parketto.merge.append_schema import appended_schema
+from parketto.merge.append_schema import SchemaMode, appended_schema, has_same_columns
 from parketto.operations.context import DatasetContext
+from parketto.parquet.dataset_schema import unified
 from parketto.parquet.file_info import FileInfo
 from parketto.parquet.output import Output
 from parketto.parquet.partition_spec import PartitionSpec, partition_spec_of
@@ -35,6 +36,7 @@ def write(
     naming: Naming,
     progress: ProgressCallback | None = None,
     *,
+    schema: SchemaMode = "cast",
     commit_id: str | None = None,
 ) -> WriteStats:
     """Write all rows, then publish their files in one commit."""
@@ -45,7 +47,8 @@ def write(
             return publish(dataset, transaction, source, output, dataset.existing(transaction), naming, progress)
         # Other writers may replace the file that the new ones are modelled on.
         like = retry_on_vanished_files(
-            dataset.root, lambda: append_output(dataset, dataset.existing(transaction, loosely=True), output)
+            dataset.root,
+            lambda: append_output(dataset, dataset.existing(transaction, loosely=True), output, schema),
         )
         return publish(dataset, transaction, source, like, [], naming, progress)
 
@@ -58,8 +61,14 @@ def write(
     )
 
 
-def append_output(dataset: DatasetContext, existing: Sequence[FileEntry], output: Output) -> Output:
-    """The output for appended rows: the partitioning and the schema of the existing files."""
+def append_output(
+    dataset: DatasetContext, existing: Sequence[FileEntry], output: Output, schema: SchemaMode = "strict"
+) -> Output:
+    """The output for appended rows: the partitioning and the schema of the existing files.
+
+    One footer suffices if the rows fit that file. Otherwise all are read: others may have further columns, or wider
+    types.
+    """
     folders = [relative(entry.path, dataset.root).rpartition("/")[0] for entry in existing]
     found = next(
         (entry for entry, folder in zip(existing, folders, strict=True) if partition_values(folder)), None
@@ -72,7 +81,9 @@ def append_output(dataset: DatasetContext, existing: Sequence[FileEntry], output
                 "the dataset has no partitions, so appended rows cannot be partitioned by "
                 f"{quoted(output.partition_by)}; leave partition_by out, or repartition the dataset first"
             )
-        return _like_existing(output, _footers(dataset, existing[:1])[0], PartitionSpec())
+        return _like_existing(
+            dataset, existing, output, _footers(dataset, existing[:1])[0], PartitionSpec(), schema
+        )
     (like,) = _footers(dataset, [found])
     spec = partition_spec_of([like])
     if output.partition_by and output.partition_by != spec.partition_by:
@@ -80,17 +91,31 @@ def append_output(dataset: DatasetContext, existing: Sequence[FileEntry], output
             f"the dataset is partitioned by {quoted(spec.partition_by)}, not by {quoted(output.partition_by)}; "
             "leave partition_by out, or repartition the dataset first"
         )
-    schema = output.row_schema
-    if missing := [name for name in spec.partition_by if name not in schema.names]:
-        raise ColumnNotFound(missing, schema.names, "partition columns of the dataset", "in the appended rows")
-    check_partition_columns(spec.partition_by, schema)
-    return _like_existing(replace(output, partition_by=spec.partition_by), like, spec)
+    given = output.row_schema
+    if missing := [name for name in spec.partition_by if name not in given.names]:
+        raise ColumnNotFound(missing, given.names, "partition columns of the dataset", "in the appended rows")
+    check_partition_columns(spec.partition_by, given)
+    return _like_existing(dataset, existing, replace(output, partition_by=spec.partition_by), like, spec, schema)
 
 
-def _like_existing(output: Output, like: FileInfo, spec: PartitionSpec) -> Output:
-    """The output with the schema and the physical types of an existing file."""
+def _like_existing(
+    dataset: DatasetContext,
+    existing: Sequence[FileEntry],
+    output: Output,
+    like: FileInfo,
+    spec: PartitionSpec,
+    mode: SchemaMode,
+) -> Output:
+    """The output with the schema and the physical types of the existing files."""
     assert like.schema is not None, "a footer always has a schema"
-    schema = appended_schema(output.row_schema, like.schema, spec.path_only)
+    if len(existing) > 1 and not has_same_columns(output.row_schema, like.schema, spec.path_only):
+        like = unified(_footers(dataset, existing)).files[0]
+        assert like.schema is not None, "a footer always has a schema"
+    schema = appended_schema(output.row_schema, like.schema, spec.path_only, mode)
+    traits = like.traits
+    if not schema.equals(like.schema):
+        unchanged = {item.name for item in like.schema if schema.field(item.name).type == item.type}
+        traits = traits._replace(int96=tuple(leaf for leaf in traits.int96 if leaf[0] in unchanged))
     # Folder names are formatted from values of the dataset's types.
     fields = [
         item.with_type(schema.field(item.name).type)
@@ -101,7 +126,7 @@ def _like_existing(output: Output, like: FileInfo, spec: PartitionSpec) -> Outpu
     return replace(
         output,
         row_schema=pa.schema(fields, metadata=output.row_schema.metadata),
-        format=replace(output.format, schema=schema, traits=like.traits),
+        format=replace(output.format, schema=schema, traits=traits),
     )
 
 

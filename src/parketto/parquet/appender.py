@@ -219,14 +219,14 @@ class RowGroupAppender:
     def weave(
         self,
         whole: Footer,
-        parts: Sequence[tuple[IO[bytes], Footer, Mapping[int, int]]],
+        parts: Sequence[tuple[IO[bytes], Footer, int, Mapping[int, int]]],
         sorting_columns: bytes = b"",
     ) -> None:
         """Append a row group whose leaf columns are spread over several files, in any order.
 
         Args:
             whole: The footer of a file with all columns; its row groups are ignored.
-            parts: Files with one row group each, their footers, and their leaf positions mapped to those in
+            parts: Files, their footers, the numbers of the row groups, and their leaf positions mapped to those in
                 `whole`.
             sorting_columns: The sorting columns that the row group declares, raw.
 
@@ -235,8 +235,8 @@ class RowGroupAppender:
         """
         self._check_open()
         self._check_compatible(whole)
-        self._weave(whole, [(source, part, 0, leaves) for source, part, leaves in parts], sorting_columns)
-        for _, part, _ in parts:
+        self._weave(whole, parts, sorting_columns)
+        for _, part, _, _ in parts:
             self._record_writer(part)
         self._count_source(self)
 

@@ -110,6 +110,28 @@ def why_not_replaceable(footer: Footer, patch: Footer, positions: Sequence[int])
     return None if same else "their column orders differ"
 
 
+def why_not_woven(whole: Footer, footer: Footer, leaves: Mapping[int, int]) -> str | None:
+    """Why leaf columns of a file cannot be in one row group with encoded ones.
+
+    Args:
+        whole: The footer that the new file gets.
+        footer: The footer of the file that has the columns.
+        leaves: Their leaf positions in it, mapped to those in the new file.
+
+    Returns:
+        The reason, or None if they can.
+    """
+    reason = why_not_copied(footer) or _why_not_writers(whole, footer)
+    if reason is not None:
+        return reason
+    if footer.column_orders is None or whole.column_orders is None:
+        return "column orders are missing, so readers do not trust bounds"
+    mine, others = (decode_list(orders, STRUCT) for orders in (footer.column_orders, whole.column_orders))
+    if len(mine) != len(footer.leaves) or len(others) != len(whole.leaves):
+        return "column orders are incomplete"
+    return None if all(mine[at] == others[to] for at, to in leaves.items()) else "their column orders differ"
+
+
 def leaf_positions(footer: Footer, patch: Footer) -> set[int]:
     """The leaf positions of a patch's columns in a footer. It must have some but not all, in the same order."""
     reason = None if len(patch.row_groups) == 1 else "a patch must have one row group"

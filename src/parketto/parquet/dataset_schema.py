@@ -6,7 +6,7 @@ that every later step sees one schema; the reader converts (`FileInfo.stored`).
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -17,7 +17,7 @@ from parketto.errors import IncompatibleTypes, InvalidArgument
 from parketto.parquet.annotations import Annotation
 from parketto.parquet.bounds import typed_bounds
 from parketto.parquet.file_format import FileFormat
-from parketto.parquet.file_info import FileInfo, PhysicalTraits, describe
+from parketto.parquet.file_info import STANDARD_LAYOUT, FileInfo, PhysicalTraits, describe
 from parketto.parquet.promotion import common_metadata, common_type, promoted
 from parketto.parquet.row_group_info import ColumnStats, RowGroupInfo
 from parketto.parquet.spark_schema import SPARK_SCHEMA_KEY, merged_notes, unnamed_types
@@ -35,16 +35,20 @@ class Unified:
     reconciled: tuple[str, ...] = ()
 
 
-def unified(files: Sequence[FileInfo]) -> Unified:
+def unified(files: Sequence[FileInfo], casts: Mapping[str, pa.DataType] | None = None) -> Unified:
     """The files in the schema of the dataset that they form, in path order.
+
+    Args:
+        files: The files.
+        casts: The types of some columns, whatever the files have.
 
     Raises:
         IncompatibleTypes: A column has types without a common one.
     """
     layouts = _layouts(files)
-    if len(layouts) < 2:
+    if len(layouts) < 2 and not casts:
         return Unified(tuple(files))
-    template = _template(list(layouts.values()))
+    template = _template(list(layouts.values()), casts or {})
     assert template.schema is not None, "a footer always has a schema"
     presented: dict[tuple[int, int], FileInfo | None] = {}
     target = _layout_key(template)
@@ -61,7 +65,7 @@ def dataset_schema(files: Sequence[FileInfo]) -> pa.Schema:
     """The schema of the columns that files contain, once those that differ are unified."""
     layouts = _layouts(files)
     first = next(iter(layouts.values()))
-    schema = first.schema if len(layouts) < 2 else _template(list(layouts.values())).schema
+    schema = first.schema if len(layouts) < 2 else _template(list(layouts.values()), {}).schema
     assert schema is not None, "a footer always has a schema"
     return schema
 
@@ -79,6 +83,11 @@ def _layout_key(file: FileInfo) -> _LayoutKey:
     return schema_key(file.schema), file.traits, tuple(sorted(unnamed_types(file.schema.metadata).items()))
 
 
+def has_layout_of(file: FileInfo, other: FileInfo) -> bool:
+    """Whether two files have the same schema, and the same types in Parquet's own terms."""
+    return _layout_key(file) == _layout_key(other)
+
+
 def _layouts(files: Sequence[FileInfo]) -> dict[_LayoutKey, FileInfo]:
     """The first file of each layout. Thousands of files mostly share one, and the objects that describe it."""
     found: dict[_LayoutKey, FileInfo] = {}
@@ -90,14 +99,16 @@ def _layouts(files: Sequence[FileInfo]) -> dict[_LayoutKey, FileInfo]:
     return found
 
 
-def _template(files: Sequence[FileInfo]) -> FileInfo:
+def _template(files: Sequence[FileInfo], casts: Mapping[str, pa.DataType]) -> FileInfo:
     """An empty file with the dataset's schema, as Arrow writes it."""
     for file in files:
         assert file.schema is not None, "files to unify come from a snapshot"
         if len(set(file.schema.names)) < len(file.schema.names):
-            raise InvalidArgument(f"{file.path!r} has duplicate column names, so its columns cannot be matched by name")
+            raise InvalidArgument(
+                f"{file.path!r} has duplicate column names, so its columns cannot be matched by name"
+            )
     names = list(dict.fromkeys(name for file in files for name in _names(file)))
-    fields = [_common_field(name, files) for name in names]
+    fields = [_common_field(name, files, casts.get(name)) for name in names]
     notes = merged_notes([file.schema.metadata for file in files if file.schema is not None])
     schema = pa.schema(fields, metadata=notes or None)
     traits = PhysicalTraits(
@@ -106,6 +117,11 @@ def _template(files: Sequence[FileInfo]) -> FileInfo:
         utc_times=all(file.traits.utc_times for file in files),
         annotations=_shared_annotations(files),
     )
+    return template_file(schema, traits)
+
+
+def template_file(schema: pa.Schema, traits: PhysicalTraits = STANDARD_LAYOUT) -> FileInfo:
+    """An empty file with a schema, as Arrow writes it."""
     return describe(FileFormat(schema, "none", None, traits).encoded(None))
 
 
@@ -115,14 +131,16 @@ def _names(file: FileInfo) -> list[str]:
 
 
 def _with_column(name: str, files: Iterable[FileInfo]) -> list[tuple[FileInfo, pa.Field]]:
-    return [(file, file.schema.field(name)) for file in files if file.schema is not None and name in file.schema.names]
+    return [
+        (file, file.schema.field(name)) for file in files if file.schema is not None and name in file.schema.names
+    ]
 
 
-def _common_field(name: str, files: Sequence[FileInfo]) -> pa.Field:
+def _common_field(name: str, files: Sequence[FileInfo], cast: pa.DataType | None) -> pa.Field:
     found = _with_column(name, files)
     fields = [field for _, field in found]
     spark_types = [unnamed_types(file.schema.metadata).get(name) for file, _ in found if file.schema is not None]
-    kind = common_type(field.type for field in fields) if len(set(spark_types)) == 1 else None
+    kind = cast or (common_type(field.type for field in fields) if len(set(spark_types)) == 1 else None)
     if kind is None:
         raise _conflict(name, found, spark_types)
     nullable = len(found) < len(files) or any(field.nullable or pat.is_null(field.type) for field in fields)
@@ -189,15 +207,19 @@ def _reconciled(files: Iterable[FileInfo], template: FileInfo) -> tuple[str, ...
 
 def _presented(file: FileInfo, template: FileInfo) -> FileInfo:
     """A file in the schema of a template. Its rows are converted when they are read."""
-    kept = {key: value for key, value in (file.metadata or {}).items() if key not in _DESCRIBING_KEYS}
     return replace(
         file,
         schema=template.schema,
         traits=template.traits,
-        metadata={**kept, **(template.metadata or {})},
+        metadata={**without_description(file.metadata), **(template.metadata or {})},
         row_groups=_presented_row_groups(file, template),
         own=file.stored,
     )
+
+
+def without_description(metadata: Mapping[bytes, bytes] | None) -> dict[bytes, bytes]:
+    """The metadata of a file without the entries that describe its columns."""
+    return {key: value for key, value in (metadata or {}).items() if key not in _DESCRIBING_KEYS}
 
 
 def _presented_row_groups(file: FileInfo, template: FileInfo) -> tuple[RowGroupInfo, ...]:
@@ -215,9 +237,7 @@ def _presented_row_groups(file: FileInfo, template: FileInfo) -> tuple[RowGroupI
             stats = [group.columns[item.name] for group in file.row_groups]
             for found, each in zip(columns, _converted_stats(file, item, stats), strict=True):
                 found[item.name] = each
-    return tuple(
-        replace(group, columns=found) for group, found in zip(file.row_groups, columns, strict=True)
-    )
+    return tuple(replace(group, columns=found) for group, found in zip(file.row_groups, columns, strict=True))
 
 
 def path_value(file: FileInfo, field: pa.Field) -> pa.Scalar | None:
@@ -244,9 +264,7 @@ def _converted_stats(file: FileInfo, field: pa.Field, stats: Sequence[ColumnStat
         ends = [None] * (2 * len(stats)) if values is None else _count(promoted(values, field.type))
     except (pa.ArrowInvalid, pa.ArrowNotImplementedError):
         ends = [None] * (2 * len(stats))
-    return [
-        ColumnStats(ends[2 * at], ends[2 * at + 1], each.null_count) for at, each in enumerate(stats)
-    ]
+    return [ColumnStats(ends[2 * at], ends[2 * at + 1], each.null_count) for at, each in enumerate(stats)]
 
 
 def _have_same_bounds(own: pa.DataType, kind: pa.DataType) -> bool:

@@ -9,10 +9,12 @@ see no difference.
 from __future__ import annotations
 
 import pyarrow as pa
+import pyarrow.compute as pc
 import pyarrow.types as pat
 
 from parketto.errors import IncompatibleTypes
 from parketto.parquet.exchange_types import cast_back
+from parketto.parquet.promotion import promoted
 from parketto.parquet.variants import cast, has_variants
 
 _PLAIN = (
@@ -50,8 +52,20 @@ def recast(batch: pa.RecordBatch, schema: pa.Schema) -> pa.RecordBatch:
 
 
 def cast_rows(batch: pa.RecordBatch, schema: pa.Schema) -> pa.RecordBatch:
-    """Rows from outside cast to a schema; values that do not fit raise an error that names the column."""
-    columns = [cast_column(column, item) for column, item in zip(batch.columns, schema, strict=True)]
+    """Rows from outside cast to a schema, by column name; columns that they lack are NULL.
+
+    Values that do not fit raise an error that names the column.
+    """
+    if batch.schema.names == schema.names:
+        columns = [cast_column(column, item) for column, item in zip(batch.columns, schema, strict=True)]
+    else:
+        given = set(batch.schema.names)
+        columns = [
+            cast_column(batch.column(item.name), item)
+            if item.name in given
+            else pa.nulls(batch.num_rows, item.type)
+            for item in schema
+        ]
     return pa.RecordBatch.from_arrays(columns, schema=schema)
 
 
@@ -71,12 +85,31 @@ def _cast(column: pa.Array, kind: pa.DataType) -> pa.Array:
         return column
     if pat.is_dictionary(kind):
         return column.cast(kind.value_type).dictionary_encode().cast(kind)
+    if pat.is_floating(column.type) and pat.is_floating(kind):
+        return _cast_float(column, kind)
+    if pat.is_struct(kind) and pat.is_struct(column.type) and _field_names(column.type) != _field_names(kind):
+        return promoted(column, kind)
     if has_variants(column.type, kind) or not _refuses_nulls(column.type, kind):
         return cast(column, kind)
     # Arrow casts lists without checking their NULLs, and does not cast structs at all.
     if _has_refused_nulls(column, kind):
         raise pa.ArrowInvalid("there are NULLs in a nested field that is declared not null")
     return cast_back(column, kind)
+
+
+def _cast_float(column: pa.Array, kind: pa.DataType) -> pa.Array:
+    """Floats in another width. Arrow rounds them silently."""
+    found = column.cast(kind)
+    if kind.bit_width < column.type.bit_width:
+        changed = pc.and_(pc.not_equal(found.cast(column.type), column), pc.equal(column, column))
+        if pc.any(changed).as_py():
+            example = column.filter(changed)[0].as_py()
+            raise pa.ArrowInvalid(f"{example!r} would be rounded")
+    return found
+
+
+def _field_names(kind: pa.DataType) -> list[str]:
+    return [item.name for item in kind.fields]
 
 
 def _refuses_nulls(source: pa.DataType, kind: pa.DataType) -> bool:

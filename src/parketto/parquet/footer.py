@@ -9,7 +9,7 @@ from functools import cached_property
 from typing import IO, Any
 
 from parketto.errors import FooterError
-from parketto.parquet.schema import Leaf, exchanged, read_schema
+from parketto.parquet.schema import Leaf, exchanged, read_schema, renamed_schema
 from parketto.parquet.thrift import (
     BINARY,
     FALSE,
@@ -24,6 +24,7 @@ from parketto.parquet.thrift import (
     decode_first,
     decode_list,
     encode,
+    encode_strings,
     encode_structs,
     key,
 )
@@ -289,10 +290,30 @@ class Footer:
             fields[FileKeys.CREATED_BY] = other.created_by
         return Footer(fields, self.file_size, self.data_end)
 
+    def renamed(self, names: Mapping[bytes, bytes]) -> Footer:
+        """The same footer with other names of top-level columns, by their old names."""
+        groups = [
+            {**group.fields, GroupKeys.COLUMNS: [_renamed_chunk(column.fields, names) for column in group.columns]}
+            for group in self.row_groups
+        ]
+        fields = {
+            **self.fields,
+            FileKeys.SCHEMA: renamed_schema(self.schema, names),
+            FileKeys.ROW_GROUPS: groups,
+        }
+        return Footer(fields, self.file_size, self.data_end)
+
     def with_leaves_of(self, other: Footer, leaves: Collection[int]) -> Footer:
         """The same footer, with leaves of its schema, given by number, replaced by those of another one."""
         fields = {**self.fields, FileKeys.SCHEMA: exchanged(self.schema, other.schema, leaves)}
         return Footer(fields, self.file_size, self.data_end)
+
+
+def _renamed_chunk(chunk: Fields, names: Mapping[bytes, bytes]) -> Fields:
+    meta = chunk[ChunkKeys.META_DATA]
+    first, *rest = decode_list(meta[MetaKeys.PATH], BINARY)
+    path = encode_strings([names.get(first, first), *rest])
+    return {**chunk, ChunkKeys.META_DATA: {**meta, MetaKeys.PATH: path}}
 
 
 def ascending(positions: Iterable[int]) -> bytes:

@@ -75,7 +75,7 @@ class MixedWriter:
             schema = pa.schema([file_format.schema.field(at) for at in columns], file_format.schema.metadata)
             part = replace(file_format, schema=schema, readable_as=None)
             found = _as_file(part.encoded(rows.select(columns), self._dictionaries))
-            parts.append((*found, leaf_map))
+            parts.append((*found, 0, leaf_map))
         self._appender.weave(self._whole, parts, self._order)
 
     def add_key_value_metadata(self, notes: dict[bytes, bytes]) -> None:

@@ -19,7 +19,9 @@ _EXACT_IN_DOUBLE = 32  # bits of integers that every double represents exactly
 _UNITS = ("s", "ms", "us", "ns")  # coarse to fine
 _MAX_DECIMAL128, _MAX_DECIMAL256 = 38, 76  # digits
 # Names of the same time zone.
-_UTC = frozenset({"UTC", "Etc/UTC", "Etc/Universal", "Etc/Zulu", "Universal", "Zulu", "UCT", "Z", "+00:00", "-00:00"})
+_UTC = frozenset(
+    {"UTC", "Etc/UTC", "Etc/Universal", "Etc/Zulu", "Universal", "Zulu", "UCT", "Z", "+00:00", "-00:00"}
+)
 
 _Test = Callable[[pa.DataType], bool]
 
@@ -165,6 +167,29 @@ _JOINS: tuple[tuple[tuple[_Test, ...], Callable[[Sequence[pa.DataType]], pa.Data
 )
 
 
+def is_castable(source: pa.DataType, target: pa.DataType) -> bool:
+    """Whether values of one type may be cast to another where they fit: numbers to numbers, text to text.
+
+    >>> is_castable(pa.int64(), pa.int32()), is_castable(pa.float64(), pa.int32()), is_castable(pa.string(), pa.int8())
+    (True, True, False)
+    """
+    source, target = _stored_type(source), _stored_type(target)
+    if source == target or pat.is_null(source):
+        return True
+    if pat.is_struct(target) and pat.is_struct(source):
+        return all(target.get_field_index(item.name) >= 0 for item in source.fields) and all(
+            is_castable(source.field(item.name).type, item.type)
+            if source.get_field_index(item.name) >= 0
+            else item.nullable
+            for item in target.fields
+        )
+    if pat.is_nested(target):
+        return common_type([source, target]) == target
+    if pat.is_timestamp(source) and pat.is_timestamp(target):
+        return _timestamps([source, target]) is not None
+    return any(all(any(test(kind) for test in tests) for kind in (source, target)) for tests, _ in _JOINS)
+
+
 def promoted(array: pa.Array, kind: pa.DataType) -> pa.Array:
     """An array in a common type of its own and others. Fields that a struct lacks are NULL.
 
@@ -209,7 +234,9 @@ def _promoted_nested(array: pa.Array, kind: pa.DataType) -> pa.Array:
         return pa.MapArray.from_arrays(array.offsets, keys, items, type=kind, mask=mask)
     if pat.is_fixed_size_list(array.type):
         values = promoted(array.values, kind.value_type)
-        same = pa.FixedSizeListArray.from_arrays(values, type=pa.list_(kind.value_field, array.type.list_size), mask=mask)
+        same = pa.FixedSizeListArray.from_arrays(
+            values, type=pa.list_(kind.value_field, array.type.list_size), mask=mask
+        )
         return same if same.type == kind else same.cast(kind)
     values, offsets = promoted(array.values, kind.value_type), array.offsets
     if pat.is_large_list(kind):

@@ -182,7 +182,9 @@ class OpenFile:
         return self._opened(pre_buffer=False, buffer_size=_READ_BUFFER)
 
     def _opened(self, **more: Any) -> pq.ParquetFile:
-        return pq.ParquetFile(self.source, coerce_int96_timestamp_unit=self.file.stored.int96_unit, **more, **_VERIFY)
+        return pq.ParquetFile(
+            self.source, coerce_int96_timestamp_unit=self.file.stored.int96_unit, **more, **_VERIFY
+        )
 
     def runs(self, numbers: Sequence[int], names: Sequence[str]) -> Iterator[tuple[pq.ParquetFile, list[int]]]:
         """Row groups to read together, each time with the `ParquetFile` that reads them."""

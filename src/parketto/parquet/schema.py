@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -130,6 +130,21 @@ def narrowed(raw: bytes, names: frozenset[bytes]) -> bytes:
             kept += elements[start:at]
             count += 1
     return encode_structs([encode({**root, CHILDREN: count}), *kept])
+
+
+def renamed_schema(raw: bytes, names: Mapping[bytes, bytes]) -> bytes:
+    """A raw schema with other names of top-level columns, by their old names."""
+    elements = decode_list(raw, STRUCT)
+    at = 1
+    while at < len(elements):
+        element = decode(elements[at])
+        if element.get(NAME) in names:
+            elements[at] = encode({**element, NAME: names[element[NAME]]})
+        missing = 1
+        while missing and at < len(elements):  # skips the fields inside of the column
+            missing += decode(elements[at]).get(CHILDREN, 0) - 1
+            at += 1
+    return encode_structs(elements)
 
 
 def exchanged(raw: bytes, other: bytes, leaves: Collection[int]) -> bytes:

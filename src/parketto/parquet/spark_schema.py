@@ -58,9 +58,17 @@ def merged_notes(notes: Sequence[Mapping[bytes, bytes | None] | None]) -> dict[b
     for each in notes:
         for name, field in noted_fields(each).items():
             fields.setdefault(name, field)
-    if not fields:
-        return {}
-    text = json.dumps({"type": "struct", "fields": list(fields.values())}, separators=(",", ":"), ensure_ascii=False)
+    return _noted(list(fields.values())) if fields else {}
+
+
+def renamed_notes(notes: Mapping[bytes, bytes | None] | None, names: Mapping[str, str]) -> dict[bytes, bytes]:
+    """Metadata with the same Spark schema under other names of columns, by their old names; empty without one."""
+    fields = [{**field, "name": names.get(name, name)} for name, field in noted_fields(notes).items()]
+    return _noted(fields) if fields else {}
+
+
+def _noted(fields: Sequence[Mapping[str, Any]]) -> dict[bytes, bytes]:
+    text = json.dumps({"type": "struct", "fields": list(fields)}, separators=(",", ":"), ensure_ascii=False)
     return {SPARK_SCHEMA_KEY: text.encode()}
 
 

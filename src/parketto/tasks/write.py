@@ -9,6 +9,8 @@ from contextlib import closing
 from dataclasses import dataclass
 
 import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.types as pat
 
 from parketto.errors import InvalidArgument
 from parketto.parquet.calendars import CalendarCheck
@@ -21,6 +23,7 @@ from parketto.parquet.row_source import FileRows
 from parketto.runtime.task import Worker
 from parketto.runtime.threads import ThreadPool
 from parketto.sorting.spill import SpillFile
+from parketto.storage.hive import NULL_PARTITION
 
 # Partitions are written in parallel only if each can have row groups of this many decoded bytes.
 _MIN_ROW_GROUP_BYTES = 16 * 1024 * 1024
@@ -154,12 +157,13 @@ def _write_directory(
         return Written()
     rows = 0
     schema = output.format.schema
+    path_only = [name for name in output.partition_by if name not in schema.names]
     calendar = CalendarCheck(schema, output.format.metadata, output.format.traits.int96)
     with file_writer(output, worker, directory=directory) as writer:
         for batch in _with_first(first, batches):
             rows += batch.num_rows
-            if batch.schema.names != schema.names:
-                batch = batch.select(schema.names)
+            for name in path_only:
+                _refuse_ambiguous(name, batch.column(name))
             batch = cast_rows(batch, schema)
             _refuse_nulls(batch)
             calendar.refuse_written(batch)
@@ -172,6 +176,17 @@ def _refuse_nulls(batch: pa.RecordBatch) -> None:
         if not item.nullable and column.null_count:
             raise InvalidArgument(
                 f"the rows have NULL values in {item.name!r}, which is declared not null; nothing was changed"
+            )
+
+
+def _refuse_ambiguous(name: str, column: pa.Array) -> None:
+    """Refuse texts that a path cannot tell from NULL. Values in the files can."""
+    if pat.is_string(column.type) or pat.is_large_string(column.type):
+        found = pc.is_in(column, value_set=pa.array(["", NULL_PARTITION], column.type))
+        if pc.any(found).as_py():
+            raise InvalidArgument(
+                f"partition column {name!r} has the value {column.filter(found)[0].as_py()!r}, which a path cannot "
+                "tell from NULL; replace it, or keep partition columns in the files. Nothing was changed"
             )
 
 
