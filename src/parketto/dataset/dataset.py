@@ -117,8 +117,8 @@ class Dataset(EditableDataset):
         All files appear together or not at all. Overwriting replaces Parquet files only and keeps all other files
         in the directory; files that other writers add concurrently are kept too.
 
-        Appended rows get the columns and types of the dataset; `schema` says how far they may differ. Values that do
-        not fit are an error.
+        Appended rows get the columns and types of the dataset; `schema` says how far they may differ. Values that
+        do not fit are an error.
 
         Args:
             rows: A PyArrow table, record batch or record batch reader; a reader is streamed.
@@ -205,6 +205,8 @@ class Dataset(EditableDataset):
             verify: Decode row groups and verify their checksums before they are copied as bytes, as
                 `check(deep=True)` does. Without it damaged bytes are copied unnoticed. It takes about as long as
                 reading the copied data.
+            schema: `"unify"` (the default) merges files that differ, in the dataset's schema; `reconciled_columns`
+                lists the columns that differ. `"exact"` merges only files with equal schemas.
             backup: A directory for the replaced files, from which `restore` brings them back: a path on the same
                 filesystem, or a URL.
             progress: A callback that gets a `Progress` after each group of files.

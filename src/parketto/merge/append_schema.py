@@ -51,8 +51,8 @@ def appended_schema(
         dataset: The schema of the dataset.
         path_only: Partition columns that are stored only in the path, as untyped text.
         mode: `"strict"`: the dataset's, if the rows have the same columns and types. Encodings of the same values
-            (strings of any width, dictionaries, timestamps of any unit) are the same type. `"cast"`: the dataset's;
-            rows may lack nullable columns, and are cast where no value changes. `"evolve"`: the dataset's with
+            (strings of any width, dictionaries, timestamps of any unit) are the same type. `"cast"`: the dataset's.
+            Rows may lack nullable columns, and are cast where no value changes. `"evolve"`: the dataset's with
             further columns, and wider types where the rows need them.
 
     Raises:
@@ -106,8 +106,8 @@ def _check_columns(rows: pa.Schema, dataset: pa.Schema, path_only: Collection[st
     if mode == "strict" and (only_rows or missing):
         raise InvalidArgument(
             f"the rows do not fit the dataset: only the rows have {quoted(only_rows)}, only the dataset has "
-            f"{quoted(missing)}. With schema='strict', rows need the same columns, in any order: add missing ones as "
-            f"NULLs and drop the others, {_OTHERWISE}"
+            f"{quoted(missing)}. With schema='strict', rows need the same columns, in any order: add missing ones "
+            f"as NULLs and drop the others, {_OTHERWISE}"
         )
     if mode == "cast" and only_rows:
         raise InvalidArgument(

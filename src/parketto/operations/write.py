@@ -66,8 +66,8 @@ def append_output(
 ) -> Output:
     """The output for appended rows: the partitioning and the schema of the existing files.
 
-    One footer suffices if the rows fit that file. Otherwise all are read: others may have further columns, or wider
-    types.
+    One footer suffices if the rows fit that file. Otherwise all are read: others may have further columns, or
+    wider types.
     """
     folders = [relative(entry.path, dataset.root).rpartition("/")[0] for entry in existing]
     found = next(

@@ -249,8 +249,8 @@ def path_value(file: FileInfo, field: pa.Field) -> pa.Scalar | None:
         return pa.scalar(text).cast(field.type)
     except (pa.ArrowInvalid, pa.ArrowNotImplementedError):
         raise IncompatibleTypes(
-            f"partition column {field.name!r} is {field.type} in other files, but {text!r} in the path {file.path!r}. "
-            "Nothing was changed"
+            f"partition column {field.name!r} is {field.type} in other files, but {text!r} in the path "
+            f"{file.path!r}. Nothing was changed"
         ) from None
 
 

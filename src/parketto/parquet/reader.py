@@ -161,8 +161,8 @@ def _promoted(column: pa.Array, field: pa.Field, file: FileInfo) -> pa.Array:
         return promoted(column, field.type)
     except pa.ArrowInvalid as error:
         raise IncompatibleTypes(
-            f"column {field.name!r} of {file.path!r} has type {column.type}, and a value that {field.type}, the type "
-            f"of the dataset, cannot hold: {error}. Nothing was changed"
+            f"column {field.name!r} of {file.path!r} has type {column.type}, and a value that {field.type}, the "
+            f"type of the dataset, cannot hold: {error}. Nothing was changed"
         ) from error
 
 

@@ -48,7 +48,7 @@ def _parsed(text: bytes) -> dict[str, dict[str, Any]]:
 
 
 def merged_notes(notes: Sequence[Mapping[bytes, bytes | None] | None]) -> dict[bytes, bytes]:
-    """Metadata with one Spark schema of the columns of several; of a column, the first one's. Empty if none has one.
+    """Metadata with one Spark schema of the columns of several; the first one of a column. Empty without any.
 
     >>> fields = [b'{"fields":[{"name":"a","type":"interval day"}]}', b'{"fields":[{"name":"b","type":"long"}]}']
     >>> merged_notes([{SPARK_SCHEMA_KEY: each} for each in fields])[SPARK_SCHEMA_KEY].decode()

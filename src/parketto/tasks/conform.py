@@ -178,8 +178,8 @@ class ConformFile:
             ) from error
         if not item.nullable and found.null_count:
             raise IncompatibleTypes(
-                f"column {self.origins[item.name]!r} of {self.file.path!r} has NULLs, which {item} does not allow. "
-                "Nothing was changed"
+                f"column {self.origins[item.name]!r} of {self.file.path!r} has NULLs, which {item} does not "
+                "allow. Nothing was changed"
             )
         return found
 

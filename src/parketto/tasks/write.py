@@ -185,8 +185,8 @@ def _refuse_ambiguous(name: str, column: pa.Array) -> None:
         found = pc.is_in(column, value_set=pa.array(["", NULL_PARTITION], column.type))
         if pc.any(found).as_py():
             raise InvalidArgument(
-                f"partition column {name!r} has the value {column.filter(found)[0].as_py()!r}, which a path cannot "
-                "tell from NULL; replace it, or keep partition columns in the files. Nothing was changed"
+                f"partition column {name!r} has the value {column.filter(found)[0].as_py()!r}, which a path "
+                "cannot tell from NULL; replace it, or keep partition columns in the files. Nothing was changed"
             )
 
 
