@@ -51,7 +51,7 @@ def appended_schema(
         dataset: The schema of the dataset.
         path_only: Partition columns that are stored only in the path, as untyped text.
         mode: `"strict"`: the dataset's, if the rows have the same columns and types. Encodings of the same values
-            (strings of any width, dictionaries, timestamps of any unit) are the same type. `"cast"`: the dataset's.
+            (strings of any width, dictionaries, timestamps of any unit) are one type. `"cast"`: the dataset's.
             Rows may lack nullable columns, and are cast where no value changes. `"evolve"`: the dataset's with
             further columns, and wider types where the rows need them.
 
