@@ -110,11 +110,90 @@ def test_incompatible_schemas_and_values_are_refused(
 ) -> None:
     before = filled.state()
     with pytest.raises(error, match=match):
-        filled.dataset(engine=engine).write(rows)
+        filled.dataset(engine=engine).write(rows, schema="strict")
     assert filled.state() == before
     assert filled.left_behind() == []
     filled.dataset(engine=engine).write(rows, "overwrite")
     assert filled.rows().total() == 1
+
+
+class TestSchemaModes:
+    """How rows with other columns and types meet a dataset of int32, float and required text."""
+
+    SCHEMA = pa.schema(
+        [pa.field("id", pa.int32()), pa.field("x", pa.float32()), pa.field("s", pa.string(), nullable=False)]
+    )
+
+    @pytest.fixture
+    def typed(self, place: Place) -> Place:
+        place.write_files({"a.parquet": pa.table({"id": [1], "x": [0.5], "s": ["a"]}, schema=self.SCHEMA)})
+        return place
+
+    def test_values_that_fit_are_cast(self, typed: Place, engine: Engine) -> None:
+        rows = pa.table({"s": pa.array(["b"], pa.large_string()), "id": pa.array([2], pa.int64())})
+        typed.dataset(engine=engine).write(rows)
+        found = sorted(typed.dataset(engine=engine).read().to_pylist(), key=lambda row: row["id"])
+        assert found == [{"id": 1, "x": 0.5, "s": "a"}, {"id": 2, "x": None, "s": "b"}]
+        assert typed.dataset(engine=engine).schema == self.SCHEMA
+
+    @pytest.mark.parametrize(
+        ("columns", "error", "match"),
+        [
+            (
+                {"id": [2**40], "s": ["b"]},
+                IncompatibleTypes,
+                "'id' has values of type int64 that int32 cannot hold",
+            ),
+            ({"x": [0.1], "s": ["b"]}, IncompatibleTypes, "'x' has values .* 0.1 would be rounded"),
+            (
+                {"id": ["2"], "s": ["b"]},
+                IncompatibleTypes,
+                "'id' is string in the rows and int32 .*schema='evolve'",
+            ),
+            ({"id": [2]}, InvalidArgument, "the rows lack 's', which cannot be NULL"),
+            ({"id": [2], "s": ["b"], "new": [1]}, InvalidArgument, "only the rows have 'new'.*schema='evolve'"),
+        ],
+        ids=["large", "rounded", "text", "required", "new"],
+    )
+    def test_rows_that_do_not_fit_are_refused(
+        self, typed: Place, engine: Engine, columns: dict[str, list[object]], error: type[Exception], match: str
+    ) -> None:
+        before = typed.state()
+        with pytest.raises(error, match=match):
+            typed.dataset(engine=engine).write(pa.table(columns))
+        assert typed.state() == before
+        assert typed.left_behind() == []
+
+    def test_schema_evolves(self, typed: Place, engine: Engine) -> None:
+        dataset = typed.dataset(engine=engine)
+        dataset.write(pa.table({"id": [2**40], "x": [0.1], "new": ["n"]}), schema="evolve")
+        schema = dataset.schema
+        assert [(item.name, item.type) for item in schema] == [
+            ("id", pa.int64()),
+            ("x", pa.float64()),
+            ("s", pa.string()),
+            ("new", pa.string()),
+        ]
+        rows = sorted(dataset.read().to_pylist(), key=lambda row: row["id"])
+        assert rows == [
+            {"id": 1, "x": 0.5, "s": "a", "new": None},
+            {"id": 2**40, "x": 0.1, "s": None, "new": "n"},
+        ]
+        with pytest.raises(IncompatibleTypes, match="No type holds the values of both"):
+            dataset.write(pa.table({"id": ["text"]}), schema="evolve")
+
+    def test_columns_of_any_file_are_known(self, typed: Place, engine: Engine) -> None:
+        """An append reads one footer; before it refuses rows, it reads all of them."""
+        typed.write_files({"b.parquet": pa.table({"id": [2], "s": ["b"], "y": [2.5]})})
+        dataset = typed.dataset(engine=engine)
+        dataset.write(pa.table({"id": [3], "s": ["c"], "y": [3.5]}))
+        assert sorted(dataset.read(["y"]).column("y").drop_null().to_pylist()) == [2.5, 3.5]
+
+    def test_unknown_mode(self, typed: Place, engine: Engine) -> None:
+        with pytest.raises(
+            InvalidArgument, match="unknown schema 'loose'; valid choices: 'cast', 'evolve', 'strict'"
+        ):
+            typed.dataset(engine=engine).write(pa.table({"id": [1]}), schema="loose")
 
 
 @pytest.mark.parametrize("inside", [True, False])

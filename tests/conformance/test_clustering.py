@@ -471,7 +471,7 @@ def test_mixed_schemas_dictionaries_and_empty_files(local: Place, engine: Engine
     )
     before = local.rows()
     schemas = sorted(map(str, oracle.schemas(local.root, local.fs)))
-    stats = local.dataset(engine=engine).optimize(["a", "b"], target_rows_per_file=100)
+    stats = local.dataset(engine=engine).optimize(["a", "b"], target_rows_per_file=100, schema="exact")
     assert local.rows() == before
     assert set(map(str, oracle.schemas(local.root, local.fs))) == set(schemas)
     for reads in stats["expected_reads"].values():

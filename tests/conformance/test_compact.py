@@ -43,6 +43,7 @@ KEYS = {
     "curve",
     "expected_reads",
     "unchanged_because",
+    "reconciled_columns",
     "backup_path",
 }
 
@@ -263,7 +264,7 @@ def test_compact_append_compact_keeps_every_row(place: Place, engine: Engine) ->
     assert len(place.files()) == 1
 
 
-def test_different_schemas_are_never_mixed(place: Place, engine: Engine) -> None:
+def test_different_schemas_are_merged_only_if_wanted(place: Place, engine: Engine) -> None:
     place.write_files({f"int{n}.parquet": pa.table({"v": pa.array([n], pa.int32())}) for n in range(3)})
     place.write_files({f"long{n}.parquet": pa.table({"v": pa.array([n], pa.int64())}) for n in range(3)})
     place.write_files({f"two{n}.parquet": pa.table({"v": [n], "w": ["x"]}) for n in range(3)})
@@ -276,9 +277,12 @@ def test_different_schemas_are_never_mixed(place: Place, engine: Engine) -> None
         }
     )
     before = place.rows()
-    stats = place.dataset(engine=engine).compact()
+    stats = place.dataset(engine=engine).compact(schema="exact")
     assert stats["after_file_count"] == 4
     assert place.rows() == before
+    stats = place.dataset(engine=engine).compact()
+    assert (stats["after_file_count"], stats["reconciled_columns"]) == (1, ["v", "w"])
+    assert sorted(place.dataset(engine=engine).read().column("v").to_pylist()) == sorted([0, 1, 2] * 3 + [0, 1])
 
 
 def test_empty_files_are_merged(place: Place, engine: Engine) -> None:

@@ -16,7 +16,7 @@ import pytest
 
 from conftest import Place
 from helpers import oracle
-from parketto import Dataset, ParquetCompactor, Progress
+from parketto import Dataset, IncompatibleTypes, ParquetCompactor, Progress
 from parketto.compat import progress as progress_module
 from parketto.engines.base import Engine
 
@@ -214,11 +214,13 @@ def test_readable_by_a_plain_glob(local: Place, engine: Engine) -> None:
     assert pl.scan_parquet(pattern).select(pl.len()).collect().item() == before == 45_500
 
 
-def test_different_schemas_are_not_mixed(place: Place) -> None:
+def test_different_schemas_are_merged_if_they_have_common_types(place: Place) -> None:
     place.write_files({f"a{n}.parquet": pa.table({"x": [n]}) for n in range(3)})
-    place.write_files({f"b{n}.parquet": pa.table({"x": [str(n)]}) for n in range(3)})
-    stats = compactor(place, "pyarrow").compact(min_file_count=4)
-    assert stats["files_after"] == 2
+    place.write_files({f"b{n}.parquet": pa.table({"x": [float(n)], "y": [n]}) for n in range(3)})
+    with pytest.raises(IncompatibleTypes, match="column 'x' is int64"):
+        compactor(place, "pyarrow").compact(min_file_count=4)
+    place.write_files({f"b{n}.parquet": pa.table({"x": pa.array([n], pa.int8()), "y": [n]}) for n in range(3)})
+    assert compactor(place, "pyarrow").compact(min_file_count=4)["files_after"] == 1
 
 
 def test_progress_and_logging(place: Place, engine: Engine, caplog: pytest.LogCaptureFixture) -> None:

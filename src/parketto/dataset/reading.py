@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeAlias
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     import pyarrow.dataset as ds
     from pyspark.sql import Column, DataFrame, SparkSession
 
-    Condition = str | pc.Expression | pl.Expr | Column
+    Condition: TypeAlias = str | pc.Expression | pl.Expr | Column
 
 
 class ReadableDataset(BaseDataset):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import TypeAlias
 
 import pyarrow as pa
 
@@ -26,7 +27,7 @@ from parketto.results import AlterStats
 from parketto.tasks.conform import ConformFile
 
 #: A type: an Arrow type, or the name of an SQL type.
-TypeLike = pa.DataType | str
+TypeLike: TypeAlias = pa.DataType | str
 
 
 @dataclass(frozen=True)

@@ -37,7 +37,7 @@ class RowQuery:
 
     def __post_init__(self) -> None:
         limit = self.limit
-        if limit is not None and (not isinstance(limit, int) or isinstance(limit, bool) or limit < 0):
+        if limit is not None and (type(limit) is not int or limit < 0):
             raise InvalidArgument(f"limit must be a whole number of at least 0, got {limit!r}")
 
 

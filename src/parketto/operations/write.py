@@ -110,7 +110,7 @@ def _like_existing(
     assert like.schema is not None, "a footer always has a schema"
     if len(existing) > 1 and not has_same_columns(output.row_schema, like.schema, spec.path_only):
         like = unified(_footers(dataset, existing)).files[0]
-        assert like.schema is not None, "a footer always has a schema"
+    assert like.schema is not None, "a footer always has a schema"
     schema = appended_schema(output.row_schema, like.schema, spec.path_only, mode)
     traits = like.traits
     if not schema.equals(like.schema):

@@ -24,6 +24,7 @@ from parketto.parquet.spark_schema import SPARK_SCHEMA_KEY, merged_notes, unname
 
 _ARROW_SCHEMA = b"ARROW:schema"
 # Entries that describe the columns of one file. They would be wrong for other columns.
+_FIELD_ID = b"PARQUET:field_id"
 _DESCRIBING_KEYS = frozenset({_ARROW_SCHEMA, SPARK_SCHEMA_KEY, b"pandas"})
 
 
@@ -49,16 +50,42 @@ def unified(files: Sequence[FileInfo], casts: Mapping[str, pa.DataType] | None =
     if len(layouts) < 2 and not casts:
         return Unified(tuple(files))
     template = _template(list(layouts.values()), casts or {})
-    assert template.schema is not None, "a footer always has a schema"
-    presented: dict[tuple[int, int], FileInfo | None] = {}
-    target = _layout_key(template)
+    targets: dict[tuple[int, int], FileInfo | None] = {}
+    variants: dict[str, FileInfo] = {}
     found = []
     for file in files:
         key = (id(file.schema), id(file.traits))
-        if key not in presented:
-            presented[key] = None if _layout_key(file) == target else template
-        found.append(file if presented[key] is None else _presented(file, template))
+        if key not in targets:
+            target = _with_metadata_of(file, template, variants)
+            targets[key] = None if has_layout_of(file, target) else target
+        presented = targets[key]
+        found.append(file if presented is None else _presented(file, presented))
     return Unified(tuple(found), _reconciled(layouts.values(), template))
+
+
+def _with_metadata_of(file: FileInfo, template: FileInfo, variants: dict[str, FileInfo]) -> FileInfo:
+    """The template with the metadata of a file's columns (a unit, say), which may differ between files.
+
+    So files with values in different units are read together, but never merged into one file.
+    """
+    assert template.schema is not None, "a footer always has a schema"
+    assert file.schema is not None, "files to unify come from a snapshot"
+    schema = template.schema
+    for at, item in enumerate(schema):
+        if item.name in file.schema.names:
+            own = {
+                key: value
+                for key, value in (file.schema.field(item.name).metadata or {}).items()
+                if key != _FIELD_ID
+            }
+            if own.items() - (item.metadata or {}).items():
+                schema = schema.set(at, item.with_metadata({**(item.metadata or {}), **own}))
+    if schema is template.schema:
+        return template
+    key = schema_key(schema)
+    if key not in variants:
+        variants[key] = template_file(schema, template.traits)
+    return variants[key]
 
 
 def dataset_schema(files: Sequence[FileInfo]) -> pa.Schema:

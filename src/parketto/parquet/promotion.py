@@ -85,7 +85,7 @@ def _decimals(types: Sequence[pa.DataType]) -> pa.DataType | None:
 
 
 def _finest(types: Sequence[pa.DataType]) -> str:
-    return max((kind.unit for kind in types), key=_UNITS.index)
+    return str(max((kind.unit for kind in types), key=_UNITS.index))
 
 
 def _timestamps(types: Sequence[pa.DataType]) -> pa.DataType | None:
@@ -184,7 +184,7 @@ def is_castable(source: pa.DataType, target: pa.DataType) -> bool:
             for item in target.fields
         )
     if pat.is_nested(target):
-        return common_type([source, target]) == target
+        return bool(common_type([source, target]) == target)
     if pat.is_timestamp(source) and pat.is_timestamp(target):
         return _timestamps([source, target]) is not None
     return any(all(any(test(kind) for test in tests) for kind in (source, target)) for tests, _ in _JOINS)

@@ -1,0 +1,431 @@
+"""Datasets whose files differ: every operation sees one schema, on every engine, whoever wrote the files."""
+
+from __future__ import annotations
+
+import datetime as dt
+import zlib
+from collections.abc import Callable, Sequence
+from decimal import Decimal
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+import pytest
+
+from conftest import Place
+from parketto import IncompatibleTypes
+from parketto.engines.base import Engine
+
+ROWS = 6
+IDS = {"old": [1, 2, 3, 4, 5, 6], "new": [7, 8, 9, 10, 11, 12]}
+Row = dict[str, Any]
+
+
+def column(values: Sequence[Any], kind: pa.DataType) -> pa.Array:
+    return pa.array(values, kind)
+
+
+TEXTS = ["a", None, "ccc", "", "é", "a"]
+NUMBERS = [0, 1, None, -3, 100, 7]
+COUNTS = [0, 1, None, 3, 100, 7]
+EXACT = [0.5, None, -2.0, 3.25, 1e10, 7.0]
+NOON = dt.datetime(2026, 11, 4, 12, 30, 15)  # noqa: DTZ001 - wall-clock time
+TIMES = [NOON, None, NOON.replace(year=1969), NOON.replace(hour=1), NOON, NOON]
+INSTANTS = [None if each is None else each.replace(tzinfo=dt.UTC) for each in TIMES]
+DAYS = [None if each is None else each.date() for each in TIMES]
+MONEY = [Decimal("1.25"), None, Decimal("-3.50"), Decimal("0.00"), Decimal("9.99"), Decimal("1.00")]
+LISTS = [[1, 2], None, [], [None], [3], [4, 5]]
+STRUCTS = [{"a": 1}, None, {"a": None}, {"a": 4}, {"a": 5}, {"a": 6}]
+MAPS = [[("k", 1)], None, [], [("k", None)], [("l", 3)], [("m", 4)]]
+
+# The type of `v` in old and new files, its values, and the type that the dataset has.
+PAIRS: dict[str, tuple[pa.DataType, pa.DataType, list[Any], pa.DataType]] = {
+    "string, large_string": (pa.string(), pa.large_string(), TEXTS, pa.large_string()),
+    "string, string_view": (pa.string(), pa.string_view(), TEXTS, pa.large_string()),
+    "string, dictionary": (pa.string(), pa.dictionary(pa.int8(), pa.string()), TEXTS, pa.string()),
+    "dictionaries": (
+        pa.dictionary(pa.int8(), pa.string()),
+        pa.dictionary(pa.int32(), pa.string()),
+        TEXTS,
+        pa.dictionary(pa.int32(), pa.string()),
+    ),
+    "binary": (
+        pa.binary(),
+        pa.large_binary(),
+        [None if t is None else t.encode() for t in TEXTS],
+        pa.large_binary(),
+    ),
+    "int32, int64": (pa.int32(), pa.int64(), NUMBERS, pa.int64()),
+    "int64, int8": (pa.int64(), pa.int8(), NUMBERS, pa.int64()),
+    "uint8, int8": (pa.uint8(), pa.int8(), COUNTS, pa.int16()),
+    "uint32, int64": (pa.uint32(), pa.int64(), COUNTS, pa.int64()),
+    "int32, double": (pa.int32(), pa.float64(), NUMBERS, pa.float64()),
+    "float, double": (pa.float32(), pa.float64(), EXACT, pa.float64()),
+    "date32, date64": (pa.date32(), pa.date64(), DAYS, pa.date32()),
+    "timestamp ms, us": (pa.timestamp("ms"), pa.timestamp("us"), TIMES, pa.timestamp("us")),
+    "timestamp us, ns": (
+        pa.timestamp("us", "UTC"),
+        pa.timestamp("ns", "UTC"),
+        INSTANTS,
+        pa.timestamp("ns", "UTC"),
+    ),
+    "UTC, +00:00": (pa.timestamp("us", "UTC"), pa.timestamp("us", "+00:00"), INSTANTS, pa.timestamp("us", "UTC")),
+    "decimals": (pa.decimal128(5, 2), pa.decimal128(10, 4), MONEY, pa.decimal128(10, 4)),
+    "null, int": (pa.null(), pa.int64(), [None] * ROWS, pa.int64()),
+    "lists": (pa.list_(pa.int32()), pa.large_list(pa.int64()), LISTS, pa.large_list(pa.int64())),
+    "structs": (
+        pa.struct({"a": pa.int32()}),
+        pa.struct({"a": pa.int64()}),
+        STRUCTS,
+        pa.struct({"a": pa.int64()}),
+    ),
+    "maps": (
+        pa.map_(pa.string(), pa.int32()),
+        pa.map_(pa.string(), pa.int64()),
+        MAPS,
+        pa.map_(pa.string(), pa.int64()),
+    ),
+}
+CONFLICTS: dict[str, tuple[pa.DataType, list[Any], pa.DataType, list[Any]]] = {
+    "text, integers": (pa.string(), TEXTS, pa.int64(), NUMBERS),
+    "int64, double": (pa.int64(), NUMBERS, pa.float64(), EXACT),
+    "uint64, int64": (pa.uint64(), COUNTS, pa.int64(), NUMBERS),
+    "zones": (pa.timestamp("us", "UTC"), INSTANTS, pa.timestamp("us", "Europe/Berlin"), INSTANTS),
+    "zone, none": (pa.timestamp("us", "UTC"), INSTANTS, pa.timestamp("us"), TIMES),
+    "bool, int": (pa.bool_(), [True] * ROWS, pa.int8(), [1] * ROWS),
+    "list, struct": (pa.list_(pa.int32()), LISTS, pa.struct({"a": pa.int64()}), STRUCTS),
+}
+
+
+def drifting(place: Place, name: str) -> list[Row]:
+    """Write two files with different types of `v`; returns the rows that the dataset has."""
+    old, new, values, _ = PAIRS[name]
+    tables = {
+        "a.parquet": pa.table({"id": pa.array(IDS["old"], pa.int64()), "v": column(values, old)}),
+        "b.parquet": pa.table({"id": pa.array(IDS["new"], pa.int64()), "v": column(values, new)}),
+    }
+    place.write_files(tables)
+    return [
+        {"id": key, "v": value}
+        for keys in (IDS["old"], IDS["new"])
+        for key, value in zip(keys, values, strict=True)
+    ]
+
+
+def found(place: Place, engine: Engine | str = "pyarrow") -> list[Row]:
+    return sorted(place.dataset(engine=engine).read().to_pylist(), key=lambda row: row["id"])
+
+
+def check_healthy(place: Place) -> None:
+    assert place.dataset(engine="pyarrow").check(deep=True)["healthy"]
+
+
+Operation = Callable[[Place, Engine | str, list[Row]], list[Row]]
+
+
+def read(place: Place, engine: Engine | str, rows: list[Row]) -> list[Row]:
+    dataset = place.dataset(engine=engine)
+    assert dataset.read(["v"]).num_rows == dataset.count() == len(rows)
+    few = dataset.read(where="id > 4 AND v IS NOT NULL", limit=100)
+    expected = [row for row in rows if row["id"] > 4 and row["v"] is not None]
+    assert sorted(few.to_pylist(), key=lambda row: row["id"]) == expected
+    assert dataset.count("v IS NULL") == sum(row["v"] is None for row in rows)
+    return rows
+
+
+def delete(place: Place, engine: Engine | str, rows: list[Row]) -> list[Row]:
+    assert place.dataset(engine=engine).delete("id IN (2, 3, 9)")["rows_matched"] == 3
+    return [row for row in rows if row["id"] not in (2, 3, 9)]
+
+
+def update(place: Place, engine: Engine | str, rows: list[Row]) -> list[Row]:
+    place.dataset(engine=engine).update("id IN (1, 8)", {"v": None})
+    return [{**row, "v": None} if row["id"] in (1, 8) else row for row in rows]
+
+
+def merge(place: Place, engine: Engine | str, rows: list[Row]) -> list[Row]:
+    dataset = place.dataset(engine=engine)
+    source = dataset.read().filter(pc.is_in(pc.field("id"), pa.array([3, 4])))
+    changed = source.set_column(0, "id", pa.array([10, 99]))
+    stats = dataset.merge(changed, ["id"])
+    assert (stats["inserted"], stats["updated"]) == (1, 1)
+    values = {row["id"]: row["v"] for row in rows}
+    new = dict(zip([10, 99], source.column("v").to_pylist(), strict=True))
+    return [{"id": key, "v": value} for key, value in sorted({**values, **new}.items())]
+
+
+def compact(place: Place, engine: Engine | str, rows: list[Row]) -> list[Row]:
+    stats = place.dataset(engine=engine).compact()
+    assert stats["after_file_count"] == 1
+    return rows
+
+
+def optimize(place: Place, engine: Engine | str, rows: list[Row]) -> list[Row]:
+    assert place.dataset(engine=engine).optimize(["id"])["after_file_count"] == 1
+    return rows
+
+
+def repartition(place: Place, engine: Engine | str, rows: list[Row]) -> list[Row]:
+    assert place.dataset(engine=engine).repartition(["id"])["files_written"] == len(rows)
+    return rows
+
+
+def unify_schema(place: Place, engine: Engine | str, rows: list[Row]) -> list[Row]:
+    dataset = place.dataset(engine=engine)
+    dataset.unify_schema()
+    assert len({str(file.schema.remove_metadata()) for file in dataset.files()}) == 1
+    assert dataset.unify_schema()["files_rewritten"] == 0
+    return rows
+
+
+def alter(place: Place, engine: Engine | str, rows: list[Row]) -> list[Row]:
+    place.dataset(engine=engine).alter(add={"n": "int"}, rename={"v": "w"})
+    return [{"id": row["id"], "w": row["v"], "n": None} for row in rows]
+
+
+def append(place: Place, engine: Engine | str, rows: list[Row]) -> list[Row]:
+    dataset = place.dataset(engine=engine)
+    dataset.write(pa.table({"id": pa.array([100], pa.int32())}))
+    return [*rows, {"id": 100, "v": None}]
+
+
+OPERATIONS: list[Operation] = [
+    read,
+    delete,
+    update,
+    merge,
+    compact,
+    optimize,
+    repartition,
+    unify_schema,
+    alter,
+    append,
+]
+
+
+def is_in_sample(*names: object) -> bool:
+    """Whether a case of the matrix runs by default; the others are part of the sweeps. Always the same ones."""
+    return zlib.crc32(repr(names).encode()) % 4 == 0
+
+
+def matrix(names: Sequence[str]) -> list[Any]:
+    return [
+        pytest.param(
+            name,
+            operation,
+            marks=[] if is_in_sample(name, operation.__name__) else [pytest.mark.sweep],
+            id=f"{name}-{operation.__name__}",
+        )
+        for name in names
+        for operation in OPERATIONS
+    ]
+
+
+@pytest.mark.parametrize(("name", "operation"), matrix(list(PAIRS)))
+def test_operations_on_files_of_different_types(
+    local: Place, engine: Engine | str, name: str, operation: Operation
+) -> None:
+    rows = drifting(local, name)
+    assert local.dataset(engine="pyarrow").schema.field("v").type == PAIRS[name][3]
+    expected = operation(local, engine, rows)
+    assert found(local) == expected
+    check_healthy(local)
+
+
+@pytest.mark.parametrize("name", PAIRS)
+def test_common_types_do_not_depend_on_the_order_of_files(local: Place, name: str) -> None:
+    old, new, values, common = PAIRS[name]
+    tables = {"a.parquet": column(values, new), "b.parquet": column(values, old)}
+    local.write_files({path: pa.table({"v": each}) for path, each in tables.items()})
+    assert local.dataset(engine="pyarrow").schema.field("v").type == common
+    assert local.dataset(engine="pyarrow").read().column("v").to_pylist() == values * 2
+
+
+@pytest.mark.parametrize("operation", OPERATIONS)
+@pytest.mark.parametrize("name", CONFLICTS)
+def test_types_without_a_common_one_are_refused(
+    local: Place, engine: Engine | str, name: str, operation: Operation
+) -> None:
+    old, before, new, after = CONFLICTS[name]
+    local.write_files(
+        {
+            "a.parquet": pa.table({"id": IDS["old"], "v": column(before, old)}),
+            "b.parquet": pa.table({"id": IDS["new"], "v": column(after, new)}),
+        }
+    )
+    state = local.state()
+    with pytest.raises(
+        IncompatibleTypes, match=r"column 'v' is .* in '.*a\.parquet' and .* in '.*b\.parquet'.*unify_"
+    ):
+        operation(local, engine, [])
+    assert local.state() == state
+
+
+ADDED = {
+    "added at the end": (["id", "v"], ["id", "v", "w"]),
+    "added in between": (["id", "v"], ["id", "w", "v"]),
+    "missing": (["id", "v", "w"], ["id", "v"]),
+    "other order": (["id", "v", "w"], ["w", "id", "v"]),
+    "both have others": (["id", "v"], ["id", "w"]),
+}
+
+
+@pytest.mark.parametrize("operation", [read, delete, compact, optimize, unify_schema])
+@pytest.mark.parametrize("name", ADDED)
+def test_operations_on_files_of_different_columns(
+    local: Place, engine: Engine | str, name: str, operation: Operation
+) -> None:
+    old, new = ADDED[name]
+    whole = {"v": TEXTS, "w": NUMBERS}
+    tables = {
+        path: pa.table({"id": keys, **whole}).select(names)
+        for path, keys, names in (("a.parquet", IDS["old"], old), ("b.parquet", IDS["new"], new))
+    }
+    local.write_files(tables)
+    rows = [
+        {**dict.fromkeys(dict.fromkeys([*old, *new])), **row}
+        for table in tables.values()
+        for row in table.to_pylist()
+    ]
+    without_v = [{**row, "v": row.get("v")} for row in rows]
+    expected = operation(local, engine, without_v)
+    assert found(local) == expected
+    assert local.dataset(engine="pyarrow").schema.names == list(dict.fromkeys([*old, *new]))
+    check_healthy(local)
+
+
+@pytest.mark.parametrize("operation", [compact, delete, unify_schema])
+def test_required_columns_become_nullable(local: Place, engine: Engine | str, operation: Operation) -> None:
+    required = pa.schema([pa.field("id", pa.int64(), nullable=False), pa.field("v", pa.string(), nullable=False)])
+    texts = ["x"] * ROWS
+    local.write_files(
+        {
+            "a.parquet": pa.table({"id": IDS["old"], "v": texts}, schema=required),
+            "b.parquet": pa.table(
+                {"id": IDS["new"], "v": TEXTS},
+                schema=required.set(1, pa.field("v", pa.string())),
+            ),
+        }
+    )
+    rows = [{"id": key, "v": text} for key, text in zip(IDS["old"] + IDS["new"], texts + TEXTS, strict=True)]
+    assert operation(local, engine, rows) == found(local)
+    schema = local.dataset(engine="pyarrow").schema
+    assert (schema.field("id").nullable, schema.field("v").nullable) == (False, True)
+
+
+def test_compaction_of_equal_schemas_only(local: Place, engine: Engine | str) -> None:
+    drifting(local, "int32, int64")
+    state = local.state()
+    stats = local.dataset(engine=engine).compact(schema="exact")
+    assert (stats["after_file_count"], stats["reconciled_columns"]) == (2, [])
+    assert local.state() == state
+    assert local.dataset(engine=engine).compact(dry_run=True)["reconciled_columns"] == ["v"]
+
+
+def test_timestamps_that_no_finer_unit_holds_are_refused(local: Place, engine: Engine | str) -> None:
+    far = [dt.datetime(9999, 12, 31)] * ROWS  # noqa: DTZ001
+    local.write_files(
+        {
+            "a.parquet": pa.table({"id": IDS["old"], "v": column(far, pa.timestamp("ms"))}),
+            "b.parquet": pa.table({"id": IDS["new"], "v": column(TIMES, pa.timestamp("ns"))}),
+        }
+    )
+    state = local.state()
+    with pytest.raises(IncompatibleTypes, match=r"column 'v' of '.*a\.parquet'.*timestamp\[ns\]"):
+        local.dataset(engine=engine).compact()
+    assert local.state() == state
+
+
+def test_row_groups_of_the_same_parquet_types_are_copied(local: Place, engine: Engine | str) -> None:
+    """Strings of any width are the same in Parquet: their bytes are not decoded."""
+    texts = [f"text {n % 97}" for n in range(40_000)]
+    local.write_files(
+        {
+            "a.parquet": pa.table({"s": pa.array(texts)}),
+            "b.parquet": pa.table({"s": pa.array(texts, pa.large_string())}),
+        }
+    )
+    stats = local.dataset(engine=engine).compact()
+    assert stats["planned_rewrites"] == [{"copied_row_groups": 2, "encoded_row_groups": 0}]
+    (file,) = local.dataset(engine="pyarrow").files()
+    assert [group.num_rows for group in file.row_groups] == [40_000, 40_000]
+    assert file.schema.field("s").type == pa.large_string()
+    assert sorted(local.dataset(engine="pyarrow").read().column("s").to_pylist()) == sorted(texts * 2)
+
+
+def test_partition_column_in_some_files_only(local: Place, engine: Engine | str) -> None:
+    """A file that lacks a partition column has its value in the path, in the type of the others."""
+    local.write_files(
+        {
+            "day=1/a.parquet": pa.table({"id": [1, 2]}),
+            "day=2/b.parquet": pa.table({"id": [3], "day": pa.array([2], pa.int32())}),
+        }
+    )
+    dataset = local.dataset(engine=engine)
+    expected = [{"id": 1, "day": 1}, {"id": 2, "day": 1}, {"id": 3, "day": 2}]
+    assert found(local, engine) == expected
+    assert dataset.count("day = 1") == 2
+    assert dataset.schema.field("day").type == pa.int32()
+    dataset.delete("id = 2 AND day = 1")
+    assert found(local, engine) == [expected[0], expected[2]]
+
+
+class TestWriters:
+    """Files of one dataset, written by several programs."""
+
+    @staticmethod
+    def write(program: str, rows: pa.Table, path: str) -> None:
+        if program == "pyarrow":
+            pq.write_table(rows, path)
+        elif program == "pandas":
+            rows.to_pandas().to_parquet(path)
+        elif program == "polars":
+            import polars as pl
+
+            frame = pl.from_arrow(rows)
+            assert isinstance(frame, pl.DataFrame)
+            frame.write_parquet(path)
+        else:
+            import duckdb
+
+            duckdb.from_arrow(rows).write_parquet(path)
+
+    PROGRAMS = ("pyarrow", "pandas", "polars", "duckdb")
+
+    @pytest.mark.parametrize("operation", [read, delete, update, merge, compact, repartition, unify_schema])
+    @pytest.mark.parametrize("second", PROGRAMS)
+    @pytest.mark.parametrize("first", PROGRAMS)
+    def test_text_and_timestamps_of_two_programs(
+        self, local: Place, first: str, second: str, operation: Operation
+    ) -> None:
+        local.fs.makedirs(local.root)
+        rows = []
+        for program, path, keys in ((first, "a", IDS["old"]), (second, "b", IDS["new"])):
+            table = pa.table({"id": keys, "v": pa.array(TEXTS), "at": pa.array(TIMES, pa.timestamp("us"))})
+            self.write(program, table, f"{local.root}/{path}.parquet")
+            rows += table.to_pylist()
+        kept = {row["id"]: row["at"] for row in rows}
+        narrow = [{"id": row["id"], "v": row["v"]} for row in rows]
+        if operation is read:
+            assert found(local) == rows
+            return
+        if operation is merge:
+            dataset = local.dataset(engine="pyarrow")
+            dataset.merge(dataset.read(where="id = 8"), ["id"])
+            assert found(local) == rows
+            return
+        expected = operation(local, "pyarrow", narrow)
+        assert [{"id": row["id"], "v": row["v"]} for row in found(local)] == expected
+        assert all(row["at"] == kept[row["id"]] for row in found(local))
+        check_healthy(local)
+
+    def test_spark_beside_the_others(self, local: Place, spark: Any) -> None:
+        rows = pa.table({"id": IDS["old"], "v": TEXTS, "at": pa.array(INSTANTS, pa.timestamp("us", "UTC"))})
+        spark.createDataFrame(rows).coalesce(1).write.parquet(local.root)
+        for number, program in enumerate(self.PROGRAMS[:3]):
+            self.write(program, rows, f"{local.root}/{number}.parquet")
+        dataset = local.dataset(engine="spark")
+        assert dataset.compact()["after_file_count"] == 1
+        assert found(local) == sorted(rows.to_pylist() * 4, key=lambda row: row["id"])
+        check_healthy(local)
