@@ -99,9 +99,13 @@ class Transaction:
 
     def list_files(self, partition_filter: PartitionFilter = None) -> list[FileEntry]:
         """The dataset's files at a moment when no commit is half done."""
+        return self.listing(partition_filter).files
+
+    def listing(self, partition_filter: PartitionFilter = None) -> Listing:
+        """The same, with all other files of the dataset."""
         locked = self._lock is not None and self._workspace.locks
         self._listing = list_settled(self._workspace, partition_filter, to_change=True, locked=locked)
-        return self._listing.files
+        return self._listing
 
     def list_loosely(self) -> list[FileEntry]:
         """The dataset's files, for an operation that only adds files. Other writers may commit meanwhile."""

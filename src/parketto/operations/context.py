@@ -10,19 +10,20 @@ from dataclasses import dataclass
 from typing import Any, Literal, TypeVar, cast
 
 from parketto.commit.backup import Backup
-from parketto.commit.committing import AlreadyCommitted, Request
+from parketto.commit.committing import AlreadyCommitted, Request, data_files
 from parketto.commit.identity import identity_of
-from parketto.commit.recovery import list_settled
+from parketto.commit.recovery import Listing, list_settled
 from parketto.commit.transaction import Transaction
 from parketto.commit.workspace import Workspace
 from parketto.engines.base import Context, Engine, ProgressCallback
 from parketto.errors import CommitConflict, DatasetNotFound, InvalidArgument, LockTimeout, quoted
 from parketto.expressions.time_zones import Clock
 from parketto.parquet.file_info import FileInfo, StatsColumns
+from parketto.parquet.partition_spec import path_types
 from parketto.parquet.snapshot import Snapshot, read_snapshot
 from parketto.runtime.staging import Staging
-from parketto.storage.hive import PartitionFilter, directory_matcher
-from parketto.storage.listing import is_inside, refuse_missing, retry_on_vanished_files
+from parketto.storage.hive import PartitionFilter, PartitionValues, directory_matcher, partition_values
+from parketto.storage.listing import directory_of, is_inside, refuse_missing, retry_on_vanished_files
 from parketto.storage.store import FileEntry, Store
 from parketto.tasks.footers import footer_tasks
 
@@ -97,8 +98,9 @@ class DatasetContext:
             stats_columns: The columns whose bounds are kept; None keeps all.
             own_schemas: Whether each file has its own schema, instead of that of the dataset.
         """
-        found = self._discover(lambda: list_settled(self.workspace, partition_filter).files, stats_columns)
-        return found if own_schemas else found.unified()
+        return self._discover(
+            lambda: list_settled(self.workspace, partition_filter), stats_columns, own_schemas=own_schemas
+        )
 
     def listed(self, partition_filter: PartitionFilter = None) -> list[FileEntry]:
         """The current data files; it is an error if there are none."""
@@ -178,8 +180,9 @@ class DatasetContext:
         own_schemas: bool = False,
     ) -> Snapshot:
         """A snapshot of the files at a moment when no commit is half done; arguments as in `snapshot`."""
-        found = self._discover(lambda: transaction.list_files(partition_filter), stats_columns)
-        return found if own_schemas else found.unified()
+        return self._discover(
+            lambda: transaction.listing(partition_filter), stats_columns, own_schemas=own_schemas
+        )
 
     def check_exists(self, partition_filter: PartitionFilter = None) -> None:
         """Refuse an invalid filter or a missing dataset before anything is created."""
@@ -197,8 +200,23 @@ class DatasetContext:
         """The engine's context for a transaction."""
         return Context(self.store, transaction.staging, transaction.operation, progress)
 
-    def _discover(self, list_files: Callable[[], Sequence[FileEntry]], stats_columns: StatsColumns) -> Snapshot:
-        return retry_on_vanished_files(self.root, lambda: self._read(list_files(), stats_columns))
+    def _discover(
+        self, list_files: Callable[[], Listing], stats_columns: StatsColumns, *, own_schemas: bool
+    ) -> Snapshot:
+        def read() -> Snapshot:
+            listing = list_files()
+            found = self._read(listing.files, stats_columns)
+            if len(listing.files) < len(listing.everything) and any(file.partition for file in found.files):
+                found = found.with_path_types(path_types(self._partitions(listing.everything)))
+            return found
+
+        found = retry_on_vanished_files(self.root, read)
+        return found if own_schemas else found.unified()
+
+    def _partitions(self, everything: Sequence[FileEntry]) -> set[PartitionValues]:
+        """The partitions of all data files, whichever of them are read."""
+        folders = {directory_of(entry, self.root) for entry in data_files(everything, self.root)}
+        return {partition_values(folder) for folder in folders}
 
     def _read(self, listed: Sequence[FileEntry], stats_columns: StatsColumns) -> Snapshot:
         """Read footers in local threads or, from the engine's threshold on, in its tasks."""

@@ -83,6 +83,8 @@ class FileInfo:
     created_by: str = ""
     #: The file as its own footer describes it, if it is presented in another schema: that of its dataset.
     own: FileInfo | None = field(default=None, repr=False)
+    #: The types of the dataset's partition columns, judged by all paths, if not all of its files are read.
+    path_types: Mapping[str, pa.DataType] | None = field(default=None, repr=False)
     #: The end of the file, or all of it, if reading it again would cost another request. Never pickled.
     tail: bytes = field(default=b"", repr=False, compare=False)
 

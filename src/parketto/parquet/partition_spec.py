@@ -11,6 +11,7 @@ import pyarrow as pa
 
 from parketto.errors import InvalidArgument, quoted
 from parketto.parquet.file_info import FileInfo
+from parketto.storage.hive import PartitionValues
 
 _INTEGER = re.compile(r"0|-?[1-9][0-9]{0,18}")
 _DATE = re.compile(r"[0-9]{4}-[0-9]{2}-[0-9]{2}")
@@ -54,7 +55,7 @@ def partition_spec_of(files: Sequence[FileInfo]) -> PartitionSpec:
             f"{quoted(sorted(set(other[0]) - other[1]))}. Rewrite them with the same partitioning first"
         )
     (names, outside), _ = next(iter(specs.items()))
-    types = partition_types(files) if outside else {}
+    types = files[0].path_types or (partition_types(files) if outside else {})
     return PartitionSpec(names, {name: types.get(name, pa.string()) for name in names if name in outside})
 
 
@@ -65,15 +66,27 @@ def partition_types(files: Iterable[FileInfo]) -> dict[str, pa.DataType]:
     >>> partition_types(days)
     {'day': DataType(int64)}
     """
+    files = list(files)
+    stored = {name for file in files if file.schema is not None for name in file.schema.names}
+    types = path_types(file.partition for file in files)
+    return {column: kind for column, kind in types.items() if column not in stored}
+
+
+def path_types(partitions: Iterable[PartitionValues]) -> dict[str, pa.DataType]:
+    """The types of partition columns by their values in all paths: int64, date32, or else string.
+
+    A number with leading zeros is text: as a number it would lose them.
+
+    >>> path_types([(("month", "01"),), (("month", "12"),)])
+    {'month': DataType(string)}
+    """
     values: dict[str, set[str]] = {}
-    stored: set[str] = set()
-    for file in files:
-        stored.update(file.schema.names if file.schema is not None else ())
-        for column, value in file.partition:
+    for partition in set(partitions):
+        for column, value in partition:
             known = values.setdefault(column, set())
             if value is not None:
                 known.add(value)
-    return {column: _type_of(known) for column, known in values.items() if column not in stored}
+    return {column: _type_of(known) for column, known in values.items()}
 
 
 def _type_of(values: set[str]) -> pa.DataType:

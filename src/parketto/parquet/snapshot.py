@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import statistics
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import islice
+
+import pyarrow as pa
 
 from parketto.parquet.dataset_schema import unified
 from parketto.parquet.file_info import FileInfo, FooterReader, StatsColumns
@@ -33,6 +35,11 @@ class Snapshot:
         """The same files, presented in the schema of the dataset."""
         found = unified(self.files)
         return Snapshot(self.root, found.files, found.reconciled)
+
+    def with_path_types(self, types: Mapping[str, pa.DataType]) -> Snapshot:
+        """The same files, with the types of partition columns that the paths of all files imply."""
+        files = tuple(replace(file, path_types=types) for file in self.files)
+        return replace(self, files=files)
 
     @cached_property
     def total_bytes(self) -> int:
