@@ -17,7 +17,16 @@ import pyarrow.compute as pc
 import pyarrow.types as pat
 
 from parketto.errors import InvalidArgument
-from parketto.expressions.time_zones import Clock, Conversion, Step, is_clock, is_instant, parse_clock, parse_time
+from parketto.expressions.time_zones import (
+    Clock,
+    Conversion,
+    Derivation,
+    Step,
+    is_clock,
+    is_instant,
+    parse_clock,
+    parse_time,
+)
 from parketto.expressions.values import (
     ARROW_ERRORS,
     COUNTED,
@@ -126,7 +135,7 @@ class Scope:
             return self.call(lambda value: value.cast(pa.timestamp(node.type.unit, "UTC")), node)
         return self.converted(node, Conversion("instant", self.clock.zone))
 
-    def converted(self, node: Node, conversion: Conversion) -> Node:
+    def converted(self, node: Node, conversion: Derivation) -> Node:
         """The node after a conversion: a column of a step, or a literal if the node is one."""
         try:
             if node.literal is not None:

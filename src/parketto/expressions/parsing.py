@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import functools
+import itertools
 import re
+from collections.abc import Sequence
 from decimal import Decimal
 from typing import Any
 
 import pyarrow as pa
 
 from parketto.errors import InvalidArgument
+from parketto.expressions.intervals import check_interval_text
 
 
 @functools.cache
@@ -36,7 +39,9 @@ def parsed(text: str) -> Any:
         raise InvalidArgument("the expression is empty")
     dialect = _dialect()
     try:
-        statements = dialect.parser().parse_into(exp.Condition, dialect.tokenize(text), text)
+        tokens = dialect.tokenize(text)
+        _check_intervals(tokens)
+        statements = dialect.parser().parse_into(exp.Condition, tokens, text)
     except ParseError as error:
         raise InvalidArgument(_syntax_error(error)) from None
     except SqlglotError as error:
@@ -44,6 +49,14 @@ def parsed(text: str) -> Any:
     if len(statements) != 1 or statements[0] is None:
         raise InvalidArgument("expected exactly one expression")
     return statements[0]
+
+
+def _check_intervals(tokens: Sequence[Any]) -> None:
+    from sqlglot import TokenType
+
+    for token, following in itertools.pairwise(tokens):
+        if token.token_type == TokenType.INTERVAL and following.token_type == TokenType.STRING:
+            check_interval_text(following.text)
 
 
 def _syntax_error(error: Any) -> str:

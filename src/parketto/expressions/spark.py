@@ -175,6 +175,9 @@ def _instant(seconds: int, microseconds: int) -> dt.datetime:
 _JAVA_VALUES: Mapping[str, Callable[[Any], Any]] = {
     "java.sql.Date": lambda value: dt.date.fromisoformat(value.toString()),
     "java.sql.Timestamp": lambda value: _instant(value.getTime() // 1000, value.getNanos() // 1000),
+    "java.time.Duration": lambda value: dt.timedelta(
+        seconds=value.getSeconds(), microseconds=value.getNano() // 1000
+    ),
     "java.time.Instant": lambda value: _instant(value.getEpochSecond(), value.getNano() // 1000),
     "java.time.LocalDate": lambda value: dt.date.fromisoformat(value.toString()),
     "java.time.LocalDateTime": lambda value: dt.datetime.fromisoformat(value.toString()),
@@ -226,7 +229,7 @@ def _name_parts(text: str) -> tuple[str, ...]:
 
 def _connect_value(node: Any) -> Any:
     kind, value = type(node._dataType).__name__, node._value
-    if kind in ("ArrayType", "DayTimeIntervalType"):
+    if kind == "ArrayType":
         raise InvalidArgument(f"a literal {node!r} of {kind} is not available")
     if value is None:
         return None
@@ -237,6 +240,8 @@ def _connect_value(node: Any) -> Any:
             return _EPOCH + dt.timedelta(microseconds=value)
         case "DateType":
             return (_EPOCH + dt.timedelta(days=value)).date()
+        case "DayTimeIntervalType":
+            return dt.timedelta(microseconds=value)
         case "TimeType":
             return (_EPOCH + dt.timedelta(microseconds=value // 1000)).time()
         case _:

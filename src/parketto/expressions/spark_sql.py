@@ -185,8 +185,16 @@ def _literal(value: Any) -> str:
             return f"DATE '{value.isoformat()}'"
         case dt.time():
             return f"TIME '{value.isoformat()}'"
+        case dt.timedelta():
+            return _interval(value)
         case _:
             raise InvalidArgument(f"a literal of {type(value).__name__} is not available: {value!r}")
+
+
+def _interval(value: dt.timedelta) -> str:
+    minutes, seconds = divmod(abs(value).seconds, 60)
+    text = f"{abs(value).days} {minutes // 60}:{minutes % 60}:{seconds}.{abs(value).microseconds:06}"
+    return f"INTERVAL '{'-' if value < dt.timedelta() else ''}{text}' DAY TO SECOND"
 
 
 def _float(value: float) -> str:

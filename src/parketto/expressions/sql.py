@@ -15,7 +15,10 @@ The dialect is what Spark and DuckDB have in common. Where they differ:
   Times in the gap of a clock change move forward by the gap; of ambiguous times the first one is meant.
   A string compared with a timestamp without a zone has none either: a zone in it is ignored.
   TIMESTAMP is a timestamp with or without a zone, TIMESTAMPTZ (TIMESTAMP_LTZ) one with, TIMESTAMP_NTZ one without.
-* CURRENT_TIMESTAMP and CURRENT_DATE are fixed at the start of the operation.
+* CURRENT_TIMESTAMP, NOW() and CURRENT_DATE are fixed at the start of the operation.
+* INTERVAL follows Spark. Years, months and days (every 24 hours are a day) move the date on the wall clock of the
+  zone, at most to the end of the month; the rest is exact. A date plus hours is an instant. The difference of two
+  timestamps is that of their wall-clock times.
 * CAST from a fraction to an integer truncates; to a decimal it rounds half away from zero.
 * CASE evaluates all of its branches: use TRY_CAST instead of a CAST that may fail.
 """
@@ -33,6 +36,7 @@ import pyarrow.types as pat
 from parketto.errors import ColumnNotFound, InvalidArgument, quoted
 from parketto.expressions.casts import cast
 from parketto.expressions.functions import FUNCTIONS, NAMES, now
+from parketto.expressions.intervals import difference, interval_literal, interval_of, moved
 from parketto.expressions.nodes import Node, Scope, balanced, literal, null_truth, truth
 from parketto.expressions.parsing import like_pattern, number, parsed, read_hex
 from parketto.expressions.time_zones import Clock, Step
@@ -135,7 +139,7 @@ class _Translator:
         if key in _COMPARISONS:
             return self.scope.compare(_COMPARISONS[key], *self._sides(tree))
         if key in _ARITHMETIC:
-            return self.scope.calculate(_ARITHMETIC[key], *self._sides(tree))
+            return self._arithmetic(tree)
         handler = self._HANDLERS.get(key)
         if handler is not None:
             return handler(self, tree)
@@ -145,6 +149,25 @@ class _Translator:
 
     def _sides(self, tree: Any) -> tuple[Node, Node]:
         return self.translate(tree.this), self.translate(tree.expression)
+
+    def _arithmetic(self, tree: Any) -> Node:
+        if (interval := interval_of(tree)) is not None:
+            return interval_literal(interval)
+        if tree.key in ("add", "sub"):
+            if (interval := interval_of(tree.expression)) is not None:
+                return moved(self.scope, self.translate(tree.this), interval.times(1 if tree.key == "add" else -1))
+            if tree.key == "add" and (interval := interval_of(tree.this)) is not None:
+                return moved(self.scope, self.translate(tree.expression), interval)
+        left, right = self._sides(tree)
+        families = {left.family, right.family}
+        if tree.key == "sub" and "timestamp" in families and families <= {"date", "timestamp"}:
+            return difference(self.scope, left, right)
+        return self.scope.calculate(_ARITHMETIC[tree.key], left, right)
+
+    def _interval(self, tree: Any) -> Node:
+        interval = interval_of(tree)
+        assert interval is not None, "the tree is an interval"
+        return interval_literal(interval)
 
     def _column(self, tree: Any) -> Node:
         parts = [part.name for part in tree.parts]
@@ -173,6 +196,8 @@ class _Translator:
     def _negative(self, tree: Any) -> Node:
         if tree.this.key == "literal" and not tree.this.is_string:
             return literal(number("-" + tree.this.this), untyped=True)
+        if (interval := interval_of(tree)) is not None:
+            return interval_literal(interval)
         node = self.translate(tree.this)
         return (
             self.scope.calculate("-", literal(pa.scalar(0)), node)
@@ -286,6 +311,7 @@ class _Translator:
         "boolean": lambda _self, tree: literal(pa.scalar(bool(tree.this))),
         "hexstring": lambda _self, tree: literal(pa.scalar(read_hex(tree.this))),
         "neg": _negative,
+        "interval": _interval,
         "and": _and,
         "or": _or,
         "not": lambda self, tree: self.scope.negation(self.translate(tree.this)),
