@@ -85,7 +85,7 @@ class Formula:
             cannot be true are pruned.
         nan_aware: Whether `possible` handles NaN explicitly, so that bounds that exclude NaN may be used for
             pruning.
-        derived: Columns of `possible` that no file contains: they have no statistics.
+        derived: Columns of `possible` that no file contains.
         zone: The time zone of the expression, if it differs from that of the operation.
     """
 
@@ -95,7 +95,7 @@ class Formula:
     text: str
     possible: pc.Expression
     nan_aware: bool = True
-    derived: tuple[pa.Field, ...] = ()
+    derived: tuple[Step, ...] = ()
     zone: Zone | None = None
 
     @property
@@ -308,7 +308,7 @@ def sql_formula(text: str, schema: pa.Schema, clock: Clock | None = None) -> For
         _plain_fields(schema, translation.columns),
         str(text),
         translation.expression,
-        derived=tuple(step.target for step in translation.steps),
+        derived=translation.steps,
     )
 
 

@@ -55,8 +55,6 @@ _COMPARISONS: dict[str, Callable[[Any, Any], pc.Expression]] = {
 }
 _MIRRORED = {"=": "=", "<>": "<>", "<": ">", "<=": ">=", ">": "<", ">=": "<="}
 _ARITHMETIC = {"+": pc.add_checked, "-": pc.subtract_checked, "*": pc.multiply_checked, "/": pc.divide_checked}
-# Up to this many values, IN becomes a chain of comparisons: it prunes best and handles NULLs.
-_SHORT_LIST = 8
 _ONE_ROW = pa.table([pa.nulls(1)], names=["rows"])
 
 
@@ -247,42 +245,6 @@ class Scope:
         if bound is None:
             return self.constant(left, beyond(operator, above=whole > 0))
         return self.call(_COMPARISONS[operator], left, literal(bound))
-
-    def among(self, node: Node, values: Sequence[Node]) -> Node:
-        """IN over values that are not literal NULLs; NULL if the node is NULL."""
-        # Not for floats: Arrow prunes `is_in` by footer bounds, which exclude NaN.
-        literals = all(value.literal is not None for value in values)
-        literals = literals and not (is_clock(node.type) and any(map(self._needs_zone, values)))
-        if len(values) > _SHORT_LIST and literals and node.family not in ("float", "null"):
-            members = [self.member(node, value) for value in values]
-            listed = pa.array([member for member in members if member is not None], node.type)
-            found = self.call(pc.is_in, node, value_set=listed)
-            if None in members and counts_nanoseconds(node.type):
-                outside = [value for value, member in zip(values, members, strict=True) if member is None]
-                parts = [self.compare("=", node, value) for value in outside]
-                found = balanced(self.either, [found, *parts])
-            return self.either(found, self.constant(node, False))
-        parts = [self.compare("=", node, value) for value in values]
-        return balanced(self.either, parts) if parts else self.constant(node, False)
-
-    def _needs_zone(self, value: Node) -> bool:
-        """Whether the time zone determines which wall-clock times equal the value."""
-        return is_instant(value.type) or (value.is_told and not self.clock.zone.is_utc)
-
-    def member(self, node: Node, value: Node) -> pa.Scalar | None:
-        """A literal in the type of the node; None if no value of that type equals it."""
-        if node.family != value.family and value.family == "text":
-            value = literal(read_literal(value, node))
-        if is_instant(node.type) and is_clock(value.type):
-            value = self.instant(value)
-        assert value.literal is not None
-        if node.family in COUNTED and counts_alike(node.type, value.type):
-            if value.family == "float" and not math.isfinite(value.literal.as_py()):
-                return None
-            count = counted(value.literal, node.type)
-            return from_count(count.numerator, node.type) if count.denominator == 1 else None
-        common_type(node.type, value.type)  # raises if there is none
-        return self.cast(value, node.type).literal
 
     def _compare_float(self, operator: str, left: Node, right: Node) -> Node:
         assert right.literal is not None

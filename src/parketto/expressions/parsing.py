@@ -13,6 +13,7 @@ import pyarrow as pa
 
 from parketto.errors import InvalidArgument
 from parketto.expressions.intervals import check_interval_text
+from parketto.expressions.literal_lists import attach_lists, cut_lists
 
 
 @functools.cache
@@ -31,12 +32,27 @@ def _dialect() -> Any:
 
 
 def parsed(text: str) -> Any:
-    """The syntax tree of a single expression, or a one-line error with the position."""
+    """The syntax tree of a single expression, or a one-line error with the position.
+
+    A long list of literals after IN is the argument `literals` of its node, a `LiteralList`.
+    """
+    if not text.strip():
+        raise InvalidArgument("the expression is empty")
+    short, lists = cut_lists(text)
+    if lists:
+        try:
+            tree = _parsed(short)
+        except InvalidArgument:
+            return _parsed(text)  # the error is about the text as given
+        if attach_lists(tree, lists):
+            return tree
+    return _parsed(text)
+
+
+def _parsed(text: str) -> Any:
     from sqlglot import exp
     from sqlglot.errors import ParseError, SqlglotError
 
-    if not text.strip():
-        raise InvalidArgument("the expression is empty")
     dialect = _dialect()
     try:
         tokens = dialect.tokenize(text)

@@ -37,6 +37,8 @@ from parketto.errors import ColumnNotFound, InvalidArgument, quoted
 from parketto.expressions.casts import cast
 from parketto.expressions.functions import FUNCTIONS, NAMES, now
 from parketto.expressions.intervals import difference, interval_literal, interval_of, moved
+from parketto.expressions.literal_lists import LiteralList
+from parketto.expressions.membership import among
 from parketto.expressions.nodes import Node, Scope, balanced, literal, null_truth, truth
 from parketto.expressions.parsing import like_pattern, number, parsed, read_hex
 from parketto.expressions.time_zones import Clock, Step
@@ -219,9 +221,12 @@ class _Translator:
             raise InvalidArgument("subqueries are not available: an expression sees one row at a time")
         node = self.translate(tree.this)
         values = [self.translate(value) for value in tree.expressions]
+        listed: LiteralList = tree.args.get("literals") or LiteralList(())
+        values += [literal(number(text), untyped=True) for text in listed.numbers]
         known = [value for value in values if not value.is_null]
-        found = self.scope.among(node, known)
-        found = found if len(known) == len(values) else self.scope.either(found, null_truth())
+        found = among(self.scope, node, known, listed.arrays)
+        if listed.has_null or len(known) < len(values):
+            found = self.scope.either(found, null_truth())
         return self._unless_negated(tree, found)
 
     def _and(self, tree: Any) -> Node:
