@@ -20,7 +20,7 @@ import pyarrow.types as pat
 
 from parketto.errors import ColumnNotFound, InvalidArgument
 from parketto.expressions.assignment import fitted, fitted_literal, own_type, refuse_nulls
-from parketto.expressions.sql import SQL, find_column, sql, translate
+from parketto.expressions.sql import SQL, find_column, shortened, sql, translate
 from parketto.expressions.time_zones import UTC, Clock, Step, Zone, is_instant
 from parketto.expressions.values import ARROW_ERRORS, evaluate, plain, plain_table, plain_type
 
@@ -108,7 +108,9 @@ class Formula:
         try:
             return self.calculation.run(plain_table(batch, self.fields, constants))
         except (InvalidArgument, *ARROW_ERRORS) as error:
-            raise InvalidArgument(f"{self.text!r}{what} failed: {' '.join(str(error).split())}") from error
+            raise InvalidArgument(
+                f"{shortened(self.text)!r}{what} failed: {' '.join(str(error).split())}"
+            ) from error
 
 
 @dataclass(frozen=True)
@@ -131,7 +133,9 @@ class Predicate:
         """
         found = self.formula.values(batch, constants)
         if not pat.is_boolean(found.type):
-            raise InvalidArgument(f"{self.formula.text!r} is a value of type {found.type}, not a condition")
+            raise InvalidArgument(
+                f"{shortened(self.formula.text)!r} is a value of type {found.type}, not a condition"
+            )
         return found.fill_null(False) if found.null_count else found
 
 
@@ -152,7 +156,7 @@ def predicate(where: str | pc.Expression | Formula, schema: pa.Schema, clock: Cl
         never = pc.scalar(pa.scalar(None, pa.bool_()))
         formula = replace(formula, calculation=ArrowCalculation(never), type=pa.bool_(), possible=never)
     if not pat.is_boolean(formula.type):
-        raise InvalidArgument(f"{formula.text!r} is a value of type {formula.type}, not a condition")
+        raise InvalidArgument(f"{shortened(formula.text)!r} is a value of type {formula.type}, not a condition")
     return Predicate(formula)
 
 

@@ -15,12 +15,13 @@ from decimal import Decimal
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.types as pat
 
 from parketto.expressions.nodes import Node, Scope, balanced, literal, null_truth, read_literal
-from parketto.expressions.time_zones import Conversion, is_clock, is_instant
+from parketto.expressions.time_zones import Conversion, Integers, is_clock, is_instant
 from parketto.expressions.values import (
     ARROW_ERRORS,
     COUNTED,
@@ -36,6 +37,7 @@ from parketto.expressions.values import (
 
 # Up to this many values, IN becomes a chain of comparisons: Arrow prunes it, and it needs no hash table.
 _SHORT_LIST = 8
+_MAX_TABLE = 65_536  # entries of a lookup table beyond eight per value
 _DATES = r"^[0-9]{4}-[0-9]{2}-[0-9]{2}$"
 _TIMES = r"^[0-9]{4}-[0-9]{2}-[0-9]{2}([ T][0-9]{2}:[0-9]{2}(:[0-9]{2}(\.[0-9]{1,6})?)?)?$"
 
@@ -54,19 +56,56 @@ class Membership:
 
     def run(self, values: pa.Array) -> pa.Array:
         """A truth value for each value."""
-        return pc.is_in(values, value_set=self.values)
+        if not len(values) or not len(self.values):
+            return pa.repeat(pa.scalar(False), len(values))
+        if self._ordered is None or (self._table is None and len(values) > len(self._ordered)):
+            return pc.is_in(values, value_set=self.values)
+        numbers = _integers(values.fill_null(0) if values.null_count else values)
+        found = self._searched(numbers) if self._table is None else self._looked_up(numbers)
+        if values.null_count:
+            found &= np.asarray(values.is_valid())
+        return pa.array(found)
 
     def __getstate__(self) -> dict[str, Any]:
         return {"values": self.values, "column": self.column}
 
     @functools.cached_property
-    def _sorted(self) -> list[Any]:
+    def _ordered(self) -> Integers | None:
+        """The distinct values in ascending order, if they are integers: Arrow builds a hash table per batch."""
         kind = self.values.type
-        if pat.is_temporal(kind):
-            return sorted(
-                set(self.values.view(pa.int32() if kind.bit_width == 32 else pa.int64()).to_numpy().tolist())
-            )
-        if pat.is_integer(kind) or pat.is_floating(kind):
+        if pat.is_uint64(kind) or not (pat.is_integer(kind) or pat.is_temporal(kind)):
+            return None
+        return np.unique(_integers(self.values))
+
+    @functools.cached_property
+    def _table(self) -> npt.NDArray[np.bool_] | None:
+        """For every number from the first to the last value whether it is in the list, unless it is sparse."""
+        ordered = self._ordered
+        if ordered is None or int(ordered[-1]) - int(ordered[0]) > _MAX_TABLE + 8 * len(ordered):
+            return None
+        table = np.zeros(int(ordered[-1]) - int(ordered[0]) + 1, np.bool_)
+        table[ordered - ordered[0]] = True
+        return table
+
+    def _looked_up(self, numbers: Integers) -> npt.NDArray[np.bool_]:
+        assert self._ordered is not None
+        assert self._table is not None
+        first, last = self._ordered[0], self._ordered[-1]
+        inside = (numbers >= first) & (numbers <= last)
+        found: npt.NDArray[np.bool_] = self._table[np.where(inside, numbers, first) - first] & inside
+        return found
+
+    def _searched(self, numbers: Integers) -> npt.NDArray[np.bool_]:
+        assert self._ordered is not None
+        at = np.searchsorted(self._ordered, numbers)
+        found: npt.NDArray[np.bool_] = self._ordered[np.minimum(at, len(self._ordered) - 1)] == numbers
+        return found
+
+    @functools.cached_property
+    def _sorted(self) -> list[Any]:
+        if self._ordered is not None:
+            return list(self._ordered.tolist())
+        if pat.is_floating(self.values.type):
             return sorted(set(self.values.to_numpy().tolist()))
         return sorted(set(self.values.to_pylist()))
 
@@ -87,6 +126,13 @@ class Membership:
             return None  # bounds exclude NaN
         counts = pat.is_temporal(kind) or pat.is_integer(kind)
         return True if first == last or (counts and count == last - first + 1) else None
+
+
+def _integers(values: pa.Array) -> Integers:
+    kind = values.type
+    if pat.is_temporal(kind):
+        values = values.view(pa.int32() if kind.bit_width == 32 else pa.int64())
+    return np.asarray(values).astype(np.int64, copy=False)
 
 
 def among(scope: Scope, node: Node, values: Sequence[Node], arrays: Sequence[pa.Array] = ()) -> Node:

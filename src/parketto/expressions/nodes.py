@@ -31,14 +31,11 @@ from parketto.expressions.values import (
     ARROW_ERRORS,
     COUNTED,
     NUMBERS,
-    as_decimal_type,
     beyond,
     common_type,
     counted,
     counts_alike,
     counts_nanoseconds,
-    decimal_digits,
-    decimal_type,
     evaluate,
     family,
     float32_at_most,
@@ -54,7 +51,6 @@ _COMPARISONS: dict[str, Callable[[Any, Any], pc.Expression]] = {
     ">=": pc.greater_equal,
 }
 _MIRRORED = {"=": "=", "<>": "<>", "<": ">", "<=": ">=", ">": "<", ">=": "<="}
-_ARITHMETIC = {"+": pc.add_checked, "-": pc.subtract_checked, "*": pc.multiply_checked, "/": pc.divide_checked}
 _ONE_ROW = pa.table([pa.nulls(1)], names=["rows"])
 
 
@@ -316,49 +312,6 @@ class Scope:
         certain = self.call(pc.coalesce, truth(condition), false())
         return self.call(pc.if_else, certain, then, otherwise)
 
-    def calculate(self, operator: str, left: Node, right: Node) -> Node:
-        """`+ - * / %`: 64-bit integers with overflow errors, exact decimals; division by zero gives NULL."""
-        for side in (left, right):
-            if side.family not in NUMBERS and side.family != "null":
-                raise InvalidArgument(f"cannot calculate with {side.type} ({operator!r} needs numbers); use CAST")
-        if "null" in (left.family, right.family):
-            return literal(pa.scalar(None, pa.float64() if "float" in (left.family, right.family) else pa.int64()))
-        if operator == "%":
-            return self._remainder(left, right)
-        left, right = self._operands(operator, left, right)
-        if operator == "/":
-            right = self._without_zero(right)
-        return self.call(_ARITHMETIC[operator], left, right)
-
-    def _remainder(self, left: Node, right: Node) -> Node:
-        left, right = self._operands("%", left, right)
-        right = self._without_zero(right)
-        if left.family == "decimal":
-            whole = self.call(pc.trunc, self.calculate("/", left, right))
-        else:
-            whole = self.call(pc.divide_checked, left, right)
-            whole = self.call(pc.trunc, whole) if left.family == "float" else whole
-        return self.calculate("-", left, self.calculate("*", whole, right))
-
-    def _without_zero(self, node: Node) -> Node:
-        zero = literal(pa.scalar(0, node.type))
-        return self.call(pc.if_else, self.call(pc.equal, node, zero), literal(pa.scalar(None, node.type)), node)
-
-    def _operands(self, operator: str, left: Node, right: Node) -> tuple[Node, Node]:
-        families = {left.family, right.family}
-        if "float" in families or (operator == "/" and families == {"int"}):
-            return self.cast(left, pa.float64()), self.cast(right, pa.float64())
-        if families == {"int"}:
-            kind = _wide_integer(operator, left, right)
-            if kind is not None:
-                return self.cast(left, kind), self.cast(right, kind)
-        sides = [_narrowest_decimal(side) for side in (left, right)]
-        digits = decimal_digits(operator, *sides)
-        if digits > 38:
-            sides = [pa.decimal256(kind.precision, kind.scale) for kind in sides]
-        decimal_type(digits, 0)  # raises if too wide
-        return self.cast(left, sides[0]), self.cast(right, sides[1])
-
 
 def literal(value: pa.Scalar, *, untyped: bool = False) -> Node:
     """A literal value."""
@@ -402,18 +355,3 @@ def read_literal(node: Node, other: Node) -> pa.Scalar:
     text = node.literal.as_py()
     parse = parse_clock if is_clock(other.type) and not other.is_told else parse_time
     return parse(text, other.type)
-
-
-def _wide_integer(operator: str, left: Node, right: Node) -> pa.DataType | None:
-    if not any(pat.is_uint64(side.type) for side in (left, right)):
-        return pa.int64()
-    signed = [side for side in (left, right) if not pat.is_unsigned_integer(side.type)]
-    fits = all(side.literal is not None and side.literal.as_py() >= 0 for side in signed)
-    # A difference of unsigned numbers may be negative; decimals can hold it.
-    return pa.uint64() if fits and operator != "-" else None
-
-
-def _narrowest_decimal(node: Node) -> pa.DataType:
-    if node.literal is not None and node.literal.is_valid and node.family == "int":
-        return pa.decimal128(max(1, len(str(abs(node.literal.as_py())))), 0)
-    return as_decimal_type(node.type)

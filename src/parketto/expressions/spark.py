@@ -156,7 +156,8 @@ def _of_catalyst(expression: Any) -> Node:
 
 
 def _listed(sequence: Any) -> list[Any]:
-    return [sequence.apply(at) for at in range(sequence.length())]
+    elements = sequence.iterator()  # Scala's lists take longer to find later elements by position
+    return [elements.next() for _ in range(sequence.length())]
 
 
 def _java_value(value: Any, node: Any) -> Any:

@@ -34,6 +34,7 @@ import pyarrow.compute as pc
 import pyarrow.types as pat
 
 from parketto.errors import ColumnNotFound, InvalidArgument, quoted
+from parketto.expressions.arithmetic import calculate
 from parketto.expressions.casts import cast
 from parketto.expressions.functions import FUNCTIONS, NAMES, now
 from parketto.expressions.intervals import difference, interval_literal, interval_of, moved
@@ -60,7 +61,9 @@ class SQL(str):
 def sql(text: str) -> SQL:
     """Mark a string as an SQL expression, so that an update does not store it as a value.
 
-    Timestamps without a zone use the Spark session's time zone, or the dataset's `timezone`.
+    Timestamps without a zone use the Spark session's time zone, or the dataset's `timezone`. `CURRENT_TIMESTAMP`,
+    `NOW()` and `CURRENT_DATE` are fixed at the start of the operation. Dates and timestamps can be moved by an
+    INTERVAL with Spark's calendar: `ts + INTERVAL '1 hour 30 minutes'`, `day - INTERVAL 1 MONTH`.
 
     >>> sql("price * 1.1")
     sql('price * 1.1')
@@ -117,14 +120,15 @@ def translate(text: str, schema: pa.Schema, clock: Clock | None = None) -> Trans
     except ColumnNotFound:
         raise
     except InvalidArgument as error:
-        raise InvalidArgument(f"{error}, in {_shortened(text)!r}") from error
+        raise InvalidArgument(f"{error}, in {shortened(text)!r}") from error
     except RecursionError as error:
-        raise InvalidArgument(f"nested too deeply: {_shortened(text)!r}") from error
+        raise InvalidArgument(f"nested too deeply: {shortened(text)!r}") from error
     used = tuple(name for name in schema.names if name in translator.used)
     return Translation(node.expression, node.type, used, tuple(translator.scope.steps))
 
 
-def _shortened(text: str) -> str:
+def shortened(text: str) -> str:
+    """The text in one line of at most 200 characters, for messages."""
     line = " ".join(text.split())
     return line if len(line) <= 200 else line[:197] + "..."
 
@@ -164,7 +168,7 @@ class _Translator:
         families = {left.family, right.family}
         if tree.key == "sub" and "timestamp" in families and families <= {"date", "timestamp"}:
             return difference(self.scope, left, right)
-        return self.scope.calculate(_ARITHMETIC[tree.key], left, right)
+        return calculate(self.scope, _ARITHMETIC[tree.key], left, right)
 
     def _interval(self, tree: Any) -> Node:
         interval = interval_of(tree)
@@ -202,7 +206,7 @@ class _Translator:
             return interval_literal(interval)
         node = self.translate(tree.this)
         return (
-            self.scope.calculate("-", literal(pa.scalar(0)), node)
+            calculate(self.scope, "-", literal(pa.scalar(0)), node)
             if node.family != "float"
             else (self.scope.call(pc.negate, node))
         )
