@@ -171,7 +171,7 @@ class _Reader:
 
     def _among_values(self, column: Node, values: pa.Array, wanted: bool) -> Node | None:
         if _all_compared(values.type, column.type):
-            return self._unless(among(self.scope, column, [], [values]), wanted)
+            return self._unless(among(self.scope, column, [], [values.cast(column.type)]), wanted)
         if not any(_is_coarser(value.type, column.type) for value in values):
             comparable = [_as_compared(value, column.type) for value in values]
             known = [literal(value) for value in comparable if value is not None]

@@ -83,9 +83,9 @@ def spark_sql(column: Column) -> SQL:
 
 
 def _session_zone(connect: bool) -> str:
-    module = sys.modules["pyspark.sql.connect.session" if connect else "pyspark.sql.session"]
+    module = sys.modules.get("pyspark.sql.connect.session" if connect else "pyspark.sql.session")
     default = "_default_session" if connect else "_instantiatedSession"
-    session = module.SparkSession.getActiveSession() or getattr(module.SparkSession, default, None)
+    session = module and (module.SparkSession.getActiveSession() or getattr(module.SparkSession, default, None))
     if session is None:
         raise InvalidArgument(
             "timestamps in a Spark Column use the time zone of a Spark session, and no session is active; pass a "
