@@ -112,6 +112,38 @@ class TestDelete:
             lambda r: False,
         )
 
+    def test_long_lists(self, market: Place, engine: Engine) -> None:
+        listed = [*range(110, 190, 2), *range(1000, 3000)]
+        numbers = ", ".join(map(str, listed))
+        stats = check(
+            market,
+            lambda: market.dataset(engine=engine).delete(f"id IN ({numbers}, NULL)"),
+            lambda r: r["id"] in listed,
+        )
+        assert stats["files_scanned"] == 1, "the other files have no value of the list"
+        prices = ", ".join(f"{number}.5" for number in range(1000))
+        check(
+            market,
+            lambda: market.dataset(engine=engine).delete(f"price NOT IN ({prices}) AND id < 250"),
+            lambda r: r["price"] is not None and r["price"] % 1 != 0.5 and r["id"] < 250,
+        )
+
+    def test_intervals(self, market: Place, engine: Engine) -> None:
+        """One present for all files: nothing was written in the last century, and everything before."""
+        stats = check(
+            market,
+            lambda: market.dataset(engine=engine).delete("at > CURRENT_TIMESTAMP - INTERVAL '1' YEAR"),
+            lambda r: False,
+        )
+        assert stats["files_scanned"] == 0
+        check(
+            market,
+            lambda: market.dataset(engine=engine).delete(
+                "at + INTERVAL 1 DAY > TIMESTAMP '1970-01-31 00:00:00.000000250' - INTERVAL '29 days'"
+            ),
+            lambda r: r["id"] > 250,
+        )
+
     def test_arrow_expression(self, market: Place, engine: Engine) -> None:
         check(
             market,

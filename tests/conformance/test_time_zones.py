@@ -48,6 +48,10 @@ def instant(zone: str, *parts: int) -> dt.datetime:
     return dt.datetime(*parts, tzinfo=zoneinfo.ZoneInfo(zone)).astimezone(UTC)  # type: ignore[arg-type, misc]
 
 
+def midnight(time: dt.datetime) -> dt.datetime:
+    return time.replace(hour=0, minute=0)
+
+
 def table(times: list[dt.datetime], zone: str) -> pa.Table:
     shown = [clock(time, zone) for time in times]
     rows = {"id": [TIMES.index(time) for time in times], "ts": times, "naive": shown}
@@ -87,6 +91,13 @@ CONDITIONS: dict[str, Callable[[dt.datetime, str], bool]] = {
     "date_trunc('day', ts) = '2026-03-08' OR ts > CURRENT_TIMESTAMP": lambda at, zone: (
         clock(at, zone).date() == dt.date(2026, 3, 8) or at > dt.datetime.now(UTC)
     ),
+    "ts >= TIMESTAMP '2026-03-07 02:30:00' + INTERVAL 1 DAY AND ts < DATE '2026-12-01' - INTERVAL 1 MONTH": (
+        lambda at, zone: instant(zone, 2026, 3, 8, 2, 30) <= at < instant(zone, 2026, 11, 1)
+    ),
+    "naive + INTERVAL '1 hour 30 minutes' > CAST(ts AS DATE) + INTERVAL 1 DAY": lambda at, zone: (
+        clock(at, zone) + 3 * HALF_HOUR > midnight(clock(at, zone) + dt.timedelta(1))
+    ),
+    "ts > CURRENT_TIMESTAMP - INTERVAL '7' DAY": lambda at, zone: at > (dt.datetime.now(UTC) - dt.timedelta(7)),
     "ts < '2026-06-30 18:00:00 UTC' AND ts >= '2026-06-30 23:00:00+05:30'": lambda at, _zone: (
         dt.datetime(2026, 6, 30, 17, 30, tzinfo=UTC) <= at < dt.datetime(2026, 6, 30, 18, tzinfo=UTC)
     ),
@@ -125,6 +136,30 @@ def test_files_are_pruned_in_the_time_zone(zoned: Any) -> None:
     """In UTC another file would match."""
     stats = zoned(NEW_YORK).delete("ts >= '2026-06-30 13:00:00' AND ts < '2026-06-30 14:00:00'", dry_run=True)
     assert (stats["rows_matched"], stats["files_scanned"]) == (2, 1)
+
+
+def test_files_before_an_interval_are_not_read(zoned: Any) -> None:
+    """The constant side of a comparison is folded, so footers rule files out."""
+    dataset = zoned(NEW_YORK)
+    stats = dataset.delete("ts > TIMESTAMP '2026-12-01 00:00:00' + INTERVAL '1' YEAR", dry_run=True)
+    assert (stats["rows_matched"], stats["files_scanned"]) == (12, 1)
+    stats = dataset.delete("ts < CURRENT_TIMESTAMP - INTERVAL 100 YEARS", dry_run=True)
+    assert (stats["rows_matched"], stats["files_scanned"]) == (0, 0)
+
+
+def test_intervals_in_new_values(zoned: Any, local: Place) -> None:
+    dataset = zoned(NEW_YORK)
+    values = {
+        "ts": sql("ts + INTERVAL 1 DAY"),
+        "naive": sql("naive - INTERVAL '1 hour 30 minutes'"),
+        "day": sql("day + INTERVAL 1 MONTH"),
+    }
+    dataset.update("ts < '2026-03-08 12:00:00'", values)
+    found = {row["id"]: (row["ts"], row["naive"], row["day"]) for row in pq.read_table(local.root).to_pylist()}
+    for at, time in enumerate(TIMES[:12]):
+        shown = clock(time, NEW_YORK)
+        later = instant(NEW_YORK, *(shown + dt.timedelta(1)).timetuple()[:5])
+        assert found[at] == (later, shown - 3 * HALF_HOUR, shown.date().replace(month=4)), time
 
 
 def test_suggest_and_crud_use_the_time_zone(zoned: Any, engine: Engine | str, local: Place) -> None:
@@ -197,6 +232,24 @@ SAME_TEXT = [
     "year(ts) = 2050 AND month(ts) = 6 AND day(ts) = 30",
     "EXTRACT(HOUR FROM ts) IN (2, 3) AND minute(ts) = 30",
     *[f"date_trunc('{unit}', ts) < ts" for unit in ("year", "month", "week", "day", "hour", "minute")],
+    "ts > CURRENT_TIMESTAMP - INTERVAL 7 DAYS",
+    "day >= CURRENT_DATE - INTERVAL 30 DAY",
+    "ts - INTERVAL 1 DAY < TIMESTAMP '2026-03-07 02:30:00'",
+    "naive >= TIMESTAMP '2026-02-08 02:30:00' + INTERVAL 1 MONTH",
+    "day + INTERVAL 12 HOURS < ts",
+    "ts - naive > INTERVAL '30' MINUTE",
+    "CURRENT_TIMESTAMP - ts > INTERVAL '1 day 2 hours'",
+]
+INTERVALS = [
+    "INTERVAL 1 DAY",
+    "INTERVAL '36' HOUR",
+    "INTERVAL '-36 hours'",
+    "INTERVAL '1 hour 30 minutes'",
+    "INTERVAL '1 02:03:04.567891' DAY TO SECOND",
+    "INTERVAL 1 MONTH",
+    "INTERVAL -13 MONTHS",
+    "INTERVAL '1-2' YEAR TO MONTH",
+    "INTERVAL 2 WEEKS",
 ]
 VALUES = [
     "CAST(ts AS STRING)",
@@ -206,6 +259,23 @@ VALUES = [
     "quarter(ts)",
     *[f"CAST(date_trunc('{unit}', ts) AS STRING)" for unit in ("year", "quarter", "week", "day", "hour")],
     *[f"date_trunc('{unit}', ts) >= TIMESTAMP '2026-11-01 05:00:00Z'" for unit in ("month", "day", "hour")],
+    *[
+        f"CAST(CAST({column} {operator} {interval} AS TIMESTAMP_NTZ) AS STRING)"
+        for interval in INTERVALS
+        for column, operator in (("ts", "+"), ("ts", "-"), ("naive", "+"), ("day", "-"))
+    ],
+    # The second of two equal times on a clock is not the first.
+    *[f"ts + {interval} < TIMESTAMP '2026-11-01 06:00:00Z'" for interval in INTERVALS],
+    *[
+        f"CAST({start} + INTERVAL {number} MONTH AS STRING)"
+        for number in (1, 12, -11)
+        for start in (
+            "DATE '2024-01-31'",
+            "DATE '2024-02-29'",
+            "TIMESTAMP '2024-03-31 23:59:59.999'",
+            "TIMESTAMP_NTZ '1970-01-31 00:00:00'",
+        )
+    ],
 ]
 
 

@@ -20,7 +20,7 @@ import pyarrow.types as pat
 
 from parketto.errors import ColumnNotFound, InvalidArgument
 from parketto.expressions.assignment import fitted, fitted_literal, own_type, refuse_nulls
-from parketto.expressions.sql import SQL, find_column, sql, translate
+from parketto.expressions.sql import SQL, find_column, shortened, sql, translate
 from parketto.expressions.time_zones import UTC, Clock, Step, Zone, is_instant
 from parketto.expressions.values import ARROW_ERRORS, evaluate, plain, plain_table, plain_type
 
@@ -85,7 +85,7 @@ class Formula:
             cannot be true are pruned.
         nan_aware: Whether `possible` handles NaN explicitly, so that bounds that exclude NaN may be used for
             pruning.
-        derived: Columns of `possible` that no file contains: they have no statistics.
+        derived: Columns of `possible` that no file contains.
         zone: The time zone of the expression, if it differs from that of the operation.
     """
 
@@ -95,7 +95,7 @@ class Formula:
     text: str
     possible: pc.Expression
     nan_aware: bool = True
-    derived: tuple[pa.Field, ...] = ()
+    derived: tuple[Step, ...] = ()
     zone: Zone | None = None
 
     @property
@@ -108,7 +108,9 @@ class Formula:
         try:
             return self.calculation.run(plain_table(batch, self.fields, constants))
         except (InvalidArgument, *ARROW_ERRORS) as error:
-            raise InvalidArgument(f"{self.text!r}{what} failed: {' '.join(str(error).split())}") from error
+            raise InvalidArgument(
+                f"{shortened(self.text)!r}{what} failed: {' '.join(str(error).split())}"
+            ) from error
 
 
 @dataclass(frozen=True)
@@ -131,7 +133,9 @@ class Predicate:
         """
         found = self.formula.values(batch, constants)
         if not pat.is_boolean(found.type):
-            raise InvalidArgument(f"{self.formula.text!r} is a value of type {found.type}, not a condition")
+            raise InvalidArgument(
+                f"{shortened(self.formula.text)!r} is a value of type {found.type}, not a condition"
+            )
         return found.fill_null(False) if found.null_count else found
 
 
@@ -152,7 +156,7 @@ def predicate(where: str | pc.Expression | Formula, schema: pa.Schema, clock: Cl
         never = pc.scalar(pa.scalar(None, pa.bool_()))
         formula = replace(formula, calculation=ArrowCalculation(never), type=pa.bool_(), possible=never)
     if not pat.is_boolean(formula.type):
-        raise InvalidArgument(f"{formula.text!r} is a value of type {formula.type}, not a condition")
+        raise InvalidArgument(f"{shortened(formula.text)!r} is a value of type {formula.type}, not a condition")
     return Predicate(formula)
 
 
@@ -308,7 +312,7 @@ def sql_formula(text: str, schema: pa.Schema, clock: Clock | None = None) -> For
         _plain_fields(schema, translation.columns),
         str(text),
         translation.expression,
-        derived=tuple(step.target for step in translation.steps),
+        derived=translation.steps,
     )
 
 

@@ -17,19 +17,25 @@ import pyarrow.compute as pc
 import pyarrow.types as pat
 
 from parketto.errors import InvalidArgument
-from parketto.expressions.time_zones import Clock, Conversion, Step, is_clock, is_instant, parse_clock, parse_time
+from parketto.expressions.time_zones import (
+    Clock,
+    Conversion,
+    Derivation,
+    Step,
+    is_clock,
+    is_instant,
+    parse_clock,
+    parse_time,
+)
 from parketto.expressions.values import (
     ARROW_ERRORS,
     COUNTED,
     NUMBERS,
-    as_decimal_type,
     beyond,
     common_type,
     counted,
     counts_alike,
     counts_nanoseconds,
-    decimal_digits,
-    decimal_type,
     evaluate,
     family,
     float32_at_most,
@@ -45,9 +51,6 @@ _COMPARISONS: dict[str, Callable[[Any, Any], pc.Expression]] = {
     ">=": pc.greater_equal,
 }
 _MIRRORED = {"=": "=", "<>": "<>", "<": ">", "<=": ">=", ">": "<", ">=": "<="}
-_ARITHMETIC = {"+": pc.add_checked, "-": pc.subtract_checked, "*": pc.multiply_checked, "/": pc.divide_checked}
-# Up to this many values, IN becomes a chain of comparisons: it prunes best and handles NULLs.
-_SHORT_LIST = 8
 _ONE_ROW = pa.table([pa.nulls(1)], names=["rows"])
 
 
@@ -126,7 +129,7 @@ class Scope:
             return self.call(lambda value: value.cast(pa.timestamp(node.type.unit, "UTC")), node)
         return self.converted(node, Conversion("instant", self.clock.zone))
 
-    def converted(self, node: Node, conversion: Conversion) -> Node:
+    def converted(self, node: Node, conversion: Derivation) -> Node:
         """The node after a conversion: a column of a step, or a literal if the node is one."""
         try:
             if node.literal is not None:
@@ -239,42 +242,6 @@ class Scope:
             return self.constant(left, beyond(operator, above=whole > 0))
         return self.call(_COMPARISONS[operator], left, literal(bound))
 
-    def among(self, node: Node, values: Sequence[Node]) -> Node:
-        """IN over values that are not literal NULLs; NULL if the node is NULL."""
-        # Not for floats: Arrow prunes `is_in` by footer bounds, which exclude NaN.
-        literals = all(value.literal is not None for value in values)
-        literals = literals and not (is_clock(node.type) and any(map(self._needs_zone, values)))
-        if len(values) > _SHORT_LIST and literals and node.family not in ("float", "null"):
-            members = [self.member(node, value) for value in values]
-            listed = pa.array([member for member in members if member is not None], node.type)
-            found = self.call(pc.is_in, node, value_set=listed)
-            if None in members and counts_nanoseconds(node.type):
-                outside = [value for value, member in zip(values, members, strict=True) if member is None]
-                parts = [self.compare("=", node, value) for value in outside]
-                found = balanced(self.either, [found, *parts])
-            return self.either(found, self.constant(node, False))
-        parts = [self.compare("=", node, value) for value in values]
-        return balanced(self.either, parts) if parts else self.constant(node, False)
-
-    def _needs_zone(self, value: Node) -> bool:
-        """Whether the time zone determines which wall-clock times equal the value."""
-        return is_instant(value.type) or (value.is_told and not self.clock.zone.is_utc)
-
-    def member(self, node: Node, value: Node) -> pa.Scalar | None:
-        """A literal in the type of the node; None if no value of that type equals it."""
-        if node.family != value.family and value.family == "text":
-            value = literal(read_literal(value, node))
-        if is_instant(node.type) and is_clock(value.type):
-            value = self.instant(value)
-        assert value.literal is not None
-        if node.family in COUNTED and counts_alike(node.type, value.type):
-            if value.family == "float" and not math.isfinite(value.literal.as_py()):
-                return None
-            count = counted(value.literal, node.type)
-            return from_count(count.numerator, node.type) if count.denominator == 1 else None
-        common_type(node.type, value.type)  # raises if there is none
-        return self.cast(value, node.type).literal
-
     def _compare_float(self, operator: str, left: Node, right: Node) -> Node:
         assert right.literal is not None
         number = float(right.literal.as_py())
@@ -345,49 +312,6 @@ class Scope:
         certain = self.call(pc.coalesce, truth(condition), false())
         return self.call(pc.if_else, certain, then, otherwise)
 
-    def calculate(self, operator: str, left: Node, right: Node) -> Node:
-        """`+ - * / %`: 64-bit integers with overflow errors, exact decimals; division by zero gives NULL."""
-        for side in (left, right):
-            if side.family not in NUMBERS and side.family != "null":
-                raise InvalidArgument(f"cannot calculate with {side.type} ({operator!r} needs numbers); use CAST")
-        if "null" in (left.family, right.family):
-            return literal(pa.scalar(None, pa.float64() if "float" in (left.family, right.family) else pa.int64()))
-        if operator == "%":
-            return self._remainder(left, right)
-        left, right = self._operands(operator, left, right)
-        if operator == "/":
-            right = self._without_zero(right)
-        return self.call(_ARITHMETIC[operator], left, right)
-
-    def _remainder(self, left: Node, right: Node) -> Node:
-        left, right = self._operands("%", left, right)
-        right = self._without_zero(right)
-        if left.family == "decimal":
-            whole = self.call(pc.trunc, self.calculate("/", left, right))
-        else:
-            whole = self.call(pc.divide_checked, left, right)
-            whole = self.call(pc.trunc, whole) if left.family == "float" else whole
-        return self.calculate("-", left, self.calculate("*", whole, right))
-
-    def _without_zero(self, node: Node) -> Node:
-        zero = literal(pa.scalar(0, node.type))
-        return self.call(pc.if_else, self.call(pc.equal, node, zero), literal(pa.scalar(None, node.type)), node)
-
-    def _operands(self, operator: str, left: Node, right: Node) -> tuple[Node, Node]:
-        families = {left.family, right.family}
-        if "float" in families or (operator == "/" and families == {"int"}):
-            return self.cast(left, pa.float64()), self.cast(right, pa.float64())
-        if families == {"int"}:
-            kind = _wide_integer(operator, left, right)
-            if kind is not None:
-                return self.cast(left, kind), self.cast(right, kind)
-        sides = [_narrowest_decimal(side) for side in (left, right)]
-        digits = decimal_digits(operator, *sides)
-        if digits > 38:
-            sides = [pa.decimal256(kind.precision, kind.scale) for kind in sides]
-        decimal_type(digits, 0)  # raises if too wide
-        return self.cast(left, sides[0]), self.cast(right, sides[1])
-
 
 def literal(value: pa.Scalar, *, untyped: bool = False) -> Node:
     """A literal value."""
@@ -431,18 +355,3 @@ def read_literal(node: Node, other: Node) -> pa.Scalar:
     text = node.literal.as_py()
     parse = parse_clock if is_clock(other.type) and not other.is_told else parse_time
     return parse(text, other.type)
-
-
-def _wide_integer(operator: str, left: Node, right: Node) -> pa.DataType | None:
-    if not any(pat.is_uint64(side.type) for side in (left, right)):
-        return pa.int64()
-    signed = [side for side in (left, right) if not pat.is_unsigned_integer(side.type)]
-    fits = all(side.literal is not None and side.literal.as_py() >= 0 for side in signed)
-    # A difference of unsigned numbers may be negative; decimals can hold it.
-    return pa.uint64() if fits and operator != "-" else None
-
-
-def _narrowest_decimal(node: Node) -> pa.DataType:
-    if node.literal is not None and node.literal.is_valid and node.family == "int":
-        return pa.decimal128(max(1, len(str(abs(node.literal.as_py())))), 0)
-    return as_decimal_type(node.type)

@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import functools
+import itertools
 import re
+from collections.abc import Sequence
 from decimal import Decimal
 from typing import Any
 
 import pyarrow as pa
 
 from parketto.errors import InvalidArgument
+from parketto.expressions.intervals import check_interval_text
+from parketto.expressions.literal_lists import attach_lists, cut_lists
 
 
 @functools.cache
@@ -28,15 +32,32 @@ def _dialect() -> Any:
 
 
 def parsed(text: str) -> Any:
-    """The syntax tree of a single expression, or a one-line error with the position."""
+    """The syntax tree of a single expression, or a one-line error with the position.
+
+    A long list of literals after IN is the argument `literals` of its node, a `LiteralList`.
+    """
+    if not text.strip():
+        raise InvalidArgument("the expression is empty")
+    short, lists = cut_lists(text)
+    if lists:
+        try:
+            tree = _parsed(short)
+        except InvalidArgument:
+            return _parsed(text)  # the error is about the text as given
+        if attach_lists(tree, lists):
+            return tree
+    return _parsed(text)
+
+
+def _parsed(text: str) -> Any:
     from sqlglot import exp
     from sqlglot.errors import ParseError, SqlglotError
 
-    if not text.strip():
-        raise InvalidArgument("the expression is empty")
     dialect = _dialect()
     try:
-        statements = dialect.parser().parse_into(exp.Condition, dialect.tokenize(text), text)
+        tokens = dialect.tokenize(text)
+        _check_intervals(tokens)
+        statements = dialect.parser().parse_into(exp.Condition, tokens, text)
     except ParseError as error:
         raise InvalidArgument(_syntax_error(error)) from None
     except SqlglotError as error:
@@ -44,6 +65,14 @@ def parsed(text: str) -> Any:
     if len(statements) != 1 or statements[0] is None:
         raise InvalidArgument("expected exactly one expression")
     return statements[0]
+
+
+def _check_intervals(tokens: Sequence[Any]) -> None:
+    from sqlglot import TokenType
+
+    for token, following in itertools.pairwise(tokens):
+        if token.token_type == TokenType.INTERVAL and following.token_type == TokenType.STRING:
+            check_interval_text(following.text)
 
 
 def _syntax_error(error: Any) -> str:

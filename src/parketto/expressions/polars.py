@@ -68,7 +68,8 @@ def polars_formula(given: pl.Expr, schema: pa.Schema) -> Formula:
         kind = calculation.run(empty).type
     except InvalidArgument as error:
         raise InvalidArgument(f"{text}: {error}") from error
-    return Formula(calculation, kind, fields, text, possible(tree, fields, _constant))
+    condition, steps = possible(tree, fields, _constant)
+    return Formula(calculation, kind, fields, text, condition, derived=steps)
 
 
 class PolarsCalculation:

@@ -6,7 +6,7 @@ where that only adds rows, so the true and the false case are translated separat
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -15,8 +15,10 @@ import pyarrow.compute as pc
 import pyarrow.types as pat
 
 from parketto.errors import InvalidArgument
+from parketto.expressions.membership import among
 from parketto.expressions.nodes import Node, Scope, balanced, false, literal
 from parketto.expressions.polars_tree import function_name, tagged, unnamed
+from parketto.expressions.time_zones import Step
 from parketto.expressions.values import from_count, nanoseconds
 
 #: Evaluates a step without columns; None if that fails.
@@ -30,13 +32,17 @@ _BETWEEN = {"Both": (">=", "<="), "Left": (">=", "<"), "Right": (">", "<="), "No
 _EXACT = {64: 2**53, 32: 2**24}
 
 
-def possible(tree: Any, fields: pa.Schema, constant: Constant) -> pc.Expression:
-    """An Arrow condition that is true wherever the tree is; TRUE if no part of it is supported."""
+def possible(tree: Any, fields: pa.Schema, constant: Constant) -> tuple[pc.Expression, tuple[Step, ...]]:
+    """An Arrow condition that is true wherever the tree is, and its derived columns.
+
+    TRUE if no part of the tree is supported.
+    """
+    scope = Scope(fields)
     try:
-        found = _Reader(Scope(fields), constant).when(tree, True)
+        found = _Reader(scope, constant).when(tree, True)
     except InvalidArgument:
         found = None  # Polars reports type errors itself
-    return pc.scalar(True) if found is None else found.expression
+    return (pc.scalar(True), ()) if found is None else (found.expression, tuple(scope.steps))
 
 
 class _Reader:
@@ -157,22 +163,31 @@ class _Reader:
             values = values.flatten()
         if values is None:
             return None
-        found = self._among_values(column, [value for value in values if value.is_valid], wanted)
+        found = self._among_values(column, values.drop_null(), wanted)
         if found is None or not (options["nulls_equal"] or values.null_count):
             return found
         # Keep NULL rows if the list contains NULL: Polars decides whether they match.
         return self.scope.either(found, self.scope.call(pc.is_null, column))
 
-    def _among_values(self, column: Node, values: Sequence[pa.Scalar], wanted: bool) -> Node | None:
+    def _among_values(self, column: Node, values: pa.Array, wanted: bool) -> Node | None:
+        if _all_compared(values.type, column.type):
+            return self._unless(among(self.scope, column, [], [values.cast(column.type)]), wanted)
         if not any(_is_coarser(value.type, column.type) for value in values):
             comparable = [_as_compared(value, column.type) for value in values]
             known = [literal(value) for value in comparable if value is not None]
-            return self._unless(self.scope.among(column, known), wanted) if len(known) == len(values) else None
+            return self._unless(among(self.scope, column, known), wanted) if len(known) == len(values) else None
         found = [self._compare("=" if wanted else "<>", column, value) for value in values]
         parts = [part for part in found if part is not None]
         return (
             balanced(self.scope.either if wanted else self.scope.both, parts) if len(parts) == len(found) else None
         )
+
+
+def _all_compared(values: pa.DataType, column: pa.DataType) -> bool:
+    """Whether Polars compares all values of a type with the column as SQL does, and `among` takes them in bulk."""
+    if pat.is_large_string(values) or pat.is_string(values):
+        return bool(pat.is_string(column) or pat.is_large_string(column))
+    return bool(pat.is_int64(column) and pat.is_signed_integer(values))
 
 
 def _is_coarser(value: pa.DataType, column: pa.DataType) -> bool:

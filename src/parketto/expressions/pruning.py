@@ -17,6 +17,7 @@ import pyarrow.types as pat
 
 from parketto.errors import InvalidArgument
 from parketto.expressions.conditions import Predicate
+from parketto.expressions.membership import Membership
 from parketto.expressions.values import ARROW_ERRORS, family, from_count, parse_text, plain_type
 from parketto.parquet.file_info import FileInfo
 from parketto.parquet.row_group_info import ColumnStats, RowGroupInfo
@@ -106,9 +107,22 @@ def _of_path(predicate: Predicate, file: FileInfo, types: Mapping[str, pa.DataTy
     for column, value in values.items():
         kind = predicate.formula.fields.field(column).type
         if not value.is_valid:
-            found.append(pc.field(column).is_null())
+            found += [pc.field(column).is_null(), *_of_lists(predicate, column, None)]
         elif value.type == kind and family(kind) != "float":
-            found.append(pc.field(column) == pc.scalar(value))
+            found += [pc.field(column) == pc.scalar(value), *_of_lists(predicate, column, (value, value))]
+    return found
+
+
+def _of_lists(
+    predicate: Predicate, column: str, bounds: tuple[pa.Scalar, pa.Scalar] | None, *, nulls: bool = False
+) -> list[pc.Expression]:
+    """What the bounds of a column say about the lists that its values are looked up in. None: all are NULL."""
+    found = []
+    for step in predicate.formula.derived:
+        if isinstance(step.conversion, Membership) and step.conversion.column == column:
+            inside = False if bounds is None else step.conversion.between(*bounds)
+            if inside is False or (inside and not nulls):
+                found.append(pc.field(step.target.name) == pc.scalar(inside))
     return found
 
 
@@ -125,23 +139,26 @@ def _of_stats(predicate: Predicate, file: FileInfo, groups: Sequence[RowGroupInf
             continue
         stats = [(group.num_rows, group.columns.get(field.name)) for group in filled]
         if stats and all(known is not None for _, known in stats):
-            found += _of_column(field, own, stats, predicate.formula.nan_aware)
+            found += _of_column(predicate, field, own, stats)
     return found
 
 
-def _of_column(field: pa.Field, own: pa.DataType, stats: Sequence[Any], nan_aware: bool) -> list[pc.Expression]:
+def _of_column(
+    predicate: Predicate, field: pa.Field, own: pa.DataType, stats: Sequence[Any]
+) -> list[pc.Expression]:
     column = pc.field(field.name)
     counts = [known.null_count for _, known in stats]
     bounded = [known for rows, known in stats if known.null_count != rows]
     if not bounded:
-        return [column.is_null()]
-    low, high = _bounds(field.type, own, bounded, nan_aware)
+        return [column.is_null(), *_of_lists(predicate, field.name, None)]
+    low, high = _bounds(field.type, own, bounded, predicate.formula.nan_aware)
     nulls = any(count is None or count > 0 for count in counts)
     if low is None or high is None:
         return [] if nulls else [column.is_valid()]
     parts = [column >= low, column <= high]
     # Arrow's simplifier only handles this form, with one bound per term.
-    return [part | column.is_null() for part in parts] if nulls else parts
+    parts = [part | column.is_null() for part in parts] if nulls else parts
+    return [*parts, *_of_lists(predicate, field.name, (low, high), nulls=nulls)]
 
 
 def _bounds(
@@ -199,6 +216,6 @@ def _surviving(predicate: Predicate, guarantees: Sequence[tuple[int, pc.Expressi
         for at, guarantee in guarantees
     ]
     formula = predicate.formula
-    fields = pa.schema([*formula.fields, *formula.derived])
+    fields = pa.schema([*formula.fields, *(step.target for step in formula.derived)])
     dataset = ds.FileSystemDataset(fragments, fields, file_format, filesystem)
     return {int(fragment.path) for fragment in dataset.get_fragments(filter=formula.possible)}

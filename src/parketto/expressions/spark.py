@@ -83,9 +83,9 @@ def spark_sql(column: Column) -> SQL:
 
 
 def _session_zone(connect: bool) -> str:
-    module = sys.modules["pyspark.sql.connect.session" if connect else "pyspark.sql.session"]
+    module = sys.modules.get("pyspark.sql.connect.session" if connect else "pyspark.sql.session")
     default = "_default_session" if connect else "_instantiatedSession"
-    session = module.SparkSession.getActiveSession() or getattr(module.SparkSession, default, None)
+    session = module and (module.SparkSession.getActiveSession() or getattr(module.SparkSession, default, None))
     if session is None:
         raise InvalidArgument(
             "timestamps in a Spark Column use the time zone of a Spark session, and no session is active; pass a "
@@ -156,7 +156,8 @@ def _of_catalyst(expression: Any) -> Node:
 
 
 def _listed(sequence: Any) -> list[Any]:
-    return [sequence.apply(at) for at in range(sequence.length())]
+    elements = sequence.iterator()  # Scala's lists take longer to find later elements by position
+    return [elements.next() for _ in range(sequence.length())]
 
 
 def _java_value(value: Any, node: Any) -> Any:
@@ -175,6 +176,9 @@ def _instant(seconds: int, microseconds: int) -> dt.datetime:
 _JAVA_VALUES: Mapping[str, Callable[[Any], Any]] = {
     "java.sql.Date": lambda value: dt.date.fromisoformat(value.toString()),
     "java.sql.Timestamp": lambda value: _instant(value.getTime() // 1000, value.getNanos() // 1000),
+    "java.time.Duration": lambda value: dt.timedelta(
+        seconds=value.getSeconds(), microseconds=value.getNano() // 1000
+    ),
     "java.time.Instant": lambda value: _instant(value.getEpochSecond(), value.getNano() // 1000),
     "java.time.LocalDate": lambda value: dt.date.fromisoformat(value.toString()),
     "java.time.LocalDateTime": lambda value: dt.datetime.fromisoformat(value.toString()),
@@ -226,7 +230,7 @@ def _name_parts(text: str) -> tuple[str, ...]:
 
 def _connect_value(node: Any) -> Any:
     kind, value = type(node._dataType).__name__, node._value
-    if kind in ("ArrayType", "DayTimeIntervalType"):
+    if kind == "ArrayType":
         raise InvalidArgument(f"a literal {node!r} of {kind} is not available")
     if value is None:
         return None
@@ -237,6 +241,8 @@ def _connect_value(node: Any) -> Any:
             return _EPOCH + dt.timedelta(microseconds=value)
         case "DateType":
             return (_EPOCH + dt.timedelta(days=value)).date()
+        case "DayTimeIntervalType":
+            return dt.timedelta(microseconds=value)
         case "TimeType":
             return (_EPOCH + dt.timedelta(microseconds=value // 1000)).time()
         case _:

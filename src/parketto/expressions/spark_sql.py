@@ -30,6 +30,7 @@ _TESTS = {"isnull": "IS NULL", "isnotnull": "IS NOT NULL"}
 _PATTERNS = {"like": "LIKE", "ilike": "ILIKE", "rlike": "RLIKE", "regexp": "RLIKE", "regexp_like": "RLIKE"}
 _TRIMS = {"trim": "BOTH", "ltrim": "LEADING", "rtrim": "TRAILING"}
 _CASTS = {"to_date": "DATE", "date": "DATE", "to_timestamp": "TIMESTAMPTZ", "timestamp": "TIMESTAMPTZ"}
+_NEGATIVE = re.compile(r"\(-[0-9][0-9.e+-]*\)")
 _MANY = range(1, 1_000_000)
 # Spark's name: Parketto's, and the argument counts for which both have the same meaning.
 _FUNCTIONS: dict[str, tuple[str, Sequence[int]]] = {
@@ -129,7 +130,9 @@ def _operator(name: str, arguments: Sequence[str]) -> str | None:
         case "in", (left,):
             return f"({left} IS NULL AND FALSE)"  # an empty list
         case "in", (left, *values):
-            return f"({left} IN ({', '.join(values)}))"
+            # Long lists of plain numbers are read in bulk.
+            plain = (value[1:-1] if _NEGATIVE.fullmatch(value) else value for value in values)
+            return f"({left} IN ({', '.join(plain)}))"
         case _:
             return None
 
@@ -185,8 +188,16 @@ def _literal(value: Any) -> str:
             return f"DATE '{value.isoformat()}'"
         case dt.time():
             return f"TIME '{value.isoformat()}'"
+        case dt.timedelta():
+            return _interval(value)
         case _:
             raise InvalidArgument(f"a literal of {type(value).__name__} is not available: {value!r}")
+
+
+def _interval(value: dt.timedelta) -> str:
+    minutes, seconds = divmod(abs(value).seconds, 60)
+    text = f"{abs(value).days} {minutes // 60}:{minutes % 60}:{seconds}.{abs(value).microseconds:06}"
+    return f"INTERVAL '{'-' if value < dt.timedelta() else ''}{text}' DAY TO SECOND"
 
 
 def _float(value: float) -> str:

@@ -15,7 +15,10 @@ The dialect is what Spark and DuckDB have in common. Where they differ:
   Times in the gap of a clock change move forward by the gap; of ambiguous times the first one is meant.
   A string compared with a timestamp without a zone has none either: a zone in it is ignored.
   TIMESTAMP is a timestamp with or without a zone, TIMESTAMPTZ (TIMESTAMP_LTZ) one with, TIMESTAMP_NTZ one without.
-* CURRENT_TIMESTAMP and CURRENT_DATE are fixed at the start of the operation.
+* CURRENT_TIMESTAMP, NOW() and CURRENT_DATE are fixed at the start of the operation.
+* INTERVAL follows Spark. Years, months and days (every 24 hours are a day) move the date on the wall clock of the
+  zone, at most to the end of the month; the rest is exact. A date plus hours is an instant. The difference of two
+  timestamps is that of their wall-clock times.
 * CAST from a fraction to an integer truncates; to a decimal it rounds half away from zero.
 * CASE evaluates all of its branches: use TRY_CAST instead of a CAST that may fail.
 """
@@ -31,8 +34,12 @@ import pyarrow.compute as pc
 import pyarrow.types as pat
 
 from parketto.errors import ColumnNotFound, InvalidArgument, quoted
+from parketto.expressions.arithmetic import calculate
 from parketto.expressions.casts import cast
 from parketto.expressions.functions import FUNCTIONS, NAMES, now
+from parketto.expressions.intervals import difference, interval_literal, interval_of, moved
+from parketto.expressions.literal_lists import LiteralList
+from parketto.expressions.membership import among
 from parketto.expressions.nodes import Node, Scope, balanced, literal, null_truth, truth
 from parketto.expressions.parsing import like_pattern, number, parsed, read_hex
 from parketto.expressions.time_zones import Clock, Step
@@ -54,7 +61,9 @@ class SQL(str):
 def sql(text: str) -> SQL:
     """Mark a string as an SQL expression, so that an update does not store it as a value.
 
-    Timestamps without a zone use the Spark session's time zone, or the dataset's `timezone`.
+    Timestamps without a zone use the Spark session's time zone, or the dataset's `timezone`. `CURRENT_TIMESTAMP`,
+    `NOW()` and `CURRENT_DATE` are fixed at the start of the operation. Dates and timestamps can be moved by an
+    INTERVAL with Spark's calendar: `ts + INTERVAL '1 hour 30 minutes'`, `day - INTERVAL 1 MONTH`.
 
     >>> sql("price * 1.1")
     sql('price * 1.1')
@@ -111,14 +120,15 @@ def translate(text: str, schema: pa.Schema, clock: Clock | None = None) -> Trans
     except ColumnNotFound:
         raise
     except InvalidArgument as error:
-        raise InvalidArgument(f"{error}, in {_shortened(text)!r}") from error
+        raise InvalidArgument(f"{error}, in {shortened(text)!r}") from error
     except RecursionError as error:
-        raise InvalidArgument(f"nested too deeply: {_shortened(text)!r}") from error
+        raise InvalidArgument(f"nested too deeply: {shortened(text)!r}") from error
     used = tuple(name for name in schema.names if name in translator.used)
     return Translation(node.expression, node.type, used, tuple(translator.scope.steps))
 
 
-def _shortened(text: str) -> str:
+def shortened(text: str) -> str:
+    """The text in one line of at most 200 characters, for messages."""
     line = " ".join(text.split())
     return line if len(line) <= 200 else line[:197] + "..."
 
@@ -135,7 +145,7 @@ class _Translator:
         if key in _COMPARISONS:
             return self.scope.compare(_COMPARISONS[key], *self._sides(tree))
         if key in _ARITHMETIC:
-            return self.scope.calculate(_ARITHMETIC[key], *self._sides(tree))
+            return self._arithmetic(tree)
         handler = self._HANDLERS.get(key)
         if handler is not None:
             return handler(self, tree)
@@ -145,6 +155,25 @@ class _Translator:
 
     def _sides(self, tree: Any) -> tuple[Node, Node]:
         return self.translate(tree.this), self.translate(tree.expression)
+
+    def _arithmetic(self, tree: Any) -> Node:
+        if (interval := interval_of(tree)) is not None:
+            return interval_literal(interval)
+        if tree.key in ("add", "sub"):
+            if (interval := interval_of(tree.expression)) is not None:
+                return moved(self.scope, self.translate(tree.this), interval.times(1 if tree.key == "add" else -1))
+            if tree.key == "add" and (interval := interval_of(tree.this)) is not None:
+                return moved(self.scope, self.translate(tree.expression), interval)
+        left, right = self._sides(tree)
+        families = {left.family, right.family}
+        if tree.key == "sub" and "timestamp" in families and families <= {"date", "timestamp"}:
+            return difference(self.scope, left, right)
+        return calculate(self.scope, _ARITHMETIC[tree.key], left, right)
+
+    def _interval(self, tree: Any) -> Node:
+        interval = interval_of(tree)
+        assert interval is not None, "the tree is an interval"
+        return interval_literal(interval)
 
     def _column(self, tree: Any) -> Node:
         parts = [part.name for part in tree.parts]
@@ -173,9 +202,11 @@ class _Translator:
     def _negative(self, tree: Any) -> Node:
         if tree.this.key == "literal" and not tree.this.is_string:
             return literal(number("-" + tree.this.this), untyped=True)
+        if (interval := interval_of(tree)) is not None:
+            return interval_literal(interval)
         node = self.translate(tree.this)
         return (
-            self.scope.calculate("-", literal(pa.scalar(0)), node)
+            calculate(self.scope, "-", literal(pa.scalar(0)), node)
             if node.family != "float"
             else (self.scope.call(pc.negate, node))
         )
@@ -194,9 +225,12 @@ class _Translator:
             raise InvalidArgument("subqueries are not available: an expression sees one row at a time")
         node = self.translate(tree.this)
         values = [self.translate(value) for value in tree.expressions]
+        listed: LiteralList = tree.args.get("literals") or LiteralList(())
+        values += [literal(number(text), untyped=True) for text in listed.numbers]
         known = [value for value in values if not value.is_null]
-        found = self.scope.among(node, known)
-        found = found if len(known) == len(values) else self.scope.either(found, null_truth())
+        found = among(self.scope, node, known, listed.arrays)
+        if listed.has_null or len(known) < len(values):
+            found = self.scope.either(found, null_truth())
         return self._unless_negated(tree, found)
 
     def _and(self, tree: Any) -> Node:
@@ -286,6 +320,7 @@ class _Translator:
         "boolean": lambda _self, tree: literal(pa.scalar(bool(tree.this))),
         "hexstring": lambda _self, tree: literal(pa.scalar(read_hex(tree.this))),
         "neg": _negative,
+        "interval": _interval,
         "and": _and,
         "or": _or,
         "not": lambda self, tree: self.scope.negation(self.translate(tree.this)),

@@ -13,7 +13,7 @@ import re
 import zoneinfo
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Literal
+from typing import Literal, Protocol
 
 import numpy as np
 import numpy.typing as npt
@@ -253,19 +253,27 @@ class Conversion:
         return pc.if_else(pc.equal(self._wall(near), cut), near, self._instants(start).cast(near.type))
 
 
+class Derivation(Protocol):
+    """A function of one column that Arrow's expressions do not have. It can be pickled and compared."""
+
+    def run(self, values: pa.Array) -> pa.Array:
+        """One value per value."""
+        ...
+
+
 @dataclass(frozen=True)
 class Step:
-    """A derived column, computed before an expression: Arrow's time zone support is incomplete.
+    """A derived column, computed before an expression.
 
     Attributes:
         target: The name and the type of the column.
         source: Its input, which may use the columns of earlier steps.
-        conversion: The conversion of the input.
+        conversion: What is computed from the input.
     """
 
     target: pa.Field
     source: pc.Expression
-    conversion: Conversion
+    conversion: Derivation
 
     def added(self, table: pa.Table) -> pa.Table:
         """The table with the column appended."""
