@@ -47,6 +47,8 @@ OPERATIONS: dict[str, Callable[[Dataset], object]] = {
     "update of one column": lambda dataset: dataset.update("id BETWEEN 3 AND 30", {"n": sql("n + 1000")}),
     "upsert of one column": lambda dataset: dataset.merge(NEW_NUMBERS, ["id"], update_columns=["n"]),
     "repartition": lambda dataset: dataset.repartition(None),
+    "alter": lambda dataset: dataset.alter(add={"x": "string"}, rename={"n": "m"}, cast={"id": "double"}),
+    "unify schemas": lambda dataset: dataset.unify_schema(cast={"n": "double"}),
 }
 # These copy the chunks of all columns but one.
 EXCHANGING = ("update of one column", "upsert of one column")

@@ -123,6 +123,7 @@ def check(
                 target_rows_per_file=max_rows,
                 partition_filter=None,
                 compression=compression,
+                schema="exact",
                 dry_run=True,
             )
             done = dataset.optimize(
@@ -131,6 +132,7 @@ def check(
                 target_rows_per_file=max_rows,
                 partition_filter=None,
                 compression=compression,
+                schema="exact",
             )
             again = dataset.optimize(
                 ordered,
@@ -138,13 +140,18 @@ def check(
                 target_rows_per_file=max_rows,
                 partition_filter=None,
                 compression=compression,
+                schema="exact",
             )
         else:
             dry = dataset.compact(
-                megabytes, max_rows, partition_filter=None, compression=compression, dry_run=True
+                megabytes, max_rows, partition_filter=None, compression=compression, schema="exact", dry_run=True
             )
-            done = dataset.compact(megabytes, max_rows, partition_filter=None, compression=compression)
-            again = dataset.compact(megabytes, max_rows, partition_filter=None, compression=compression)
+            done = dataset.compact(
+                megabytes, max_rows, partition_filter=None, compression=compression, schema="exact"
+            )
+            again = dataset.compact(
+                megabytes, max_rows, partition_filter=None, compression=compression, schema="exact"
+            )
         assert oracle.rows(root, FS) == before
         assert schema_of_rows(root) == schema_before
         assert dry["before_file_count"] == done["before_file_count"] == len(files)

@@ -67,6 +67,16 @@ def test_corrections_example_runs() -> None:
     assert "all checked: 3,993 rows" in done.stdout
 
 
+def test_healing_example_runs() -> None:
+    """With the engine of the tests: drift on Spark is tested with the other operations."""
+    done = subprocess.run(
+        [sys.executable, ROOT / "examples" / "healing.py"], capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    assert "healed: 100 files -> 1" in done.stdout
+    assert "all checked: 5,000 rows" in done.stdout
+
+
 @pytest.mark.sweep
 def test_repartitioning_example_runs() -> None:
     """As a user runs it: on Spark, with functions of the script that is run."""
