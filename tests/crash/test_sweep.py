@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import random
 from collections.abc import Callable
 from typing import Any
@@ -76,6 +77,11 @@ def make(place: Place) -> None:
     place.fs.pipe_file(f"{place.root}/day=1/notes.txt", b"mine")
 
 
+def empty_folders(place: Place) -> list[str]:
+    """The folders of the dataset without anything in them, on the local disk."""
+    return [folder for folder, folders, files in os.walk(place.root) if not folders and not files]
+
+
 class Outcome:
     """What the dataset looks like before an operation, and after one that nobody disturbed."""
 
@@ -94,6 +100,7 @@ class Outcome:
     def check(self, place: Place) -> str:
         """Exactly before or exactly after; everything that is no data is as it was."""
         state = place.state()
+        assert empty_folders(place) == []
         untouchable = {path: content for path, content in state.items() if not path.endswith(".parquet")}
         assert untouchable == {p: c for p, c in self.before.items() if not p.endswith(".parquet")}
         if state == self.before:
