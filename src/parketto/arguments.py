@@ -55,6 +55,10 @@ class Thresholds:
             return num_rows
         return max(size_bytes * self.target_rows, num_rows * self.target_bytes)
 
+    def is_light(self, weight: int) -> bool:
+        """Whether a file of this weight is at most half full, so that two of them fit into one."""
+        return 2 * weight <= self.capacity
+
     def files_needed(self, size_bytes: int, num_rows: int) -> int:
         """The number of files that this amount of data fills."""
         return max(1, -(-self.weight(size_bytes, num_rows) // self.capacity))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import random
 from collections.abc import Callable
 from typing import Any
@@ -78,6 +79,11 @@ def make(place: Place) -> None:
     place.fs.pipe_file(f"{place.root}/day=1/notes.txt", b"mine")
 
 
+def empty_folders(place: Place) -> list[str]:
+    """The folders of the dataset without anything in them, on the local disk."""
+    return [folder for folder, folders, files in os.walk(place.root) if not folders and not files]
+
+
 class Outcome:
     """The state of the dataset before an operation, and after one without a kill."""
 
@@ -96,6 +102,7 @@ class Outcome:
     def check(self, place: Place) -> str:
         """Exactly the state before or after; files that are not data are unchanged."""
         state = place.state()
+        assert empty_folders(place) == []
         untouchable = {path: content for path, content in state.items() if not path.endswith(".parquet")}
         assert untouchable == {p: c for p, c in self.before.items() if not p.endswith(".parquet")}
         if state == self.before:

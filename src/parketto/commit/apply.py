@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import logging
 import posixpath
+from collections.abc import Iterable
 
 from parketto.commit.record import Publication, Record, Retirement
 from parketto.commit.swap import Retired, exchange, finish, is_swapped, path_in_old_tree
@@ -16,6 +17,8 @@ from parketto.commit.workspace import Workspace
 from parketto.errors import CommitConflict
 
 logger = logging.getLogger(__name__)
+
+_MOVE_ATTEMPTS = 5  # to move a file into a folder that other writers may remove
 
 
 class MovingApplier:
@@ -65,6 +68,7 @@ class MovingApplier:
         for old in self._left_to_retire(swapped):
             self._retire(old)
         self._sync()
+        self._remove_folders([old.path for old in self._record.retire], [new.path for new in self._record.publish])
         self.irreversible = True
 
     def clear(self) -> None:
@@ -84,6 +88,7 @@ class MovingApplier:
             if self._is_ours(new, live):
                 self._store.remove(live)
         self._sync()
+        self._remove_folders([new.path for new in self._record.publish], [old.path for old in self._record.retire])
 
     def _is_swapped(self) -> bool:
         return self._swap is not None and is_swapped(self._store, self._workspace.path, self._swap)
@@ -155,8 +160,15 @@ class MovingApplier:
             if self._first and not self._is_ours(new, live):
                 raise CommitConflict(f"{live!r} was just created by another writer; nothing was changed")
             return
-        self._make_dirs(posixpath.dirname(live))
-        self._store.move(staged, live)
+        for _ in range(_MOVE_ATTEMPTS):
+            self._make_dirs(posixpath.dirname(live))
+            try:
+                self._store.move(staged, live)
+            except FileNotFoundError as error:
+                failure = error  # another writer may have removed the folder again, because it was empty
+            else:
+                return
+        raise failure
 
     def _retire(self, old: Retirement) -> None:
         live = self._live(old.path)
@@ -185,8 +197,30 @@ class MovingApplier:
         directories = sorted({posixpath.dirname(step.path) for step in steps})
         self._store.sync([path for path in map(self._live, directories) if self._store.is_dir(path)])
 
+    def _remove_folders(self, left: Iterable[str], filled: Iterable[str]) -> None:
+        """Remove the folders that files have left, if they are empty; never the dataset's own folder."""
+        if not (emptied := _folders(left) - _folders(filled)):
+            return
+        self._store.remove_empty_dirs(self._live(folder) for folder in emptied)
+        above = sorted({self._live(posixpath.dirname(folder)) for folder in emptied})
+        self._store.sync([folder for folder in above if self._store.is_dir(folder)])
+
     def _live(self, path: str) -> str:
         return f"{self._workspace.root}/{path}" if path else self._workspace.root
 
     def _staged(self, path: str) -> str:
         return f"{self._workspace.path}/{path}"
+
+
+def _folders(paths: Iterable[str]) -> set[str]:
+    """The folders of files, with all folders above them below the dataset; paths are relative to it.
+
+    >>> sorted(_folders(["a/b/1.parquet", "2.parquet"]))
+    ['a', 'a/b']
+    """
+    found: set[str] = set()
+    for folder in {posixpath.dirname(path) for path in paths}:
+        while folder and folder not in found:
+            found.add(folder)
+            folder = posixpath.dirname(folder)
+    return found

@@ -186,7 +186,8 @@ class Dataset(EditableDataset):
     ) -> MaintenanceStats:
         """Merge small files, and split files with too many rows.
 
-        Idempotent: a second run with the same thresholds does nothing.
+        Idempotent: a second run with the same thresholds does nothing. Read in path order, rows keep their order,
+        unless more than a quarter of the files in a folder would otherwise stay at most half full.
 
         Args:
             target_mb_per_file: The target file size; 128 if neither threshold is given. Files between 75 % and

@@ -25,6 +25,7 @@ from parketto.parquet.output import Output, Written, output_like
 from parketto.parquet.partition_spec import PartitionSpec, partition_spec_of
 from parketto.parquet.partitions import folder_names
 from parketto.parquet.snapshot import read_snapshot
+from parketto.planning.naming import Replacement, appended, in_place
 from parketto.results import EditStats
 from parketto.runtime.staging import StagedFile, Staging
 from parketto.storage.hive import PartitionFilter, directory_matcher
@@ -219,8 +220,16 @@ def _staged(
         expected = 0 if task.changes is None else result.matched
         written = result.kept.num_rows + result.moved.num_rows
         assert written == task.file.num_rows - result.matched + expected, "every row is kept, moved or deleted"
-    staged = [file for _, result in edits for file in (*result.kept.staged, *result.moved.staged)]
     retired = [task.file for task, _ in edits]
+    paths = {file.path for file in retired}
+    staged = [
+        *in_place(
+            transaction.operation,
+            [Replacement(task.file.path, result.kept.staged) for task, result in edits],
+            [file.path for file in files if file.path not in paths],
+        ),
+        *appended(moved.staged),
+    ]
     if edits and not staged and len(retired) == len(files) and transaction.lists_only(entries(files)):
         first = edits[0][0]
         output = output_like(first.file, "delete", first.compression)

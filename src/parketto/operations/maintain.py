@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -12,12 +13,15 @@ from parketto.engines.base import GroupResult, ProgressCallback
 from parketto.operations.context import Backups, DatasetContext, entries
 from parketto.parquet.file_info import FileInfo
 from parketto.parquet.snapshot import Snapshot
+from parketto.planning.naming import Replacement, in_place
 from parketto.planning.rewrite import RewritePlan
 from parketto.planning.statistics import maintenance_stats
 from parketto.results import MaintenanceStats
 from parketto.runtime.staging import StagedFile
 from parketto.storage.hive import PartitionFilter
+from parketto.tasks.rewrite import PREFIXES
 
+_Place = tuple[str, *tuple[int, ...]]
 Planner = Callable[[Sequence[FileInfo]], RewritePlan]
 
 
@@ -56,7 +60,7 @@ def maintain(
         work = _Rewrite(dataset, transaction, snapshot, stats_columns, progress, verify=verify)
         after = work.run(plan, planner if until_settled else None)
         stats = maintenance_stats(plan, after, dry_run=False)
-        work.commit(after, stats)
+        work.commit(after, plan, stats)
         stats["backup_path"] = transaction.backup_path
         return MaintenanceReport(stats, plan)
 
@@ -88,6 +92,8 @@ class _Rewrite:
         self._transaction, self._snapshot, self._stats_columns = transaction, snapshot, stats_columns
         self._context = dataset.context(transaction, progress)
         self._staged: dict[str, StagedFile] = {}
+        #: For each staged file, the first file that it replaces, and its number among those that replace it.
+        self._places: dict[str, _Place] = {}
 
     def run(self, plan: RewritePlan, planner: Planner | None) -> list[FileInfo]:
         """Execute and verify; returns the resulting files."""
@@ -95,7 +101,10 @@ class _Rewrite:
         while plan.groups:
             results = self._execute(plan)
             new = verify_groups(self._store, results, self._stats_columns)
-            files = [*plan.untouched, *new]
+            for result in results:
+                first = self._place(result.group.files[0].path)
+                self._places |= {staged.path: (*first, n) for n, staged in enumerate(result.staged)}
+            files = sorted([*plan.untouched, *new], key=lambda file: self._place(file.path))
             for file in (file for group in plan.groups for file in group):
                 if file.path in self._staged:
                     self._transaction.discard(self._staged.pop(file.path).path)
@@ -106,14 +115,32 @@ class _Rewrite:
         verify_total(self._snapshot.files, files)
         return files
 
-    def commit(self, after: Sequence[FileInfo], stats: MaintenanceStats) -> None:
+    def _place(self, path: str) -> _Place:
+        """Where a file is in the order of the rows."""
+        return self._places.get(path, (path,))
+
+    def commit(self, after: Sequence[FileInfo], plan: RewritePlan, stats: MaintenanceStats) -> None:
         """Publish the staged files, if there are any."""
         if self._staged:
             remaining = {file.path for file in after}
             retired = entries([file for file in self._snapshot.files if file.path not in remaining])
             # The record itself lists the files.
             logged = {name: value for name, value in stats.items() if not name.startswith("planned_")}
-            self._transaction.commit(list(self._staged.values()), retired, statistics=logged)
+            self._transaction.commit(self._named(after, plan), retired, statistics=logged)
+
+    def _named(self, after: Sequence[FileInfo], plan: RewritePlan) -> list[StagedFile]:
+        """The staged files; their names sort in the order of the rows."""
+        replacing: defaultdict[str, list[StagedFile]] = defaultdict(list)
+        for path in sorted(self._staged, key=self._place):
+            replacing[self._place(path)[0]].append(self._staged[path])
+        # Clustered rows have an order of their own, which other files do not share.
+        ordered = [file for file in after if plan.clustering is None or file.clustering == plan.clustering]
+        return in_place(
+            PREFIXES[plan.operation],
+            [Replacement(path, staged) for path, staged in replacing.items()],
+            [file.path for file in ordered if file.path not in self._staged],
+            short=True,
+        )
 
     def _execute(self, plan: RewritePlan) -> Sequence[GroupResult]:
         inputs = [file for group in plan.groups for file in group if file.path not in self._staged]

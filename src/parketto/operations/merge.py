@@ -21,6 +21,7 @@ from parketto.parquet.file_info import FileInfo
 from parketto.parquet.partition_spec import PartitionSpec, partition_spec_of
 from parketto.parquet.row_source import RowSource
 from parketto.parquet.snapshot import read_snapshot
+from parketto.planning.naming import Replacement, appended, in_place
 from parketto.storage.listing import refuse_foreign
 from parketto.storage.store import FileEntry
 
@@ -197,7 +198,15 @@ def _publish(
     verify_edits(dataset.store, outcome.rewritten)
     names = target.additions.format.schema.names
     verify_written(dataset.store, outcome.added.staged, outcome.added.num_rows, names)
-    staged = [*(file for _, written in outcome.rewritten for file in written.staged), *outcome.added.staged]
+    paths = {file.path for file in retired}
+    staged = [
+        *in_place(
+            "merge",
+            [Replacement(file.path, written.staged) for file, written in outcome.rewritten],
+            [file.path for file in target.files if file.path not in paths],
+        ),
+        *appended(outcome.added.staged),
+    ]
     if not staged and len(retired) == len(target.files):
         first = retired[0].directory if retired else target.root
         staged = write_empty_file(dataset.engine, target.additions, first, context)

@@ -2,13 +2,13 @@
 
 Of the files in one cell (a directory and a schema):
 
-- a file with more than `target_rows` rows is split, and small files fill up its last piece;
+- a file with more than `target_rows` rows is split, and the small files beside it fill up its last piece;
 - a file that is at least three quarters full is left alone;
-- the others are packed in order into bins up to capacity; then the smallest bins are merged until not even
-  the two smallest fit into one. That makes packing idempotent: what it leaves behind can never be packed
-  again;
-- a last bin that is less than half full is merged into another bin, up to 180 % of the target size; where the
-  row limit forbids that, several bins share its rows. So no tiny file is left while others are rewritten.
+- each run of neighbours among the others is packed in order into bins up to capacity. A bin that is light (at
+  most half full) joins the one beside it, up to 180 % of the target size; where the row limit forbids that,
+  several bins beside it share its rows;
+- if more than a quarter of all files would be light after that, the light ones are merged with each other,
+  wherever they are. Only then does the order of rows change.
 
 Bins of one file need no work and are dropped. Everything is sorting and single passes: O(n log n).
 """
@@ -17,10 +17,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from operator import attrgetter
 from typing import Protocol
 
 from parketto.arguments import Thresholds
+
+_MANY_LIGHT = 0.25  # light files are merged across others once they are more than this share of the files
 
 
 class Sized(Protocol):
@@ -66,12 +67,12 @@ def pack(files: Sequence[Sized], thresholds: Thresholds) -> list[Bin]:
     small_limit = -(-3 * thresholds.capacity // 4)
     small = [index for index, weight in enumerate(weights) if weight < small_limit and index not in split]
     small = _fill_up(oversized, small, sizes, rows, weights, thresholds)
-    bins = [
-        _bin(small[start:stop], sizes, rows, thresholds)
-        for start, stop in _next_fit([weights[index] for index in small], thresholds.capacity)
-    ]
-    packed = _absorb_tail(_settle(bins, thresholds), thresholds)
-    work = [*oversized, *(each for each in packed if len(each.items) > 1)]
+    bins = [each for run in _runs(small) for each in _pack_run(run, sizes, rows, weights, thresholds)]
+    full = sum(weight >= small_limit for index, weight in enumerate(weights) if index not in split)
+    light = sum(thresholds.is_light(each.weight) for each in bins)
+    if light > _MANY_LIGHT * (full + sum(each.outputs for each in (*bins, *oversized))):
+        bins = _absorb_last(_merge_light(bins, thresholds), thresholds)
+    work = [*oversized, *(each for each in bins if len(each.items) > 1)]
     for each in work:
         each.items.sort()
     return sorted(work, key=lambda each: each.items[0])
@@ -91,16 +92,66 @@ def _fill_up(
     weights: list[int],
     thresholds: Thresholds,
 ) -> list[int]:
-    """Fill the room that splits leave with the smallest files; return the small files that remain."""
-    if not oversized:
-        return small
-    remaining = sorted(small, key=weights.__getitem__, reverse=True)
+    """Fill the room that splits leave with the files beside them; return the others."""
+    remaining = set(small)
     for target in oversized:
         room = target.outputs * thresholds.capacity - target.weight
-        while remaining and weights[remaining[-1]] <= room:
-            room -= weights[remaining[-1]]
-            target.add(_bin([remaining.pop()], sizes, rows, thresholds), thresholds)
+        for step in (1, -1):
+            index = target.items[0] + step
+            while index in remaining and weights[index] <= room:
+                room -= weights[index]
+                remaining.remove(index)
+                target.add(_bin([index], sizes, rows, thresholds), thresholds)
+                index += step
     return sorted(remaining)
+
+
+def _runs(indices: Sequence[int]) -> list[list[int]]:
+    """Runs of neighbours.
+
+    >>> _runs([1, 2, 5, 6, 7])
+    [[1, 2], [5, 6, 7]]
+    """
+    runs: list[list[int]] = []
+    for index in indices:
+        if not runs or runs[-1][-1] != index - 1:
+            runs.append([])
+        runs[-1].append(index)
+    return runs
+
+
+def _pack_run(
+    run: list[int], sizes: list[int], rows: list[int], weights: list[int], thresholds: Thresholds
+) -> list[Bin]:
+    """Bins of neighbours, as few as possible of them light."""
+    bins: list[Bin] = []
+    for start, stop in _next_fit([weights[index] for index in run], thresholds.capacity):
+        found = _bin(run[start:stop], sizes, rows, thresholds)
+        light = bool(bins) and thresholds.is_light(min(found.weight, bins[-1].weight))
+        if light and len(bins[-1].items) + len(found.items) > 2 and _has_room(bins[-1], found, thresholds):
+            bins[-1].add(found, thresholds)
+        else:
+            bins.append(found)
+    if bins and thresholds.is_light(bins[-1].weight):
+        return _spread(bins[-1], bins[-2::-1], thresholds)[::-1]
+    return bins
+
+
+def _spread(light: Bin, others: list[Bin], thresholds: Thresholds) -> list[Bin]:
+    """All bins; a light one and the next ones share their rows evenly, if that saves a file.
+
+    Bins of one file are not rewritten for that.
+    """
+    load = light.weight
+    for count, each in enumerate(others, start=1):
+        load += each.weight
+        if len(each.items) == 1:
+            break
+        if load <= count * thresholds.capacity:
+            merged = _merged([light, *others[:count]], thresholds)
+            merged.outputs = count
+            return [merged, *others[count:]]
+    return [light, *others]
 
 
 def _next_fit(weights: Sequence[int], capacity: int) -> list[tuple[int, int]]:
@@ -121,14 +172,15 @@ def _next_fit(weights: Sequence[int], capacity: int) -> list[tuple[int, int]]:
     return ranges
 
 
-def _settle(bins: list[Bin], thresholds: Thresholds) -> list[Bin]:
-    """Merge the smallest bins until the two smallest do not fit together, so that no two do."""
+def _merge_light(bins: list[Bin], thresholds: Thresholds) -> list[Bin]:
+    """Merge bins that are at most half full, in order, until at most one is left."""
     while True:
-        bins.sort(key=_by_weight)
-        if len(bins) < 2 or bins[0].weight + bins[1].weight > thresholds.capacity:
+        light = [each for each in bins if thresholds.is_light(each.weight)]
+        if len(light) < 2:
             return bins
-        ranges = _next_fit([each.weight for each in bins], thresholds.capacity)
-        bins = [_merged(bins[start:stop], thresholds) for start, stop in ranges]
+        ranges = _next_fit([each.weight for each in light], thresholds.capacity)
+        heavy = [each for each in bins if not thresholds.is_light(each.weight)]
+        bins = [*heavy, *(_merged(light[start:stop], thresholds) for start, stop in ranges)]
 
 
 def _merged(bins: list[Bin], thresholds: Thresholds) -> Bin:
@@ -138,33 +190,29 @@ def _merged(bins: list[Bin], thresholds: Thresholds) -> Bin:
     return first
 
 
-def _absorb_tail(bins: list[Bin], thresholds: Thresholds) -> list[Bin]:
-    """Merge a last bin that is less than half full into bins that are rewritten anyway.
+def _has_room(each: Bin, other: Bin, thresholds: Thresholds) -> bool:
+    """Whether a bin can take another one, up to 180 % of the target size."""
+    rows, size = each.num_rows + other.num_rows, each.size_bytes + other.size_bytes
+    return (thresholds.target_rows is None or rows <= thresholds.target_rows) and (
+        thresholds.target_bytes is None or 10 * size <= 18 * thresholds.target_bytes
+    )
 
-    One bin takes it if its limits allow that. Otherwise the emptiest bins together have the room, and their rows
-    are spread evenly over as many files as there were bins.
+
+def _absorb_last(bins: list[Bin], thresholds: Thresholds) -> list[Bin]:
+    """Merge the only light bin into the nearest one with room for it, or spread its rows over several.
+
+    Bins of several files, which are rewritten anyway, may become larger than the target.
     """
-    if len(bins) < 2 or 2 * bins[0].weight >= thresholds.capacity:
+    light = next((each for each in bins if thresholds.is_light(each.weight)), None)
+    if light is None:
         return bins
-    tail, *others = bins  # sorted by weight
-    open_bins = [each for each in others if len(each.items) > 1]
-    for each in open_bins:
-        rows = each.num_rows + tail.num_rows
-        size = each.size_bytes + tail.size_bytes
-        if (thresholds.target_rows is None or rows <= thresholds.target_rows) and (
-            thresholds.target_bytes is None or 10 * size <= 18 * thresholds.target_bytes
-        ):
-            each.add(tail, thresholds)
+    start = min(light.items)
+    others = sorted((each for each in bins if each is not light), key=lambda each: abs(min(each.items) - start))
+    for each in others:
+        fits = each.weight + light.weight <= thresholds.capacity
+        if each.outputs == 1 and (fits or (len(each.items) > 1 and _has_room(each, light, thresholds))):
+            each.add(light, thresholds)
             return others
-    load = tail.weight
-    for count, each in enumerate(open_bins, start=1):
-        load += each.weight
-        if load <= count * thresholds.capacity:
-            merged = _merged([tail, *open_bins[:count]], thresholds)
-            merged.outputs = count
-            taken = {id(part) for part in open_bins[:count]}
-            return [merged, *(other for other in others if id(other) not in taken)]
-    return bins
-
-
-_by_weight = attrgetter("weight")
+    together = [each for each in others if len(each.items) > 1 and each.outputs == 1]
+    apart = [each for each in others if len(each.items) == 1 or each.outputs > 1]
+    return [*_spread(light, together, thresholds), *apart]

@@ -27,7 +27,8 @@ from parketto.tasks.cluster import bucket_column, sampled_buckets, with_buckets,
 from parketto.tasks.copy import copy_files
 
 _BUCKET_ROOM = 2  # row groups may have twice the planned rows, because buckets vary in size
-_PREFIXES: Mapping[str, str] = {"compact": "compact", "optimize": "optimized"}
+#: The prefix of the names of new files, by operation.
+PREFIXES: Mapping[str, str] = {"compact": "compact", "optimize": "optimized"}
 
 
 @dataclass(frozen=True)
@@ -140,7 +141,7 @@ def group_output(group: FileGroup, operation: str, order_by: tuple[str, ...]) ->
         max_rows=group.max_rows,
         roll_bytes=group.roll_bytes,
         row_group_rows=_most_row_group_rows(group),
-        prefix=_PREFIXES.get(operation, operation),
+        prefix=PREFIXES.get(operation, operation),
     )
 
 
