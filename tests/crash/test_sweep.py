@@ -36,6 +36,9 @@ OPERATIONS: dict[str, Callable[[Dataset], object]] = {
     "partitioned": lambda dataset: dataset.write(
         pa.table({"id": [7, 8, 9], "day": [1, 2, 3]}), "overwrite", partition_by="day", naming="sequential"
     ),
+    "overwrite of partitions": lambda dataset: dataset.write(
+        pa.table({"id": [7, 8, 9], "n": [1, 2, 3], "day": [2, 2, 3]}), "overwrite_partitions", max_rows_per_file=1
+    ),
     "append": lambda dataset: dataset.write(
         pa.table({"id": [7, 8, 9], "n": [1, 2, 3], "day": [1, 1, 3]}), "append", max_rows_per_file=1
     ),

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import cast
 
 import pyarrow as pa
@@ -14,8 +14,9 @@ from parketto.engines.base import ProgressCallback
 from parketto.errors import ColumnNotFound, InvalidArgument, quoted
 from parketto.merge.append_schema import appended_schema
 from parketto.operations.context import DatasetContext
+from parketto.operations.overwrite import ExistingPartitions, check_partitioned, written_folders
 from parketto.parquet.file_info import FileInfo
-from parketto.parquet.output import Output
+from parketto.parquet.output import Output, Written
 from parketto.parquet.partition_spec import PartitionSpec, partition_spec_of
 from parketto.parquet.row_source import RowSource
 from parketto.parquet.snapshot import read_snapshot
@@ -27,35 +28,67 @@ from parketto.storage.listing import refuse_foreign, relative, retry_on_vanished
 from parketto.storage.store import FileEntry
 
 
+@dataclass(frozen=True)
+class WriteRequest:
+    """What a write replaces, and how its files are named."""
+
+    mode: str
+    naming: Naming
+    commit_id: str | None = None
+
+
 def write(
     dataset: DatasetContext,
     source: RowSource,
     output: Output,
-    mode: str,
-    naming: Naming,
+    request: WriteRequest,
     progress: ProgressCallback | None = None,
-    *,
-    commit_id: str | None = None,
 ) -> WriteStats:
     """Write all rows, then publish their files in one commit."""
     refuse_foreign(dataset.store, dataset.root)
 
     def attempt(transaction: Transaction) -> WriteStats:
-        if mode == "overwrite":
-            return publish(dataset, transaction, source, output, dataset.existing(transaction), naming, progress)
+        if request.mode == "overwrite":
+            return publish(dataset, transaction, source, output, dataset.existing(transaction), request, progress)
+        if request.mode == "overwrite_partitions":
+            return _overwrite_partitions(dataset, transaction, source, output, request, progress)
         # Other writers may replace the file that the new ones are modelled on.
         like = retry_on_vanished_files(
             dataset.root, lambda: append_output(dataset, dataset.existing(transaction, loosely=True), output)
         )
-        return publish(dataset, transaction, source, like, [], naming, progress)
+        return publish(dataset, transaction, source, like, [], request, progress)
 
     arguments = {"partition_by": list(output.partition_by) or None}
     return dataset.run(
-        dataset.request(mode, arguments, commit_id),
+        dataset.request(request.mode, arguments, request.commit_id),
         attempt,
         known=lambda statistics: cast("WriteStats", statistics),
         repeatable=source.repeatable,
     )
+
+
+def _overwrite_partitions(
+    dataset: DatasetContext,
+    transaction: Transaction,
+    source: RowSource,
+    output: Output,
+    request: WriteRequest,
+    progress: ProgressCallback | None,
+) -> WriteStats:
+    """Write rows, and replace the files of the partitions that they belong to."""
+
+    def planned() -> tuple[Output, ExistingPartitions]:
+        existing = dataset.existing(transaction)
+        like = append_output(dataset, existing, output)
+        check_partitioned(like, existing)
+        return like, ExistingPartitions.of(dataset, existing, like)
+
+    like, partitions = retry_on_vanished_files(dataset.root, planned)
+    written = dataset.engine.write(source, like, dataset.context(transaction, progress))
+    if not written.num_rows and partitions.exist:
+        written = Written()  # nothing to replace, and no file that would only contain the schema
+    replaced = partitions.among(written_folders(dataset.root, written))
+    return commit_written(dataset, transaction, written, like, replaced, request)
 
 
 def append_output(dataset: DatasetContext, existing: Sequence[FileEntry], output: Output) -> Output:
@@ -115,12 +148,24 @@ def publish(
     source: RowSource,
     output: Output,
     replaced: list[FileEntry],
-    naming: Naming,
+    request: WriteRequest,
     progress: ProgressCallback | None = None,
 ) -> WriteStats:
     """Write rows inside a transaction and commit them, replacing other files."""
     with transaction.conflicts_over(replaced):
         written = dataset.engine.write(source, output, dataset.context(transaction, progress))
+    return commit_written(dataset, transaction, written, output, replaced, request)
+
+
+def commit_written(
+    dataset: DatasetContext,
+    transaction: Transaction,
+    written: Written,
+    output: Output,
+    replaced: Sequence[FileEntry],
+    request: WriteRequest,
+) -> WriteStats:
+    """Verify and commit staged files, replacing other files. Without any, only a `commit_id` is recorded."""
     files = verify_written(dataset.store, written.staged, written.num_rows, output.format.schema.names)
     stats = WriteStats(
         rows_written=written.num_rows,
@@ -128,12 +173,13 @@ def publish(
         bytes_written=sum(file.size_bytes for file in files),
         files_replaced=len(replaced),
     )
-    transaction.commit(
-        written.staged,
-        replaced,
-        naming=naming,
-        follows=output.partition_by,
-        names_may_exist=naming.scheme != "uuid",
-        statistics=stats,
-    )
+    if files or request.commit_id is not None:
+        transaction.commit(
+            written.staged,
+            replaced,
+            naming=request.naming,
+            follows=output.partition_by,
+            names_may_exist=request.naming.scheme != "uuid",
+            statistics=stats,
+        )
     return stats

@@ -1,0 +1,128 @@
+"""The operations of `Dataset` that write rows: write and repartition."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, Literal
+
+from parketto.arguments import Thresholds, check_codec, check_max_rows
+from parketto.dataset.editing import EditableDataset
+from parketto.engines.base import ProgressCallback
+from parketto.errors import InvalidArgument, quoted
+from parketto.operations.repartition import repartition
+from parketto.operations.write import WriteRequest, write
+from parketto.parquet.file_format import FileFormat
+from parketto.parquet.output import Output
+from parketto.planning.naming import Naming, NamingScheme
+from parketto.planning.rewrite import check_partition_columns
+from parketto.results import WriteStats
+
+WriteMode = Literal["append", "overwrite", "overwrite_partitions"]
+WRITE_MODES: tuple[WriteMode, ...] = ("append", "overwrite", "overwrite_partitions")
+
+
+class WritableDataset(EditableDataset):
+    """The operations that write rows."""
+
+    def write(
+        self,
+        rows: Any,
+        mode: WriteMode = "append",
+        *,
+        max_rows_per_file: int | None = None,
+        compression: str = "snappy",
+        partition_by: str | Sequence[str] | None = None,
+        naming: NamingScheme | None = None,
+        basename_template: str | None = None,
+        commit_id: str | None = None,
+        retries: int | None = None,
+        progress: ProgressCallback | None = None,
+    ) -> WriteStats:
+        """Append rows as new files, or replace all rows, or whole partitions, by them.
+
+        All files appear together or not at all. Overwriting replaces Parquet files only and keeps all other files
+        in the directory; files that other writers add concurrently are kept too.
+
+        Appended rows must have the columns of the dataset, in any order. They are cast to its types: strings,
+        dictionaries and timestamps may have any width or unit. Values that do not fit these types are an error.
+
+        Args:
+            rows: A PyArrow table, record batch or record batch reader; a reader is streamed.
+            mode: `"append"`; `"overwrite"`, which replaces all rows; or `"overwrite_partitions"`, which replaces
+                the partitions that occur in the rows and touches no other file. Without rows it replaces nothing.
+            max_rows_per_file: The maximum number of rows per file.
+            compression: snappy, gzip, lz4, zstd, brotli or none.
+            partition_by: The partition columns (`day=1/…`); they are also stored in the files. Rows appended to a
+                partitioned dataset follow its partition spec.
+            naming: `"uuid"` (the default), `"timestamp"` or `"sequential"`.
+            basename_template: Such as `"data_{}.parquet"`; without `naming` files are numbered, from 000 or
+                after the highest existing number.
+            commit_id: An idempotency key such as `"orders:17"` (an application, a colon, a number). If the log
+                contains it, nothing is done and the first result is returned, so a batch can be replayed. Kept for
+                30 days; the last one of each application is kept for ever.
+            retries: How often this operation is planned again after a conflict; by default the dataset's setting.
+            progress: A callback that gets a `Progress` as work completes.
+
+        Raises:
+            ValueError: An argument is invalid, or appended rows have missing or additional columns.
+            TypeError: A column of appended rows has another type than in the dataset, or values that do not fit
+                that type. Nothing was changed.
+
+        Example:
+            >>> from parketto import Dataset
+            >>> ticks = Dataset("memory://ticks-example", engine="pyarrow")
+            >>> import pyarrow as pa
+            >>> rows = pa.table({"day": [1, 2, 1], "price": [1.0, 2.0, 3.0]})
+            >>> _ = ticks.write(rows, partition_by="day", basename_template="data_{}.parquet")
+            >>> [file.path for file in ticks.files()]
+            ['/ticks-example/day=1/data_000.parquet', '/ticks-example/day=2/data_000.parquet']
+            >>> corrected = pa.table({"day": [2], "price": [2.5]})
+            >>> ticks.write(corrected, mode="overwrite_partitions")["files_replaced"]
+            1
+            >>> sorted(ticks.read().column("price").to_pylist())
+            [1.0, 2.5, 3.0]
+        """
+        if mode not in WRITE_MODES:
+            raise InvalidArgument(f"unknown mode {mode!r}; valid modes: {quoted(WRITE_MODES)}")
+        max_rows = check_max_rows(max_rows_per_file)
+        codec = check_codec(compression)
+        names = Naming.of(naming, basename_template)
+        source = self._rows(rows)
+        partitions = check_partition_columns(partition_by, source.schema)
+        output = Output(
+            self._context.root, FileFormat(source.schema, codec or "none"), source.schema, partitions, max_rows
+        )
+        context = self._context_for(None, retries)
+        return write(context, source, output, WriteRequest(mode, names, commit_id), progress)
+
+    def repartition(
+        self,
+        partition_by: str | Sequence[str] | None,
+        *,
+        target_mb_per_file: float | None = None,
+        compression: str | None = None,
+        progress: ProgressCallback | None = None,
+    ) -> WriteStats:
+        """Change the partition columns of the dataset, in place and atomically.
+
+        Rows, types and metadata are kept. Partition columns are also stored in the files, so that each file can be
+        queried on its own; columns that existed only in the old paths are added to the files.
+
+        Args:
+            partition_by: The new partition columns; None removes all partition directories.
+            target_mb_per_file: The approximate maximum file size; 128 by default.
+            compression: The codec of the new files; by default that of most of the data.
+            progress: A callback that gets a `Progress` as work completes.
+
+        Example:
+            >>> import pyarrow as pa
+            >>> from parketto import Dataset
+            >>> trades = Dataset("memory://repartition-example", engine="pyarrow")
+            >>> _ = trades.write(pa.table({"day": [1, 1, 2], "side": ["ask", "bid", "ask"], "n": [1, 2, 3]}))
+            >>> trades.repartition(["side"])["files_written"]
+            2
+            >>> sorted(file.partition for file in trades.files())
+            [(('side', 'ask'),), (('side', 'bid'),)]
+        """
+        thresholds = Thresholds.of(target_mb_per_file, None)
+        return repartition(self._context, partition_by, thresholds, check_codec(compression), progress)
