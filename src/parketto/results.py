@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Literal, TypedDict
+from typing import Literal, NotRequired, TypedDict
 
 
 class PlannedRewrite(TypedDict):
@@ -57,7 +57,10 @@ class WriteStats(TypedDict):
     rows_written: int
     files_written: int
     bytes_written: int
+    #: Files whose rows were replaced; with `replace_where` also those that were rewritten without some rows.
     files_replaced: int
+    #: With `replace_where`: the rows that matched and were replaced.
+    rows_deleted: NotRequired[int]
 
 
 class RestoreStats(TypedDict):

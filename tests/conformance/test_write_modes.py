@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+import re
+from collections.abc import Callable, Iterable
 from typing import Any
 
 import pyarrow as pa
+import pyarrow.compute as pc
 import pytest
 
 from conftest import Place
@@ -180,3 +182,169 @@ class TestOverwritePartitions:
 
         dataset.write(pa.RecordBatchReader.from_batches(table([1]).schema, batches()), mode="overwrite_partitions")
         assert rows(local) == ordered(table([2], 1), table([1], 7), table([1], 50))
+
+
+class TestReplaceWhere:
+    @pytest.mark.parametrize(
+        ("where", "matches"),
+        [
+            ("day >= 3", lambda row: row["day"] is not None and row["day"] >= 3),
+            ("n BETWEEN 2 AND 7", lambda row: 2 <= row["n"] <= 7),
+            ("day = 3 OR n = 6", lambda row: row["day"] == 3 or row["n"] == 6),
+            ("day IS NULL", lambda row: row["day"] is None),
+            ("TRUE", lambda row: True),
+            ("n > 100", lambda row: row["n"] > 100),
+        ],
+    )
+    @pytest.mark.parametrize("partitioned", [True, False])
+    def test_matching_rows_are_replaced(
+        self, place: Place, engine: Engine, where: str, matches: Callable[[Row], bool], partitioned: bool
+    ) -> None:
+        old = table([1, 2, 3, 3, None, 4, 1, 3])
+        candidates = table([3, 4, None, 5, 2, 3], 4).to_pylist() + table([9, None], 200).to_pylist()
+        new = pa.Table.from_pylist([row for row in candidates if matches(row)], old.schema)
+        dataset = place.dataset(engine=engine)
+        dataset.write(old, partition_by="day" if partitioned else None, max_rows_per_file=2)
+        stats = dataset.write(new, mode="overwrite", replace_where=where)
+        kept = [row for row in old.to_pylist() if not matches(row)]
+        assert rows(place) == sorted([*kept, *new.to_pylist()], key=repr)
+        assert stats["rows_written"] == new.num_rows
+        assert stats["rows_deleted"] == old.num_rows - len(kept)
+        assert place.left_behind() == []
+
+    def test_files_without_matches_stay(self, place: Place, engine: Engine) -> None:
+        place.write_files(
+            {f"{name}.parquet": table([number] * 3, 10 * number) for number, name in enumerate("abc")}
+        )
+        state, times = place.state(), {name: place.fs.modified(f"{place.root}/{name}") for name in place.files()}
+        dataset = place.dataset(engine=engine)
+        stats = dataset.write(table([1], 11), mode="overwrite", replace_where="day = 1 AND n = 11")
+        assert stats["files_replaced"] == 1
+        after = place.state()
+        for name in ("a.parquet", "c.parquet"):
+            assert after[f"/{name}"] == state[f"/{name}"]
+            assert place.fs.modified(f"{place.root}/{name}") == times[name]
+        assert "/b.parquet" not in after
+        assert rows(place) == ordered(
+            table([0] * 3), table([1], 10), table([1], 11), table([1], 12), table([2] * 3, 20)
+        )
+
+    def test_row_groups_without_matches_are_copied(self, local: Place, engine: Engine) -> None:
+        """Their bytes are the same, in the file that replaces theirs."""
+        big = pa.table({"n": range(4000), "text": [f"{n * 7919 % 10_007}" for n in range(4000)]})
+        local.write_files({"a.parquet": big}, row_group_size=1000)
+        before = [digest for _, digest in oracle.row_groups(local.fs.cat_file(f"{local.root}/a.parquet"))]
+        local.dataset(engine=engine).write(
+            big.slice(1500, 10), mode="overwrite", replace_where="n BETWEEN 1500 AND 1509"
+        )
+        groups = [
+            digest
+            for path in oracle.data_files(local.root)
+            for _, digest in oracle.row_groups(local.fs.cat_file(path))
+        ]
+        assert len(groups) == 5
+        assert len(set(before) & set(groups)) == 3
+        assert rows(local) == ordered(big)
+
+    @pytest.mark.parametrize("language", ["pyarrow", "polars"])
+    def test_other_languages(self, place: Place, engine: Engine, language: str) -> None:
+        where: Any = pc.field("day") == 2
+        if language == "polars":
+            where = pytest.importorskip("polars").col("day") == 2
+        dataset = place.dataset(engine=engine)
+        dataset.write(table([1, 2]))
+        dataset.write(table([2, 2], 7), mode="overwrite", replace_where=where)
+        assert rows(place) == ordered(table([1]), table([2, 2], 7))
+
+    @pytest.mark.parametrize("wrong", [5, None])
+    @pytest.mark.parametrize("exists", [True, False])
+    def test_rows_that_do_not_match_are_refused(
+        self, place: Place, engine: Engine, wrong: int | None, exists: bool
+    ) -> None:
+        dataset = place.dataset(engine=engine)
+        if exists:
+            dataset.write(table([1, 2, 3]), partition_by="day")
+        before = place.state() if exists else {}
+        new = pa.concat_tables([table([2] * 10, 10), table([wrong] * 3, 77)])
+        with pytest.raises(ValueError, match=r"3 of 13 rows do not match.*'day = 2'") as error:
+            dataset.write(new, mode="overwrite", replace_where="day = 2", max_rows_per_file=12)
+        assert repr({"day": wrong, "n": 77}) in str(error.value)
+        assert "othing was changed" in str(error.value)
+        assert (place.state() if exists else {}) == before
+        assert place.fs.exists(place.root) == exists
+        assert place.left_behind() == []
+
+    def test_a_new_dataset(self, place: Place, engine: Engine) -> None:
+        stats = place.dataset(engine=engine).write(
+            table([1, 2]), mode="overwrite", replace_where="day < 3", partition_by="day"
+        )
+        assert (stats["rows_written"], stats["rows_deleted"], stats["files_replaced"]) == (2, 0, 0)
+        assert rows(place) == ordered(table([1, 2]))
+
+    def test_no_rows_only_delete(self, place: Place, engine: Engine) -> None:
+        dataset = place.dataset(engine=engine)
+        dataset.write(table([1, 2]), partition_by="day")
+        assert dataset.write(table([]), mode="overwrite", replace_where="day = 1")["rows_deleted"] == 1
+        assert rows(place) == ordered(table([2], 1))
+        dataset.write(table([]), mode="overwrite", replace_where="day = 2")
+        assert rows(place) == []
+        assert len(place.files()) == 1, "the schema stays"
+        dataset.write(table([7]), mode="overwrite", replace_where="day = 7")
+        assert rows(place) == ordered(table([7]))
+
+    def test_columns_that_only_paths_contain(self, place: Place, engine: Engine) -> None:
+        place.write_files({f"day={day}/a.parquet": pa.table({"n": [day]}) for day in (1, 2)})
+        dataset = place.dataset(engine=engine)
+        before = place.state()
+        with pytest.raises(ValueError, match="1 of 2 rows"):
+            dataset.write(table([2, 3], 20), mode="overwrite", replace_where="day = 2")
+        assert place.state() == before
+        dataset.write(table([2, 2], 20), mode="overwrite", replace_where="day = 2")
+        assert [name.rpartition("/")[0] for name in place.files()].count("day=2") == 1
+        assert rows(place) == [{"n": 1}, {"n": 20}, {"n": 21}]
+
+    def test_commit_id(self, place: Place) -> None:
+        dataset = place.dataset()
+        dataset.write(table([1, 2]))
+        first = dataset.write(table([2], 7), mode="overwrite", replace_where="day = 2", commit_id="day:2")
+        assert dataset.write(table([2], 8), mode="overwrite", replace_where="day = 2", commit_id="day:2") == first
+        assert rows(place) == ordered(table([1]), table([2], 7))
+        assert dataset.history()[0]["arguments"]["replace_where"] == "day = 2"
+
+    @pytest.mark.parametrize(
+        ("arguments", "message"),
+        [
+            ({"mode": "append"}, "mode='overwrite'"),
+            ({"mode": "overwrite_partitions"}, "mode='overwrite'"),
+            ({"replace_where": "nope = 1"}, "nope"),
+            ({"replace_where": "day +"}, "day +"),
+            ({"replace_where": "day + 1"}, "not a condition"),
+            ({"replace_where": 7}, "SQL string"),
+        ],
+    )
+    def test_bad_arguments(self, place: Place, arguments: Row, message: str) -> None:
+        dataset = place.dataset()
+        dataset.write(table([1]))
+        before = place.state()
+        with pytest.raises(ValueError, match=re.escape(message)):
+            dataset.write(table([1]), **{"mode": "overwrite", "replace_where": "day = 1", **arguments})
+        assert place.state() == before
+
+    @pytest.mark.parametrize(("added", "conflicts"), [(2, True), (3, False)])
+    def test_rows_that_others_append(self, local: Place, added: int, conflicts: bool) -> None:
+        """They are a conflict if they may match."""
+        dataset = local.dataset()
+        dataset.write(table([1, 2]), partition_by="day")
+
+        def batches() -> Iterable[pa.RecordBatch]:
+            yield table([2], 7).to_batches()[0]
+            local.dataset().write(table([added], 50))
+
+        reader = pa.RecordBatchReader.from_batches(table([1]).schema, batches())
+        if conflicts:
+            with pytest.raises(CommitConflict):
+                dataset.write(reader, mode="overwrite", replace_where="day = 2")
+            assert rows(local) == ordered(table([1, 2]), table([2], 50))
+        else:
+            dataset.write(reader, mode="overwrite", replace_where="day = 2")
+            assert rows(local) == ordered(table([1]), table([2], 7), table([3], 50))

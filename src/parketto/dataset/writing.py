@@ -3,19 +3,26 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
+
+import pyarrow.compute as pc
 
 from parketto.arguments import Thresholds, check_codec, check_max_rows
 from parketto.dataset.editing import EditableDataset
 from parketto.engines.base import ProgressCallback
 from parketto.errors import InvalidArgument, quoted
 from parketto.operations.repartition import repartition
+from parketto.operations.replace import replace_matching
 from parketto.operations.write import WriteRequest, write
 from parketto.parquet.file_format import FileFormat
 from parketto.parquet.output import Output
 from parketto.planning.naming import Naming, NamingScheme
 from parketto.planning.rewrite import check_partition_columns
 from parketto.results import WriteStats
+
+if TYPE_CHECKING:
+    import polars as pl
+    from pyspark.sql import Column
 
 WriteMode = Literal["append", "overwrite", "overwrite_partitions"]
 WRITE_MODES: tuple[WriteMode, ...] = ("append", "overwrite", "overwrite_partitions")
@@ -29,6 +36,7 @@ class WritableDataset(EditableDataset):
         rows: Any,
         mode: WriteMode = "append",
         *,
+        replace_where: str | pc.Expression | pl.Expr | Column | None = None,
         max_rows_per_file: int | None = None,
         compression: str = "snappy",
         partition_by: str | Sequence[str] | None = None,
@@ -50,6 +58,9 @@ class WritableDataset(EditableDataset):
             rows: A PyArrow table, record batch or record batch reader; a reader is streamed.
             mode: `"append"`; `"overwrite"`, which replaces all rows; or `"overwrite_partitions"`, which replaces
                 the partitions that occur in the rows and touches no other file. Without rows it replaces nothing.
+            replace_where: With `mode="overwrite"`: a condition as for `delete`. Only the rows that match it are
+                replaced, in one commit, and files without such rows stay as they are. All new rows must match it
+                too. Conflicts are those of a `delete` and an append.
             max_rows_per_file: The maximum number of rows per file.
             compression: snappy, gzip, lz4, zstd, brotli or none.
             partition_by: The partition columns (`day=1/…`); they are also stored in the files. Rows appended to a
@@ -64,7 +75,8 @@ class WritableDataset(EditableDataset):
             progress: A callback that gets a `Progress` as work completes.
 
         Raises:
-            ValueError: An argument is invalid, or appended rows have missing or additional columns.
+            ValueError: An argument is invalid, appended rows have missing or additional columns, or rows do not
+                match `replace_where`. Nothing was changed.
             TypeError: A column of appended rows has another type than in the dataset, or values that do not fit
                 that type. Nothing was changed.
 
@@ -81,9 +93,15 @@ class WritableDataset(EditableDataset):
             1
             >>> sorted(ticks.read().column("price").to_pylist())
             [1.0, 2.5, 3.0]
+            >>> cheap = pa.table({"day": [1], "price": [1.5]})
+            >>> stats = ticks.write(cheap, mode="overwrite", replace_where="day = 1 AND price < 2")
+            >>> stats["rows_written"], stats["rows_deleted"], stats["files_replaced"]
+            (1, 1, 1)
         """
         if mode not in WRITE_MODES:
             raise InvalidArgument(f"unknown mode {mode!r}; valid modes: {quoted(WRITE_MODES)}")
+        if replace_where is not None and mode != "overwrite":
+            raise InvalidArgument(f"replace_where needs mode='overwrite', got {mode!r}")
         max_rows = check_max_rows(max_rows_per_file)
         codec = check_codec(compression)
         names = Naming.of(naming, basename_template)
@@ -93,7 +111,9 @@ class WritableDataset(EditableDataset):
             self._context.root, FileFormat(source.schema, codec or "none"), source.schema, partitions, max_rows
         )
         context = self._context_for(None, retries)
-        return write(context, source, output, WriteRequest(mode, names, commit_id), progress)
+        request = WriteRequest(mode, names, commit_id, replace_where)
+        operation = write if replace_where is None else replace_matching
+        return operation(context, source, output, request, progress)
 
     def repartition(
         self,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import cast
+from typing import Any, cast
 
 import pyarrow as pa
 
@@ -35,6 +35,13 @@ class WriteRequest:
     mode: str
     naming: Naming
     commit_id: str | None = None
+    #: A condition: only the rows that match are replaced.
+    replace_where: Any = None
+
+    def arguments(self, output: Output) -> dict[str, Any]:
+        """The arguments, as the log records them."""
+        where = None if self.replace_where is None else str(self.replace_where)
+        return {"partition_by": list(output.partition_by) or None, "replace_where": where}
 
 
 def write(
@@ -58,9 +65,8 @@ def write(
         )
         return publish(dataset, transaction, source, like, [], request, progress)
 
-    arguments = {"partition_by": list(output.partition_by) or None}
     return dataset.run(
-        dataset.request(request.mode, arguments, request.commit_id),
+        dataset.request(request.mode, request.arguments(output), request.commit_id),
         attempt,
         known=lambda statistics: cast("WriteStats", statistics),
         repeatable=source.repeatable,
