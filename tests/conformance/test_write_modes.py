@@ -348,3 +348,121 @@ class TestReplaceWhere:
         else:
             dataset.write(reader, mode="overwrite", replace_where="day = 2")
             assert rows(local) == ordered(table([1]), table([2], 7), table([3], 50))
+
+
+def in_order(found: Iterable[Row]) -> list[Row]:
+    """Rows with their columns in order, by the text of their values."""
+    by_name = ({name: row[name] for name in sorted(row)} for row in found)
+    return sorted(by_name, key=str)
+
+
+def seen(place: Place) -> list[Row]:
+    """Every row with the partition columns of its path, as text."""
+    found = []
+    for path in oracle.data_files(place.root, place.fs):
+        folders = path[len(place.root) + 1 :].split("/")[:-1]
+        values = dict(folder.split("=", 1) for folder in folders)
+        found += [{**row, **values} for row in oracle.read_file(path, place.fs).to_pylist()]
+    return in_order(found)
+
+
+def columns_in_files(place: Place) -> set[tuple[str, ...]]:
+    return {tuple(schema.names) for schema in oracle.schemas(place.root, place.fs)}
+
+
+class TestPartitionColumns:
+    @pytest.mark.parametrize("form", [None, "files", "path"])
+    def test_a_new_dataset(self, place: Place, engine: Engine, form: Any) -> None:
+        new = pa.table({"day": [1, 2, 1], "side": ["a", "b", None], "n": [1, 2, 3]})
+        dataset = place.dataset(engine=engine)
+        dataset.write(new, partition_by=["side", "day"], partition_columns=form)
+        assert columns_in_files(place) == {("n",) if form == "path" else ("day", "side", "n")}
+        null = "__HIVE_DEFAULT_PARTITION__"
+        expected = [{**row, "side": row["side"] or null, "day": str(row["day"])} for row in new.to_pylist()]
+        assert seen(place) == in_order(expected)
+
+    @pytest.mark.parametrize("form", ["files", "path"])
+    def test_appended_rows_have_the_form_of_the_dataset(self, place: Place, engine: Engine, form: Any) -> None:
+        dataset = place.dataset(engine=engine)
+        dataset.write(table([1, 2]), partition_by="day", partition_columns=form)
+        dataset.write(table([2], 7))
+        dataset.write(table([3], 8), partition_columns=form, partition_by="day")
+        dataset.write(table([1], 9), mode="overwrite_partitions")
+        dataset.write(table([2], 10), mode="overwrite", replace_where="day = 2")
+        assert columns_in_files(place) == {("n",) if form == "path" else ("day", "n")}
+        assert [(row["day"], row["n"]) for row in seen(place)] == [("1", 9), ("2", 10), ("3", 8)]
+        before = place.state()
+        other = "files" if form == "path" else "path"
+        for mode in ("append", "overwrite_partitions"):
+            with pytest.raises(ValueError, match=rf"partition_columns='{other}'.*repartition"):
+                dataset.write(table([1]), mode=mode, partition_columns=other)
+        assert place.state() == before
+
+    def test_other_operations_keep_the_form(self, place: Place, engine: Engine) -> None:
+        dataset = place.dataset(engine=engine)
+        dataset.write(table([1, 2, 2]), partition_by="day", partition_columns="path")
+        dataset.write(table([2], 5))
+        dataset.compact()
+        dataset.update("n = 0", {"day": 3})
+        dataset.merge(table([2, 4], 5), key_columns=["n"])
+        dataset.delete("day = 2 AND n = 1")
+        assert columns_in_files(place) == {("n",)}
+        assert [(row["day"], row["n"]) for row in seen(place)] == [("2", 2), ("2", 5), ("3", 0), ("4", 6)]
+
+    def test_an_empty_dataset(self, place: Place, engine: Engine) -> None:
+        dataset = place.dataset(engine=engine)
+        dataset.write(table([]), partition_by="day", partition_columns="path")
+        dataset.write(table([1]), partition_by="day", partition_columns="path")
+        assert [(row["day"], row["n"]) for row in seen(place)] == [("1", 0)]
+
+    def test_conversion(self, place: Place, engine: Engine) -> None:
+        old = table([1, 2, 2, None])
+        dataset = place.dataset(engine=engine)
+        dataset.write(old, partition_by="day")
+        stats = dataset.repartition("day", partition_columns="path")
+        assert stats["rows_written"] == 4
+        assert columns_in_files(place) == {("n",)}
+        path_form = seen(place)
+        assert [row["day"] for row in path_form] == ["1", "2", "2", "__HIVE_DEFAULT_PARTITION__"]
+        dataset.repartition("day", partition_columns="path")
+        assert seen(place) == path_form
+        dataset.repartition("day")
+        assert columns_in_files(place) == {("n", "day")}
+        assert rows(place) == sorted(({"n": row["n"], "day": row["day"]} for row in old.to_pylist()), key=repr)
+
+    def test_other_partitions_in_the_path(self, place: Place, engine: Engine) -> None:
+        dataset = place.dataset(engine=engine)
+        dataset.write(table([1, 2, 2]), partition_by="day", partition_columns="path")
+        dataset.repartition("n", partition_columns="path")
+        assert columns_in_files(place) == {("day",)}
+        assert sorted((row["n"], row["day"]) for row in seen(place)) == [("0", 1), ("1", 2), ("2", 2)]
+        dataset.repartition(None)
+        assert rows(place) == sorted(({"day": day, "n": n} for n, day in enumerate((1, 2, 2))), key=repr)
+
+    @pytest.mark.parametrize(
+        ("arguments", "message"),
+        [
+            ({"partition_columns": "both", "partition_by": "day"}, "'files', 'path'"),
+            ({"partition_columns": "path"}, "partition_by"),
+            ({"partition_columns": "path", "partition_by": ["day", "n"]}, "at least one must remain"),
+        ],
+    )
+    def test_bad_arguments(self, place: Place, arguments: Row, message: str) -> None:
+        for write in (
+            place.dataset().write,
+            lambda rows, **more: place.dataset().write(rows, "overwrite", **more),
+        ):
+            with pytest.raises(ValueError, match=message):
+                write(table([1]), **arguments)
+        assert not place.fs.exists(place.root)
+
+    def test_pandas_reads_both_forms(self, local: Place, engine: Engine) -> None:
+        pandas = pytest.importorskip("pandas")
+        new = pa.table({"day": [1, 2, 1], "n": [1, 2, 3]})
+        dataset = local.dataset(engine=engine)
+        dataset.write(new.to_pandas(), partition_by="day", partition_columns="path")
+        found = pandas.read_parquet(local.root)
+        assert sorted(zip(found["day"].astype(int), found["n"], strict=True)) == [(1, 1), (1, 3), (2, 2)]
+        dataset.repartition("day")
+        found = pandas.read_parquet(local.root, partitioning=None)
+        assert sorted(zip(found["day"], found["n"], strict=True)) == [(1, 1), (1, 3), (2, 2)]

@@ -11,6 +11,7 @@ from parketto.arguments import Thresholds, check_codec, check_max_rows
 from parketto.dataset.editing import EditableDataset
 from parketto.engines.base import ProgressCallback
 from parketto.errors import InvalidArgument, quoted
+from parketto.operations.partition_form import PartitionForm, check_form
 from parketto.operations.repartition import repartition
 from parketto.operations.replace import replace_matching
 from parketto.operations.write import WriteRequest, write
@@ -40,6 +41,7 @@ class WritableDataset(EditableDataset):
         max_rows_per_file: int | None = None,
         compression: str = "snappy",
         partition_by: str | Sequence[str] | None = None,
+        partition_columns: PartitionForm | None = None,
         naming: NamingScheme | None = None,
         basename_template: str | None = None,
         commit_id: str | None = None,
@@ -63,8 +65,11 @@ class WritableDataset(EditableDataset):
                 too. Conflicts are those of a `delete` and an append.
             max_rows_per_file: The maximum number of rows per file.
             compression: snappy, gzip, lz4, zstd, brotli or none.
-            partition_by: The partition columns (`day=1/…`); they are also stored in the files. Rows appended to a
-                partitioned dataset follow its partition spec.
+            partition_by: The partition columns (`day=1/…`). Rows appended to a partitioned dataset follow its
+                partition spec.
+            partition_columns: Whether the files contain the partition columns too (`"files"`), or only the path
+                does (`"path"`, as Hive and Spark write it). A path has no types, and one name for NULL and the
+                empty string. By default `"files"`, or the form of the dataset that rows are added to.
             naming: `"uuid"` (the default), `"timestamp"` or `"sequential"`.
             basename_template: Such as `"data_{}.parquet"`; without `naming` files are numbered, from 000 or
                 after the highest existing number.
@@ -111,7 +116,8 @@ class WritableDataset(EditableDataset):
             self._context.root, FileFormat(source.schema, codec or "none"), source.schema, partitions, max_rows
         )
         context = self._context_for(None, retries)
-        request = WriteRequest(mode, names, commit_id, replace_where)
+        form = check_form(partition_columns)
+        request = WriteRequest(mode, names, commit_id, replace_where, form)
         operation = write if replace_where is None else replace_matching
         return operation(context, source, output, request, progress)
 
@@ -119,17 +125,20 @@ class WritableDataset(EditableDataset):
         self,
         partition_by: str | Sequence[str] | None,
         *,
+        partition_columns: PartitionForm = "files",
         target_mb_per_file: float | None = None,
         compression: str | None = None,
         progress: ProgressCallback | None = None,
     ) -> WriteStats:
-        """Change the partition columns of the dataset, in place and atomically.
+        """Change the partition columns of the dataset, or where they are stored, in place and atomically.
 
-        Rows, types and metadata are kept. Partition columns are also stored in the files, so that each file can be
-        queried on its own; columns that existed only in the old paths are added to the files.
+        Rows, types and metadata are kept. Columns that existed only in the old paths are added to the files.
 
         Args:
             partition_by: The new partition columns; None removes all partition directories.
+            partition_columns: `"files"` stores the partition columns in the files too, so that each file can be
+                queried on its own. `"path"` stores them only in the path, as Hive and Spark do. Pass the current
+                partition columns to convert a dataset from one form to the other.
             target_mb_per_file: The approximate maximum file size; 128 by default.
             compression: The codec of the new files; by default that of most of the data.
             progress: A callback that gets a `Progress` as work completes.
@@ -143,6 +152,10 @@ class WritableDataset(EditableDataset):
             2
             >>> sorted(file.partition for file in trades.files())
             [(('side', 'ask'),), (('side', 'bid'),)]
+            >>> _ = trades.repartition(["side"], partition_columns="path")
+            >>> trades.read().column_names
+            ['day', 'n']
         """
         thresholds = Thresholds.of(target_mb_per_file, None)
-        return repartition(self._context, partition_by, thresholds, check_codec(compression), progress)
+        form = check_form(partition_columns)
+        return repartition(self._context, partition_by, thresholds, check_codec(compression), progress, form)

@@ -10,6 +10,7 @@ from parketto.commit.verify import verify_written
 from parketto.engines.base import ProgressCallback
 from parketto.errors import CommitFailed
 from parketto.operations.context import DatasetContext, entries
+from parketto.operations.partition_form import PartitionForm, check_has_partitions, stored_schema
 from parketto.parquet.clustering_metadata import without_record
 from parketto.parquet.file_format import FileFormat
 from parketto.parquet.file_info import FileInfo
@@ -27,6 +28,7 @@ def repartition(
     thresholds: Thresholds,
     compression: str | None,
     progress: ProgressCallback | None,
+    partition_columns: PartitionForm | None = None,
 ) -> WriteStats:
     """Discover → plan → execute → verify → commit → report."""
     dataset.check_exists()
@@ -35,11 +37,13 @@ def repartition(
         files = dataset.snapshot_in(transaction).files
         source = FileRows.of(dataset.store, files)
         columns = check_partition_columns(partition_by, source.schema)
+        if partition_columns == "path":
+            check_has_partitions(columns)
         codec = compression or prevailing_codec(files) or DEFAULT_CODEC
-        output = same_schema_output(dataset.root, source, columns, codec, thresholds)
+        output = same_schema_output(dataset.root, source, columns, codec, thresholds, partition_columns)
         with transaction.conflicts_over(entries(files)):
             written = dataset.engine.write(source, output, dataset.context(transaction, progress))
-        new = verify_written(dataset.store, written.staged, source.num_rows, source.schema.names)
+        new = verify_written(dataset.store, written.staged, source.num_rows, output.format.schema.names)
         check_one_schema(new)
         stats = WriteStats(
             rows_written=written.num_rows,
@@ -52,12 +56,21 @@ def repartition(
         )
         return stats
 
-    arguments = {"partition_by": partition_by, "compression": compression}
+    arguments = {
+        "partition_by": partition_by,
+        "partition_columns": partition_columns,
+        "compression": compression,
+    }
     return dataset.run(dataset.request("repartition", arguments), attempt)
 
 
 def same_schema_output(
-    root: str, source: FileRows, columns: tuple[str, ...], codec: str, thresholds: Thresholds
+    root: str,
+    source: FileRows,
+    columns: tuple[str, ...],
+    codec: str,
+    thresholds: Thresholds,
+    form: PartitionForm | None = None,
 ) -> Output:
     """The output for the rows of other files, with their types, nullability and metadata, in other folders."""
     first = source.files[0]
@@ -65,11 +78,12 @@ def same_schema_output(
     file_metadata, schema_metadata = without_record(first.metadata), without_record(source.schema.metadata)
     if not one_area:
         file_metadata, schema_metadata = without_bbox(file_metadata), without_bbox(schema_metadata)
-    # If path columns move into the files, the stored Arrow schema no longer matches.
-    verbatim = file_metadata if source.schema.equals(first.schema) else None
-    schema = source.schema.with_metadata(schema_metadata or None)
+    rows = source.schema.with_metadata(schema_metadata or None)
+    schema = stored_schema(rows, columns, form)
+    # If path columns move into the files, or columns out of them, the stored Arrow schema no longer matches.
+    verbatim = file_metadata if schema.equals(first.schema) else None
     file_format = FileFormat(schema, codec, verbatim, first.traits, readable_as=schema)
-    return Output(root, file_format, schema, columns, roll_bytes=thresholds.target_bytes)
+    return Output(root, file_format, rows, columns, roll_bytes=thresholds.target_bytes)
 
 
 def check_one_schema(files: Sequence[FileInfo]) -> None:

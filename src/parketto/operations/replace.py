@@ -60,7 +60,7 @@ def _replace(
     """Write the rows, check that all of them match, delete the old ones that match, and commit both."""
     editor = Editor(dataset, EditRequest(request.mode, request.replace_where), clock)
     files = _existing(dataset, transaction, editor)
-    like = append_output(dataset, entries(files), output)
+    like = append_output(dataset, entries(files), output, request.partition_columns)
     context = dataset.context(transaction, progress)
     written = dataset.engine.write(source, like, context)
     new = verify_written(dataset.store, written.staged, written.num_rows, like.format.schema.names)

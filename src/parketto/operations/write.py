@@ -15,6 +15,7 @@ from parketto.errors import ColumnNotFound, InvalidArgument, quoted
 from parketto.merge.append_schema import appended_schema
 from parketto.operations.context import DatasetContext
 from parketto.operations.overwrite import ExistingPartitions, check_partitioned, written_folders
+from parketto.operations.partition_form import PartitionForm, check_same_form, in_form
 from parketto.parquet.file_info import FileInfo
 from parketto.parquet.output import Output, Written
 from parketto.parquet.partition_spec import PartitionSpec, partition_spec_of
@@ -37,11 +38,17 @@ class WriteRequest:
     commit_id: str | None = None
     #: A condition: only the rows that match are replaced.
     replace_where: Any = None
+    #: Whether new files contain the partition columns; None: as the dataset does.
+    partition_columns: PartitionForm | None = None
 
     def arguments(self, output: Output) -> dict[str, Any]:
         """The arguments, as the log records them."""
         where = None if self.replace_where is None else str(self.replace_where)
-        return {"partition_by": list(output.partition_by) or None, "replace_where": where}
+        return {
+            "partition_by": list(output.partition_by) or None,
+            "partition_columns": self.partition_columns,
+            "replace_where": where,
+        }
 
 
 def write(
@@ -56,12 +63,16 @@ def write(
 
     def attempt(transaction: Transaction) -> WriteStats:
         if request.mode == "overwrite":
-            return publish(dataset, transaction, source, output, dataset.existing(transaction), request, progress)
+            formed = in_form(output, request.partition_columns)
+            return publish(dataset, transaction, source, formed, dataset.existing(transaction), request, progress)
         if request.mode == "overwrite_partitions":
             return _overwrite_partitions(dataset, transaction, source, output, request, progress)
         # Other writers may replace the file that the new ones are modelled on.
         like = retry_on_vanished_files(
-            dataset.root, lambda: append_output(dataset, dataset.existing(transaction, loosely=True), output)
+            dataset.root,
+            lambda: append_output(
+                dataset, dataset.existing(transaction, loosely=True), output, request.partition_columns
+            ),
         )
         return publish(dataset, transaction, source, like, [], request, progress)
 
@@ -85,7 +96,7 @@ def _overwrite_partitions(
 
     def planned() -> tuple[Output, ExistingPartitions]:
         existing = dataset.existing(transaction)
-        like = append_output(dataset, existing, output)
+        like = append_output(dataset, existing, output, request.partition_columns)
         check_partitioned(like, existing)
         return like, ExistingPartitions.of(dataset, existing, like)
 
@@ -97,7 +108,9 @@ def _overwrite_partitions(
     return commit_written(dataset, transaction, written, like, replaced, request)
 
 
-def append_output(dataset: DatasetContext, existing: Sequence[FileEntry], output: Output) -> Output:
+def append_output(
+    dataset: DatasetContext, existing: Sequence[FileEntry], output: Output, form: PartitionForm | None = None
+) -> Output:
     """The output for appended rows: the partitioning and the schema of the existing files."""
     folders = [relative(entry.path, dataset.root).rpartition("/")[0] for entry in existing]
     found = next(
@@ -105,13 +118,13 @@ def append_output(dataset: DatasetContext, existing: Sequence[FileEntry], output
     )
     if found is None:
         if not existing:
-            return output
+            return in_form(output, form)
         if output.partition_by and any(file.num_rows for file in _footers(dataset, existing)):
             raise InvalidArgument(
                 "the dataset has no partitions, so appended rows cannot be partitioned by "
                 f"{quoted(output.partition_by)}; leave partition_by out, or repartition the dataset first"
             )
-        return _like_existing(output, _footers(dataset, existing[:1])[0], PartitionSpec())
+        return _like_empty(output, _footers(dataset, existing[:1])[0], form)
     (like,) = _footers(dataset, [found])
     spec = partition_spec_of([like])
     if output.partition_by and output.partition_by != spec.partition_by:
@@ -119,11 +132,21 @@ def append_output(dataset: DatasetContext, existing: Sequence[FileEntry], output
             f"the dataset is partitioned by {quoted(spec.partition_by)}, not by {quoted(output.partition_by)}; "
             "leave partition_by out, or repartition the dataset first"
         )
+    check_same_form(spec, form)
     schema = output.row_schema
     if missing := [name for name in spec.partition_by if name not in schema.names]:
         raise ColumnNotFound(missing, schema.names, "partition columns of the dataset", "in the appended rows")
     check_partition_columns(spec.partition_by, schema)
     return _like_existing(replace(output, partition_by=spec.partition_by), like, spec)
+
+
+def _like_empty(output: Output, like: FileInfo, form: PartitionForm | None) -> Output:
+    """The output for the first rows of a dataset that has no partitions yet, or needs none."""
+    assert like.schema is not None, "a footer always has a schema"
+    rows, names = output.row_schema, output.partition_by
+    spec = PartitionSpec(names, {name: rows.field(name).type for name in names if name not in like.schema.names})
+    check_same_form(spec, form)
+    return _like_existing(output, like, spec)
 
 
 def _like_existing(output: Output, like: FileInfo, spec: PartitionSpec) -> Output:
