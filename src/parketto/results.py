@@ -63,6 +63,23 @@ class WriteStats(TypedDict):
     rows_deleted: NotRequired[int]
 
 
+class WritePlan(TypedDict):
+    """What a write or a repartition would do (`dry_run=True`). Nothing was written.
+
+    Counts are exact. They are None if the rows can be read only once (a `RecordBatchReader`): these are not read.
+    """
+
+    dry_run: Literal[True]
+    rows_written: int | None
+    #: The rows that each partition would get, by folder (`day=1`); empty without partitions.
+    partitions: dict[str, int] | None
+    files_replaced: int | None
+    #: The paths of these files.
+    replaced_files: list[str] | None
+    #: With `replace_where`: the rows that match and would be replaced; else None.
+    rows_deleted: int | None
+
+
 class RestoreStats(TypedDict):
     """What restoring a backup did."""
 

@@ -466,3 +466,114 @@ class TestPartitionColumns:
         dataset.repartition("day")
         found = pandas.read_parquet(local.root, partitioning=None)
         assert sorted(zip(found["day"], found["n"], strict=True)) == [(1, 1), (1, 3), (2, 2)]
+
+
+class TestDryRun:
+    """Nothing is written, and the report is what a write then does."""
+
+    @pytest.mark.parametrize(
+        "arguments",
+        [
+            {"mode": "append"},
+            {"mode": "overwrite"},
+            {"mode": "overwrite", "partition_by": "day"},
+            {"mode": "overwrite_partitions"},
+            {"mode": "overwrite", "replace_where": "day >= 2"},
+        ],
+        ids=str,
+    )
+    def test_the_report_comes_true(self, place: Place, engine: Engine, arguments: Row) -> None:
+        dataset = place.dataset(engine=engine)
+        dataset.write(table([1, 1, 2, 3]), partition_by="day")
+        dataset.write(table([2], 9))
+        before, new = place.state(), table([2, 2, 5], 20)
+        plan = dataset.write(new, dry_run=True, **arguments)
+        assert place.state() == before
+        assert len(dataset.history()) == 2
+        stats = dataset.write(new, **arguments)
+        assert plan["dry_run"]
+        assert plan["rows_written"] == stats["rows_written"] == 3
+        assert plan["files_replaced"] == stats["files_replaced"]
+        assert set(plan["replaced_files"] or ()) == {
+            f"{place.root}{path}" for path in set(before) - set(place.state())
+        }
+        assert plan["rows_deleted"] == stats.get("rows_deleted")
+        if arguments == {"mode": "overwrite"}:
+            assert plan["partitions"] == {}
+        else:
+            assert plan["partitions"] == {"day=2": 2, "day=5": 1}
+
+    def test_a_new_dataset(self, place: Place, engine: Engine) -> None:
+        for arguments in ({}, {"partition_by": "day"}, {"mode": "overwrite", "replace_where": "n < 9"}):
+            plan = place.dataset(engine=engine).write(table([1, 2, 2]), dry_run=True, **arguments)
+            assert (plan["rows_written"], plan["files_replaced"]) == (3, 0)
+            assert plan["partitions"] == ({"day=1": 1, "day=2": 2} if "partition_by" in arguments else {})
+        assert not place.fs.exists(place.root.rpartition("/")[0]) or place.left_behind() == []
+        assert not place.fs.exists(place.root)
+
+    def test_a_reader_is_not_consumed(self, place: Place, engine: Engine) -> None:
+        dataset = place.dataset(engine=engine)
+        dataset.write(table([1, 2]), partition_by="day")
+        reader = table([2, 3]).to_reader()
+        plan = dataset.write(reader, mode="overwrite_partitions", dry_run=True)
+        assert (
+            plan["rows_written"] is plan["partitions"] is plan["files_replaced"] is plan["replaced_files"] is None
+        )
+        assert dataset.write(reader, mode="overwrite_partitions")["rows_written"] == 2
+        assert dataset.write(table([9]).to_reader(), "overwrite", dry_run=True)["files_replaced"] == 3
+
+    def test_a_path(self, place: Place, engine: Engine) -> None:
+        other = Place(f"{place.root}-other", place.fs)
+        other.write_files({"a.parquet": table([3, 4], 9), "b.parquet": table([3], 9)})
+        plan = place.dataset(engine=engine).write(other.root, partition_by="day", dry_run=True)
+        assert plan["partitions"] == {"day=3": 2, "day=4": 1}
+        assert not place.fs.exists(place.root)
+
+    @pytest.mark.parametrize(
+        ("new", "arguments", "message"),
+        [
+            (table([1]), {"mode": "append", "partition_by": "n"}, "partitioned by 'day'"),
+            (table([5]), {"mode": "overwrite", "replace_where": "day = 1"}, "1 of 1 rows"),
+            (pa.table({"day": [1], "x": [1]}), {}, "'n'"),
+            (pa.table({"day": [1], "n": ["x"]}), {}, "'n' is string"),
+            (pa.table({"day": [1], "n": pa.array([None], pa.int64())}), {}, "not null"),
+        ],
+    )
+    def test_everything_is_checked(
+        self, place: Place, engine: Engine, new: pa.Table, arguments: Row, message: str
+    ) -> None:
+        dataset = place.dataset(engine=engine)
+        required = pa.schema([pa.field("day", pa.int64()), pa.field("n", pa.int64(), nullable=False)])
+        dataset.write(table([1, 2]).cast(required), partition_by="day")
+        before = place.state()
+        with pytest.raises((ValueError, TypeError), match=message):
+            dataset.write(new, dry_run=True, **arguments)
+        assert place.state() == before
+
+    @pytest.mark.parametrize("columns", [None, "day", ["day", "n"]])
+    def test_repartition(self, place: Place, engine: Engine, columns: Any) -> None:
+        place.write_files({"a.parquet": table([1, 2, 2]).append_column("x", pa.array([1, 2, 3]))})
+        dataset = place.dataset(engine=engine)
+        before = place.state()
+        plan = dataset.repartition(columns, partition_columns="files", dry_run=True)
+        assert place.state() == before
+        stats = dataset.repartition(columns)
+        assert (plan["rows_written"], plan["files_replaced"]) == (stats["rows_written"], stats["files_replaced"])
+        assert plan["replaced_files"] == [f"{place.root}/a.parquet"]
+        folders = {name.rpartition("/")[0] for name in place.files()} - {""}
+        assert set(plan["partitions"] or ()) == folders
+        with pytest.raises(ValueError, match="nope"):
+            dataset.repartition("nope", dry_run=True)
+
+    @pytest.mark.spark
+    def test_a_spark_frame(self, local: Place, spark: Any) -> None:
+        dataset = local.dataset(engine="spark")
+        dataset.write(table([1, 2, 3]), partition_by="day")
+        frame = spark.createDataFrame(table([2, 2, 5], 20).to_pandas())
+        plan = dataset.write(frame, mode="overwrite_partitions", dry_run=True)
+        assert (plan["rows_written"], plan["files_replaced"]) == (3, 1)
+        assert plan["partitions"] == {"day=2": 2, "day=5": 1}
+        with pytest.raises(ValueError, match="1 of 3 rows do not match"):
+            dataset.write(frame, "overwrite", replace_where="day = 2", dry_run=True)
+        assert dataset.write(frame, mode="overwrite", replace_where="day > 1")["rows_deleted"] == 2
+        assert rows(local) == ordered(table([1]), table([2, 2, 5], 20))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, Literal, TypedDict, Unpack, overload
 
 import pyarrow.compute as pc
 
@@ -12,14 +12,15 @@ from parketto.dataset.editing import EditableDataset
 from parketto.engines.base import ProgressCallback
 from parketto.errors import InvalidArgument, quoted
 from parketto.operations.partition_form import PartitionForm, check_form
-from parketto.operations.repartition import repartition
+from parketto.operations.repartition import plan_repartition, repartition
 from parketto.operations.replace import replace_matching
 from parketto.operations.write import WriteRequest, write
+from parketto.operations.write_plan import plan_write
 from parketto.parquet.file_format import FileFormat
 from parketto.parquet.output import Output
 from parketto.planning.naming import Naming, NamingScheme
 from parketto.planning.rewrite import check_partition_columns
-from parketto.results import WriteStats
+from parketto.results import WritePlan, WriteStats
 
 if TYPE_CHECKING:
     import polars as pl
@@ -29,8 +30,38 @@ WriteMode = Literal["append", "overwrite", "overwrite_partitions"]
 WRITE_MODES: tuple[WriteMode, ...] = ("append", "overwrite", "overwrite_partitions")
 
 
+class WriteOptions(TypedDict, total=False):
+    """The options of `Dataset.write`."""
+
+    replace_where: str | pc.Expression | pl.Expr | Column | None
+    max_rows_per_file: int | None
+    compression: str
+    partition_by: str | Sequence[str] | None
+    partition_columns: PartitionForm | None
+    naming: NamingScheme | None
+    basename_template: str | None
+    commit_id: str | None
+    retries: int | None
+    progress: ProgressCallback | None
+
+
 class WritableDataset(EditableDataset):
     """The operations that write rows."""
+
+    @overload
+    def write(
+        self, rows: Any, mode: WriteMode = ..., *, dry_run: Literal[False] = ..., **options: Unpack[WriteOptions]
+    ) -> WriteStats: ...
+
+    @overload
+    def write(
+        self, rows: Any, mode: WriteMode = ..., *, dry_run: Literal[True], **options: Unpack[WriteOptions]
+    ) -> WritePlan: ...
+
+    @overload
+    def write(
+        self, rows: Any, mode: WriteMode = ..., *, dry_run: bool, **options: Unpack[WriteOptions]
+    ) -> WriteStats | WritePlan: ...
 
     def write(
         self,
@@ -44,10 +75,11 @@ class WritableDataset(EditableDataset):
         partition_columns: PartitionForm | None = None,
         naming: NamingScheme | None = None,
         basename_template: str | None = None,
+        dry_run: bool = False,
         commit_id: str | None = None,
         retries: int | None = None,
         progress: ProgressCallback | None = None,
-    ) -> WriteStats:
+    ) -> WriteStats | WritePlan:
         """Append rows as new files, or replace all rows, or whole partitions, by them.
 
         All files appear together or not at all. Overwriting replaces Parquet files only and keeps all other files
@@ -73,6 +105,8 @@ class WritableDataset(EditableDataset):
             naming: `"uuid"` (the default), `"timestamp"` or `"sequential"`.
             basename_template: Such as `"data_{}.parquet"`; without `naming` files are numbered, from 000 or
                 after the highest existing number.
+            dry_run: Check everything and report what would happen (`WritePlan`): nothing is written or removed.
+                All rows are read, except those that can be read only once.
             commit_id: An idempotency key such as `"orders:17"` (an application, a colon, a number). If the log
                 contains it, nothing is done and the first result is returned, so a batch can be replayed. Kept for
                 30 days; the last one of each application is kept for ever.
@@ -98,6 +132,8 @@ class WritableDataset(EditableDataset):
             1
             >>> sorted(ticks.read().column("price").to_pylist())
             [1.0, 2.5, 3.0]
+            >>> ticks.write(corrected, mode="overwrite_partitions", dry_run=True)["partitions"]
+            {'day=2': 1}
             >>> cheap = pa.table({"day": [1], "price": [1.5]})
             >>> stats = ticks.write(cheap, mode="overwrite", replace_where="day = 1 AND price < 2")
             >>> stats["rows_written"], stats["rows_deleted"], stats["files_replaced"]
@@ -118,8 +154,34 @@ class WritableDataset(EditableDataset):
         context = self._context_for(None, retries)
         form = check_form(partition_columns)
         request = WriteRequest(mode, names, commit_id, replace_where, form)
+        if dry_run:
+            return plan_write(context, source, output, request, progress)
         operation = write if replace_where is None else replace_matching
         return operation(context, source, output, request, progress)
+
+    @overload
+    def repartition(
+        self,
+        partition_by: str | Sequence[str] | None,
+        *,
+        partition_columns: PartitionForm = ...,
+        target_mb_per_file: float | None = ...,
+        compression: str | None = ...,
+        dry_run: Literal[False] = ...,
+        progress: ProgressCallback | None = ...,
+    ) -> WriteStats: ...
+
+    @overload
+    def repartition(
+        self,
+        partition_by: str | Sequence[str] | None,
+        *,
+        partition_columns: PartitionForm = ...,
+        target_mb_per_file: float | None = ...,
+        compression: str | None = ...,
+        dry_run: Literal[True],
+        progress: ProgressCallback | None = ...,
+    ) -> WritePlan: ...
 
     def repartition(
         self,
@@ -128,8 +190,9 @@ class WritableDataset(EditableDataset):
         partition_columns: PartitionForm = "files",
         target_mb_per_file: float | None = None,
         compression: str | None = None,
+        dry_run: bool = False,
         progress: ProgressCallback | None = None,
-    ) -> WriteStats:
+    ) -> WriteStats | WritePlan:
         """Change the partition columns of the dataset, or where they are stored, in place and atomically.
 
         Rows, types and metadata are kept. Columns that existed only in the old paths are added to the files.
@@ -141,6 +204,7 @@ class WritableDataset(EditableDataset):
                 partition columns to convert a dataset from one form to the other.
             target_mb_per_file: The approximate maximum file size; 128 by default.
             compression: The codec of the new files; by default that of most of the data.
+            dry_run: Check everything and report what would happen (`WritePlan`): nothing is written or removed.
             progress: A callback that gets a `Progress` as work completes.
 
         Example:
@@ -158,4 +222,7 @@ class WritableDataset(EditableDataset):
         """
         thresholds = Thresholds.of(target_mb_per_file, None)
         form = check_form(partition_columns)
-        return repartition(self._context, partition_by, thresholds, check_codec(compression), progress, form)
+        codec = check_codec(compression)
+        if dry_run:
+            return plan_repartition(self._context, partition_by, form)
+        return repartition(self._context, partition_by, thresholds, codec, progress, form)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple, Protocol, TypeVar
 
 from parketto.engines.merging import broadcast_merge
@@ -20,6 +20,7 @@ from parketto.runtime.task import Task, Worker, WorkUnit
 from parketto.storage.store import Store
 from parketto.tasks.count import count_tasks
 from parketto.tasks.rewrite import RewriteGroup
+from parketto.tasks.scan import Scan, ScanFiles
 from parketto.tasks.write import write_rows
 
 Result = TypeVar("Result")
@@ -133,6 +134,9 @@ class Engine(Protocol):
     def count_partitions(self, source: RowSource, columns: tuple[str, ...], context: Context) -> Counter[str]:
         """Row counts by partition folder; nothing is written."""
 
+    def scan(self, source: RowSource, function: Scan[Result], context: Context) -> list[Result]:
+        """The results of a function over the rows of a source, one for each part; nothing is written."""
+
     def transformed(self, rows: FileRows, root: str, function: Callable[[Any], Any]) -> RowSource:
         """The result of a function that receives files under `root` as the engine's own DataFrame type."""
 
@@ -185,6 +189,16 @@ class TaskEngine:
         for found in self.run(tasks, context):
             counts.update(found)
         return counts
+
+    def scan(self, source: RowSource, function: Scan[Result], context: Context) -> list[Result]:
+        """The results of a function over the rows of a source: one per file, or one for rows in memory."""
+        if isinstance(source, FrameRows):
+            raise InvalidArgument(f"the {self.name} engine cannot read a {type(source.frame).__name__}")
+        if isinstance(source, FileRows):
+            parts = [replace(source, files=(file,)) for file in source.files]
+            return self.run([ScanFiles(part, function) for part in parts], context)
+        with self.worker(context) as worker:
+            return [function(worker.until_cancelled(source.read(worker)))]
 
     def transformed(self, rows: FileRows, root: str, function: Callable[[Any], Any]) -> RowSource:  # noqa: ARG002
         """Raise: the engine has no DataFrame type of its own."""

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from parketto.arguments import DEFAULT_CODEC, Thresholds
 from parketto.commit.transaction import Transaction
 from parketto.commit.verify import verify_written
-from parketto.engines.base import ProgressCallback
+from parketto.engines.base import Context, ProgressCallback
 from parketto.errors import CommitFailed
 from parketto.operations.context import DatasetContext, entries
 from parketto.operations.partition_form import PartitionForm, check_has_partitions, stored_schema
@@ -19,7 +19,8 @@ from parketto.parquet.output import Output
 from parketto.parquet.row_source import FileRows
 from parketto.planning.naming import Naming
 from parketto.planning.rewrite import check_partition_columns, prevailing_codec
-from parketto.results import WriteStats
+from parketto.results import WritePlan, WriteStats
+from parketto.runtime.staging import Staging
 
 
 def repartition(
@@ -36,9 +37,7 @@ def repartition(
     def attempt(transaction: Transaction) -> WriteStats:
         files = dataset.snapshot_in(transaction).files
         source = FileRows.of(dataset.store, files)
-        columns = check_partition_columns(partition_by, source.schema)
-        if partition_columns == "path":
-            check_has_partitions(columns)
+        columns = _partition_columns(partition_by, source, partition_columns)
         codec = compression or prevailing_codec(files) or DEFAULT_CODEC
         output = same_schema_output(dataset.root, source, columns, codec, thresholds, partition_columns)
         with transaction.conflicts_over(entries(files)):
@@ -62,6 +61,42 @@ def repartition(
         "compression": compression,
     }
     return dataset.run(dataset.request("repartition", arguments), attempt)
+
+
+def plan_repartition(
+    dataset: DatasetContext,
+    partition_by: str | Sequence[str] | None,
+    partition_columns: PartitionForm | None = None,
+) -> WritePlan:
+    """What a repartition would do."""
+    dataset.check_exists()
+    dataset.engine.check_store(dataset.store)
+    # Bounds of the partition columns determine the partition of most files, without reading them.
+    stats_columns = [partition_by] if isinstance(partition_by, str) else partition_by or ()
+    source = FileRows.of(dataset.store, dataset.snapshot(stats_columns=stats_columns).files)
+    columns = _partition_columns(partition_by, source, partition_columns)
+    counts: Mapping[str, int] = {}
+    if columns:
+        counts = dataset.engine.count_partitions(
+            source, columns, Context(dataset.store, Staging(""), "repartition")
+        )
+    return WritePlan(
+        dry_run=True,
+        rows_written=source.num_rows,
+        partitions=dict(counts),
+        files_replaced=len(source.files),
+        replaced_files=[file.path for file in source.files],
+        rows_deleted=None,
+    )
+
+
+def _partition_columns(
+    partition_by: str | Sequence[str] | None, source: FileRows, form: PartitionForm | None
+) -> tuple[str, ...]:
+    columns = check_partition_columns(partition_by, source.schema)
+    if form == "path":
+        check_has_partitions(columns)
+    return columns
 
 
 def same_schema_output(

@@ -158,13 +158,19 @@ def _write_directory(
     with file_writer(output, worker, directory=directory) as writer:
         for batch in _with_first(first, batches):
             rows += batch.num_rows
-            if batch.schema.names != schema.names:
-                batch = batch.select(schema.names)
-            batch = cast_rows(batch, schema)
-            _refuse_nulls(batch)
-            calendar.refuse_written(batch)
-            writer.write(batch)
+            writer.write(stored_rows(batch, output, calendar))
     return Written(tuple(writer.staged), rows)
+
+
+def stored_rows(batch: pa.RecordBatch, output: Output, calendar: CalendarCheck) -> pa.RecordBatch:
+    """The rows as files store them: their columns and types; values that do not fit are an error."""
+    schema = output.format.schema
+    if batch.schema.names != schema.names:
+        batch = batch.select(schema.names)
+    batch = cast_rows(batch, schema)
+    _refuse_nulls(batch)
+    calendar.refuse_written(batch)
+    return batch
 
 
 def _refuse_nulls(batch: pa.RecordBatch) -> None:

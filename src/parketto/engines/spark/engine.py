@@ -16,6 +16,7 @@ from parketto.engines.base import Context, GroupResult, TaskEngine
 from parketto.engines.merging import broadcast_merge
 from parketto.engines.spark.clustering import WriteBuckets, along_curve, in_order, sampling
 from parketto.engines.spark.frames import (
+    ScanRows,
     SpoolRows,
     WriteRows,
     count_frame,
@@ -41,6 +42,7 @@ from parketto.engines.spark.types import frame_schema, stored_columns
 from parketto.errors import InvalidArgument, TransformFailed
 from parketto.merge.key_join import WriteAdditions
 from parketto.merge.target import MergeOutcome, MergeTarget
+from parketto.parquet.decoded_types import decoded_schema
 from parketto.parquet.exchange_types import exchange_name, keeps_order
 from parketto.parquet.file_info import FileInfo
 from parketto.parquet.output import Output, Written
@@ -51,6 +53,7 @@ from parketto.runtime.task import Task, Worker, cores
 from parketto.storage.store import Store
 from parketto.tasks.cluster import buckets_of
 from parketto.tasks.rewrite import RewriteGroup, group_output
+from parketto.tasks.scan import Scan
 from parketto.tasks.write import CopyRows
 
 if TYPE_CHECKING:
@@ -258,6 +261,14 @@ class SparkEngine(TaskEngine):
             return super().count_partitions(source, columns, context)
         with self._session_for(context) as session:
             return count_frame(session, _exchange_frame(source), source.schema, columns)
+
+    def scan(self, source: RowSource, function: Scan[Result], context: Context) -> list[Result]:
+        """The results of a function over the rows of a source; a DataFrame is read in its tasks."""
+        if not isinstance(source, FrameRows):
+            return super().scan(source, function, context)
+        with self._session_for(context) as session:
+            scanner = ScanRows(decoded_schema(source.schema).remove_metadata(), function)
+            return results(session, _exchange_frame(source), scanner, f"parketto {context.operation}")
 
     def transformed(self, rows: FileRows, root: str, function: Callable[[Any], Any]) -> RowSource:
         """The result of a function that receives files as a Spark DataFrame."""

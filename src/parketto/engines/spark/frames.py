@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import chain
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Generic, Protocol, TypeVar
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -35,11 +35,13 @@ from parketto.runtime.staging import StagedFile, Staging
 from parketto.runtime.task import Worker
 from parketto.storage.store import Store
 from parketto.tasks.count import count_folders
+from parketto.tasks.scan import Scan
 from parketto.tasks.write import write_rows
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
+Result = TypeVar("Result")
 #: What a task has written, and the number of rows with each flag.
 Described = tuple[Written, list[int]]
 _FILES_PER_READ = 16  # maximum number of files per read task
@@ -212,6 +214,18 @@ def count_frame(spark: SparkSession, frame: DataFrame, schema: pa.Schema, column
     wanted = frame.select(*(exchange_name(schema.get_field_index(name)) for name in columns))
     decoded = decoded_schema(pa.schema([schema.field(name) for name in columns])).remove_metadata()
     return sum(results(spark, wanted, CountRows(decoded), "parketto: partitions"), Counter())
+
+
+@dataclass(frozen=True)
+class ScanRows(Generic[Result]):
+    """Applies a function to rows of exchange types."""
+
+    schema: pa.Schema
+    scan: Scan[Result]
+
+    def __call__(self, batches: Iterable[pa.RecordBatch]) -> Iterator[Result]:
+        """One result for each Spark task."""
+        yield self.scan(from_exchange(batch, self.schema) for batch in batches)
 
 
 @dataclass(frozen=True)
