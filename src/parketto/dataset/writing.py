@@ -11,6 +11,7 @@ from parketto.arguments import Thresholds, check_codec, check_max_rows
 from parketto.dataset.editing import EditableDataset
 from parketto.engines.base import ProgressCallback
 from parketto.errors import InvalidArgument, quoted
+from parketto.operations.derive import PartitionBy, with_derived_columns
 from parketto.operations.partition_form import PartitionForm, check_form
 from parketto.operations.repartition import plan_repartition, repartition
 from parketto.operations.replace import replace_matching
@@ -36,7 +37,7 @@ class WriteOptions(TypedDict, total=False):
     replace_where: str | pc.Expression | pl.Expr | Column | None
     max_rows_per_file: int | None
     compression: str
-    partition_by: str | Sequence[str] | None
+    partition_by: PartitionBy | None
     partition_columns: PartitionForm | None
     naming: NamingScheme | None
     basename_template: str | None
@@ -71,7 +72,7 @@ class WritableDataset(EditableDataset):
         replace_where: str | pc.Expression | pl.Expr | Column | None = None,
         max_rows_per_file: int | None = None,
         compression: str = "snappy",
-        partition_by: str | Sequence[str] | None = None,
+        partition_by: PartitionBy | None = None,
         partition_columns: PartitionForm | None = None,
         naming: NamingScheme | None = None,
         basename_template: str | None = None,
@@ -98,7 +99,9 @@ class WritableDataset(EditableDataset):
             max_rows_per_file: The maximum number of rows per file.
             compression: snappy, gzip, lz4, zstd, brotli or none.
             partition_by: The partition columns (`day=1/…`). Rows appended to a partitioned dataset follow its
-                partition spec.
+                partition spec. A mapping derives new columns from SQL expressions over the rows:
+                `{"day": "CAST(ts AS DATE)", "hour": "hour(ts)"}`; a list may contain names and mappings. Rows that
+                lack these columns need the mapping for every write.
             partition_columns: Whether the files contain the partition columns too (`"files"`), or only the path
                 does (`"path"`, as Hive and Spark write it). A path has no types, and one name for NULL and the
                 empty string. By default `"files"`, or the form of the dataset that rows are added to.
@@ -127,6 +130,12 @@ class WritableDataset(EditableDataset):
             >>> _ = ticks.write(rows, partition_by="day", basename_template="data_{}.parquet")
             >>> [file.path for file in ticks.files()]
             ['/ticks-example/day=1/data_000.parquet', '/ticks-example/day=2/data_000.parquet']
+            >>> import datetime as dt
+            >>> visits = Dataset("memory://visits-by-day-example", engine="pyarrow")
+            >>> rows = pa.table({"at": [dt.datetime(2026, 1, 1, 12), dt.datetime(2026, 1, 2, 7)], "n": [1, 2]})
+            >>> _ = visits.write(rows, partition_by={"day": "CAST(at AS DATE)"})
+            >>> [file.partition for file in visits.files()]
+            [(('day', '2026-01-01'),), (('day', '2026-01-02'),)]
             >>> corrected = pa.table({"day": [2], "price": [2.5]})
             >>> ticks.write(corrected, mode="overwrite_partitions")["files_replaced"]
             1
@@ -146,8 +155,10 @@ class WritableDataset(EditableDataset):
         max_rows = check_max_rows(max_rows_per_file)
         codec = check_codec(compression)
         names = Naming.of(naming, basename_template)
-        source = self._rows(rows)
-        partitions = check_partition_columns(partition_by, source.schema)
+        source, partition_names = with_derived_columns(
+            self._rows(rows), partition_by, self.engine, self._context.clock
+        )
+        partitions = check_partition_columns(partition_names, source.schema)
         output = Output(
             self._context.root, FileFormat(source.schema, codec or "none"), source.schema, partitions, max_rows
         )

@@ -10,6 +10,7 @@ from typing import Any, NamedTuple, Protocol, TypeVar
 
 from parketto.engines.merging import broadcast_merge
 from parketto.errors import InvalidArgument
+from parketto.expressions.derived import DerivedColumns
 from parketto.merge.target import MergeOutcome, MergeTarget
 from parketto.parquet.file_info import FileInfo
 from parketto.parquet.output import Output, Written
@@ -137,6 +138,9 @@ class Engine(Protocol):
     def scan(self, source: RowSource, function: Scan[Result], context: Context) -> list[Result]:
         """The results of a function over the rows of a source, one for each part; nothing is written."""
 
+    def derived(self, source: FileRows | FrameRows, columns: DerivedColumns) -> RowSource:
+        """The rows of a source with computed columns."""
+
     def transformed(self, rows: FileRows, root: str, function: Callable[[Any], Any]) -> RowSource:
         """The result of a function that receives files under `root` as the engine's own DataFrame type."""
 
@@ -199,6 +203,12 @@ class TaskEngine:
             return self.run([ScanFiles(part, function) for part in parts], context)
         with self.worker(context) as worker:
             return [function(worker.until_cancelled(source.read(worker)))]
+
+    def derived(self, source: FileRows | FrameRows, columns: DerivedColumns) -> RowSource:
+        """The rows of files with computed columns, which tasks compute when they read a file."""
+        if isinstance(source, FrameRows):
+            raise InvalidArgument(f"the {self.name} engine cannot read a {type(source.frame).__name__}")
+        return replace(source, schema=columns.schema, transform=columns)
 
     def transformed(self, rows: FileRows, root: str, function: Callable[[Any], Any]) -> RowSource:  # noqa: ARG002
         """Raise: the engine has no DataFrame type of its own."""

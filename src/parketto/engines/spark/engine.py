@@ -20,6 +20,7 @@ from parketto.engines.spark.frames import (
     SpoolRows,
     WriteRows,
     count_frame,
+    derived_frame,
     spool,
     spool_footers,
     write_frame,
@@ -40,6 +41,7 @@ from parketto.engines.spark.shuffle_write import shuffle_write
 from parketto.engines.spark.tasks import parallelism, results, run_tasks, spark_errors, stage_progress
 from parketto.engines.spark.types import frame_schema, stored_columns
 from parketto.errors import InvalidArgument, TransformFailed
+from parketto.expressions.derived import DerivedColumns
 from parketto.merge.key_join import WriteAdditions
 from parketto.merge.target import MergeOutcome, MergeTarget
 from parketto.parquet.decoded_types import decoded_schema
@@ -269,6 +271,12 @@ class SparkEngine(TaskEngine):
         with self._session_for(context) as session:
             scanner = ScanRows(decoded_schema(source.schema).remove_metadata(), function)
             return results(session, _exchange_frame(source), scanner, f"parketto {context.operation}")
+
+    def derived(self, source: FileRows | FrameRows, columns: DerivedColumns) -> RowSource:
+        """The rows of files or a DataFrame with computed columns, which Spark tasks compute."""
+        if not isinstance(source, FrameRows):
+            return super().derived(source, columns)
+        return FrameRows(columns.schema, derived_frame(_exchange_frame(source), columns))
 
     def transformed(self, rows: FileRows, root: str, function: Callable[[Any], Any]) -> RowSource:
         """The result of a function that receives files as a Spark DataFrame."""

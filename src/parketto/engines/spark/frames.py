@@ -15,6 +15,7 @@ from parketto.engines.spark.session import is_connect
 from parketto.engines.spark.shipping import PickledFunction
 from parketto.engines.spark.tasks import StageProgress, parallelism, raising_typed, results, task_attempt
 from parketto.engines.spark.types import spark_schema
+from parketto.expressions.derived import DerivedColumns
 from parketto.merge.source import as_target
 from parketto.parquet.decoded_types import decoded_schema, recast
 from parketto.parquet.exchange_types import (
@@ -22,6 +23,7 @@ from parketto.parquet.exchange_types import (
     exchange_name,
     exchange_schema,
     from_exchange,
+    to_exchange,
     to_exchange_with,
 )
 from parketto.parquet.file_format import FileFormat
@@ -226,6 +228,27 @@ class ScanRows(Generic[Result]):
     def __call__(self, batches: Iterable[pa.RecordBatch]) -> Iterator[Result]:
         """One result for each Spark task."""
         yield self.scan(from_exchange(batch, self.schema) for batch in batches)
+
+
+@dataclass(frozen=True)
+class DeriveColumns:
+    """Appends computed columns to rows of exchange types."""
+
+    columns: DerivedColumns
+    exchanged: pa.Schema
+
+    def __call__(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        """The rows with these columns."""
+        schema = decoded_schema(self.columns.takes).remove_metadata()
+        with raising_typed():
+            for batch in batches:
+                yield to_exchange(self.columns.added(from_exchange(batch, schema)), self.exchanged)
+
+
+def derived_frame(frame: DataFrame, columns: DerivedColumns) -> DataFrame:
+    """A DataFrame of exchange columns, followed by computed ones."""
+    exchanged = exchange_schema(decoded_schema(columns.schema))
+    return frame.mapInArrow(PickledFunction(DeriveColumns(columns, exchanged)), spark_schema(exchanged))
 
 
 @dataclass(frozen=True)
