@@ -61,6 +61,8 @@ class WriteStats(TypedDict):
     files_replaced: int
     #: With `replace_where`: the rows that matched and were replaced.
     rows_deleted: NotRequired[int]
+    #: Of `write_from`: the files that were read.
+    source_files: NotRequired[list[str]]
 
 
 class WritePlan(TypedDict):
@@ -78,6 +80,8 @@ class WritePlan(TypedDict):
     replaced_files: list[str] | None
     #: With `replace_where`: the rows that match and would be replaced; else None.
     rows_deleted: int | None
+    #: Of `write_from`: the files that were read.
+    source_files: NotRequired[list[str]]
 
 
 class RestoreStats(TypedDict):

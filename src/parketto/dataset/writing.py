@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, Literal, TypedDict, Unpack, overload
 
@@ -15,6 +16,7 @@ from parketto.operations.derive import PartitionBy, with_derived_columns
 from parketto.operations.partition_form import PartitionForm, check_form
 from parketto.operations.repartition import plan_repartition, repartition
 from parketto.operations.replace import replace_matching
+from parketto.operations.source_files import check_format, find_source_files, source_of
 from parketto.operations.write import WriteRequest, write
 from parketto.operations.write_plan import plan_write
 from parketto.parquet.file_format import FileFormat
@@ -90,7 +92,9 @@ class WritableDataset(EditableDataset):
         dictionaries and timestamps may have any width or unit. Values that do not fit these types are an error.
 
         Args:
-            rows: A PyArrow table, record batch or record batch reader; a reader is streamed.
+            rows: A PyArrow table, record batch, reader, dataset or scanner; an iterable of batches or tables; a
+                pandas or Polars frame; a DuckDB relation; a Spark DataFrame (on Spark); or the path of a Parquet
+                file or dataset. Readers, iterables, datasets and relations are streamed.
             mode: `"append"`; `"overwrite"`, which replaces all rows; or `"overwrite_partitions"`, which replaces
                 the partitions that occur in the rows and touches no other file. Without rows it replaces nothing.
             replace_where: With `mode="overwrite"`: a condition as for `delete`. Only the rows that match it are
@@ -169,6 +173,80 @@ class WritableDataset(EditableDataset):
             return plan_write(context, source, output, request, progress)
         operation = write if replace_where is None else replace_matching
         return operation(context, source, output, request, progress)
+
+    @overload
+    def write_from(
+        self,
+        path: str | os.PathLike[str],
+        mode: WriteMode = ...,
+        *,
+        format: Literal["csv", "json", "parquet"] | None = ...,
+        dry_run: Literal[False] = ...,
+        **options: Unpack[WriteOptions],
+    ) -> WriteStats: ...
+
+    @overload
+    def write_from(
+        self,
+        path: str | os.PathLike[str],
+        mode: WriteMode = ...,
+        *,
+        format: Literal["csv", "json", "parquet"] | None = ...,
+        dry_run: Literal[True],
+        **options: Unpack[WriteOptions],
+    ) -> WritePlan: ...
+
+    def write_from(
+        self,
+        path: str | os.PathLike[str],
+        mode: WriteMode = "append",
+        *,
+        format: Literal["csv", "json", "parquet"] | None = None,  # noqa: A002 - the name that readers use
+        dry_run: bool = False,
+        **options: Unpack[WriteOptions],
+    ) -> WriteStats | WritePlan:
+        """Write the rows of files: CSV with a header, JSON with one object per line, or Parquet.
+
+        The engine's own reader finds the types, so they can differ between engines:
+
+        * PyArrow infers them from the first 4 MB of each file. A later value that does not fit is an error.
+        * DuckDB samples all files. It also reads JSON arrays, and detects the delimiter and header of CSV files.
+        * Spark reads all files to infer them. Columns of JSON are in alphabetical order. Empty CSV fields are
+          NULL on every engine.
+
+        DuckDB and Spark read files on the local disk, and PyArrow those of other filesystems. Parquet files keep
+        their types on every engine, and get the partition columns of their paths.
+
+        Args:
+            path: A file, a folder, or a glob pattern (`"landing/*.jsonl"`, `"landing/**/*.csv"`); a URL for other
+                filesystems. Files and folders that begin with `_` or `.` are ignored.
+            mode: As for `write`.
+            format: `"csv"`, `"json"` or `"parquet"`; by default by suffix (`.csv`, `.json`, `.jsonl`, `.ndjson`,
+                `.parquet`; text also with `.gz`).
+            dry_run: As for `write`.
+            options: All other arguments of `write`.
+
+        Returns:
+            As `write`, and the files that were read (`source_files`).
+
+        Raises:
+            FileNotFoundError: No file matches.
+            ValueError: The format is unknown, or a file cannot be read. Nothing was changed.
+
+        Example:
+            >>> import fsspec
+            >>> from parketto import Dataset
+            >>> fsspec.filesystem("memory").pipe_file("/landing/1.jsonl", b'{"id": 1, "name": "Ada"}')
+            >>> people = Dataset("memory://people-example", engine="pyarrow")
+            >>> people.write_from("memory://landing/*.jsonl")["source_files"]
+            ['memory://landing/1.jsonl']
+            >>> people.read().to_pylist()
+            [{'id': 1, 'name': 'Ada'}]
+        """
+        files = find_source_files(path, check_format(format), self._store.fs, self._storage_options)
+        source, paths = source_of(files, self.engine, self._storage_options)
+        stats: Any = self.write(source, mode, dry_run=dry_run, **options)
+        return {**stats, "source_files": paths}  # type: ignore[return-value]
 
     @overload
     def repartition(
