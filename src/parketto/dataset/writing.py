@@ -8,11 +8,12 @@ from typing import TYPE_CHECKING, Any, Literal, TypedDict, Unpack, overload
 
 import pyarrow.compute as pc
 
-from parketto.arguments import Thresholds, check_codec, check_max_rows
+from parketto.arguments import Thresholds, check_codec, check_positive_integer
 from parketto.dataset.editing import EditableDataset
 from parketto.engines.base import ProgressCallback
 from parketto.errors import InvalidArgument, quoted
 from parketto.operations.derive import PartitionBy, with_derived_columns
+from parketto.operations.layout import check_sort_columns, file_limits
 from parketto.operations.partition_form import PartitionForm, check_form
 from parketto.operations.repartition import plan_repartition, repartition
 from parketto.operations.replace import replace_matching
@@ -38,6 +39,10 @@ class WriteOptions(TypedDict, total=False):
 
     replace_where: str | pc.Expression | pl.Expr | Column | None
     max_rows_per_file: int | None
+    target_rows_per_file: int | None
+    target_mb_per_file: float | None
+    row_group_rows: int | None
+    sort_by: str | Sequence[str] | None
     compression: str
     partition_by: PartitionBy | None
     partition_columns: PartitionForm | None
@@ -73,6 +78,10 @@ class WritableDataset(EditableDataset):
         *,
         replace_where: str | pc.Expression | pl.Expr | Column | None = None,
         max_rows_per_file: int | None = None,
+        target_rows_per_file: int | None = None,
+        target_mb_per_file: float | None = None,
+        row_group_rows: int | None = None,
+        sort_by: str | Sequence[str] | None = None,
         compression: str = "snappy",
         partition_by: PartitionBy | None = None,
         partition_columns: PartitionForm | None = None,
@@ -101,6 +110,11 @@ class WritableDataset(EditableDataset):
                 replaced, in one commit, and files without such rows stay as they are. All new rows must match it
                 too. Conflicts are those of a `delete` and an append.
             max_rows_per_file: The maximum number of rows per file.
+            target_rows_per_file: The same, by the name that `compact` has for it.
+            target_mb_per_file: The approximate maximum file size; by default unlimited.
+            row_group_rows: The maximum number of rows per row group; by default as many as fit into memory.
+            sort_by: The columns by which the rows of each file are sorted, ascending, NULLs last. The files declare
+                this order. Rows that do not fit into memory are spilled to disk.
             compression: snappy, gzip, lz4, zstd, brotli or none.
             partition_by: The partition columns (`day=1/…`). Rows appended to a partitioned dataset follow its
                 partition spec. A mapping derives new columns from SQL expressions over the rows:
@@ -156,7 +170,8 @@ class WritableDataset(EditableDataset):
             raise InvalidArgument(f"unknown mode {mode!r}; valid modes: {quoted(WRITE_MODES)}")
         if replace_where is not None and mode != "overwrite":
             raise InvalidArgument(f"replace_where needs mode='overwrite', got {mode!r}")
-        max_rows = check_max_rows(max_rows_per_file)
+        check_positive_integer("row_group_rows", row_group_rows)
+        limits = file_limits(max_rows_per_file, target_rows_per_file, target_mb_per_file)
         codec = check_codec(compression)
         names = Naming.of(naming, basename_template)
         source, partition_names = with_derived_columns(
@@ -164,7 +179,14 @@ class WritableDataset(EditableDataset):
         )
         partitions = check_partition_columns(partition_names, source.schema)
         output = Output(
-            self._context.root, FileFormat(source.schema, codec or "none"), source.schema, partitions, max_rows
+            self._context.root,
+            FileFormat(source.schema, codec or "none"),
+            source.schema,
+            partitions,
+            limits.target_rows,
+            limits.target_bytes,
+            row_group_rows,
+            sort_by=check_sort_columns(sort_by, source.schema),
         )
         context = self._context_for(None, retries)
         form = check_form(partition_columns)
