@@ -456,6 +456,26 @@ class TestPartitionColumns:
                 write(table([1]), **arguments)
         assert not place.fs.exists(place.root)
 
+    @pytest.mark.parametrize(
+        "arguments",
+        [{}, {"mode": "overwrite_partitions"}, {"mode": "overwrite", "replace_where": "day = 9"}],
+        ids=str,
+    )
+    def test_a_conversion_while_rows_are_added(self, place: Place, arguments: Row) -> None:
+        """The rows would be added in the form that the dataset had before."""
+        dataset = place.dataset()
+        dataset.write(table([1, 2]), partition_by="day")
+
+        def batches() -> Iterable[pa.RecordBatch]:
+            yield table([9], 7).to_batches()[0]
+            place.dataset().repartition("day", partition_columns="path")
+
+        with pytest.raises(CommitConflict, match="repartition"):
+            dataset.write(pa.RecordBatchReader.from_batches(table([1]).schema, batches()), **arguments)
+        assert columns_in_files(place) == {("n",)}
+        dataset.write(table([9], 7), **arguments)
+        assert columns_in_files(place) == {("n",)}
+
     def test_pandas_reads_both_forms(self, local: Place, engine: Engine) -> None:
         pandas = pytest.importorskip("pandas")
         new = pa.table({"day": [1, 2, 1], "n": [1, 2, 3]})

@@ -113,8 +113,8 @@ class WritableDataset(EditableDataset):
             target_rows_per_file: The same, by the name that `compact` has for it.
             target_mb_per_file: The approximate maximum file size; by default unlimited.
             row_group_rows: The maximum number of rows per row group; by default as many as fit into memory.
-            sort_by: The columns by which the rows of each file are sorted, ascending, NULLs last. The files declare
-                this order. Rows that do not fit into memory are spilled to disk.
+            sort_by: The columns by which the rows of each file are sorted, ascending, NULLs last. The files
+                declare this order. Rows that do not fit into memory are spilled to disk.
             compression: snappy, gzip, lz4, zstd, brotli or none.
             partition_by: The partition columns (`day=1/…`). Rows appended to a partitioned dataset follow its
                 partition spec. A mapping derives new columns from SQL expressions over the rows:
@@ -218,6 +218,17 @@ class WritableDataset(EditableDataset):
         **options: Unpack[WriteOptions],
     ) -> WritePlan: ...
 
+    @overload
+    def write_from(
+        self,
+        path: str | os.PathLike[str],
+        mode: WriteMode = ...,
+        *,
+        format: Literal["csv", "json", "parquet"] | None = ...,
+        dry_run: bool,
+        **options: Unpack[WriteOptions],
+    ) -> WriteStats | WritePlan: ...
+
     def write_from(
         self,
         path: str | os.PathLike[str],
@@ -293,6 +304,18 @@ class WritableDataset(EditableDataset):
         dry_run: Literal[True],
         progress: ProgressCallback | None = ...,
     ) -> WritePlan: ...
+
+    @overload
+    def repartition(
+        self,
+        partition_by: str | Sequence[str] | None,
+        *,
+        partition_columns: PartitionForm = ...,
+        target_mb_per_file: float | None = ...,
+        compression: str | None = ...,
+        dry_run: bool,
+        progress: ProgressCallback | None = ...,
+    ) -> WriteStats | WritePlan: ...
 
     def repartition(
         self,

@@ -2,14 +2,21 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any, Literal, cast
 
 import pyarrow as pa
 
-from parketto.errors import InvalidArgument, quoted
+from parketto.commit.committing import CheckAdded
+from parketto.errors import CommitConflict, InvalidArgument, quoted
+from parketto.operations.context import DatasetContext
 from parketto.parquet.output import Output
 from parketto.parquet.partition_spec import PartitionSpec
+from parketto.parquet.snapshot import read_snapshot
+from parketto.storage.hive import partition_values
+from parketto.storage.listing import directory_of
+from parketto.storage.store import FileEntry
 
 PartitionForm = Literal["files", "path"]
 PARTITION_FORMS = ("files", "path")
@@ -56,3 +63,26 @@ def check_has_partitions(partition_by: tuple[str, ...]) -> None:
     """Refuse to store partition columns in the path if there are none."""
     if not partition_by:
         raise InvalidArgument("partition_columns='path' needs partition columns: name them with partition_by")
+
+
+def check_added_form(dataset: DatasetContext, output: Output) -> CheckAdded | None:
+    """Refuses to commit files if another writer has converted the dataset to the other form meanwhile.
+
+    A conversion replaces all files, so one added file shows it. Object stores are not checked: it would cost a
+    listing.
+    """
+    if not output.partition_by or not dataset.workspace.locks:
+        return None
+    expected = _stored(output.partition_by, output.format.schema)
+
+    def refuse(added: Sequence[FileEntry], who: Callable[[str], str]) -> None:
+        inside = [entry for entry in added if partition_values(directory_of(entry, dataset.root))]
+        for file in read_snapshot(dataset.store, dataset.root, inside[:1]).files:
+            if file.schema is not None and _stored(output.partition_by, file.schema) != expected:
+                raise CommitConflict.over(file.path, gone=False, who=who(file.path))
+
+    return refuse
+
+
+def _stored(partition_by: tuple[str, ...], schema: pa.Schema) -> frozenset[str]:
+    return frozenset(partition_by).intersection(schema.names)

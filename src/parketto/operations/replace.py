@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import posixpath
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any, cast
 
+from parketto.commit.committing import CheckAdded
 from parketto.commit.transaction import Transaction
 from parketto.commit.verify import verify_written
 from parketto.engines.base import Context, ProgressCallback
@@ -15,6 +16,7 @@ from parketto.expressions.dispatch import predicate
 from parketto.expressions.time_zones import Clock
 from parketto.operations.context import DatasetContext, entries
 from parketto.operations.edit_run import Editor, EditRequest
+from parketto.operations.partition_form import check_added_form
 from parketto.operations.write import WriteRequest, append_output
 from parketto.parquet.file_info import FileInfo
 from parketto.parquet.output import Output, Written
@@ -24,6 +26,7 @@ from parketto.results import WriteStats
 from parketto.runtime.staging import StagedFile
 from parketto.storage.hive import partition_values
 from parketto.storage.listing import refuse_foreign, relative
+from parketto.storage.store import FileEntry
 from parketto.tasks.mismatches import FindMismatches, Mismatches
 
 _EXAMPLE_CHARACTERS = 500  # of a row, in messages
@@ -83,12 +86,23 @@ def _replace(
             run.retired,
             naming=request.naming,
             read=editor.checked_files(run),
-            check_added=editor.check_added,
+            check_added=_checks(editor.check_added, check_added_form(dataset, like) if new else None),
             follows=like.partition_by if new else None,
             names_may_exist=request.naming.scheme != "uuid",
             statistics=stats,
         )
     return stats
+
+
+def _checks(*checks: CheckAdded | None) -> CheckAdded | None:
+    """All checks of added files in one."""
+    given = [check for check in checks if check is not None]
+
+    def refuse(added: Sequence[FileEntry], who: Callable[[str], str]) -> None:
+        for check in given:
+            check(added, who)
+
+    return refuse if given else None
 
 
 def mismatch_error(where: Any, found: Mismatches, total: int) -> InvalidArgument:

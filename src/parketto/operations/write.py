@@ -15,7 +15,7 @@ from parketto.errors import ColumnNotFound, InvalidArgument, quoted
 from parketto.merge.append_schema import appended_schema
 from parketto.operations.context import DatasetContext
 from parketto.operations.overwrite import ExistingPartitions, check_partitioned, written_folders
-from parketto.operations.partition_form import PartitionForm, check_same_form, in_form
+from parketto.operations.partition_form import PartitionForm, check_added_form, check_same_form, in_form
 from parketto.parquet.file_info import FileInfo
 from parketto.parquet.output import Output, Written
 from parketto.parquet.partition_spec import PartitionSpec, partition_spec_of
@@ -207,6 +207,7 @@ def commit_written(
             written.staged,
             replaced,
             naming=request.naming,
+            check_added=None if request.mode == "overwrite" else check_added_form(dataset, output),
             follows=output.partition_by,
             names_may_exist=request.naming.scheme != "uuid",
             statistics=stats,
