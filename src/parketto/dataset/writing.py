@@ -243,9 +243,12 @@ class WritableDataset(EditableDataset):
         The engine's own reader finds the types, so they can differ between engines:
 
         * PyArrow infers them from the first 4 MB of each file. A later value that does not fit is an error.
+          Timestamps in JSON are read without a zone; those with one are converted to UTC.
         * DuckDB samples all files. It also reads JSON arrays, and detects the delimiter and header of CSV files.
-        * Spark reads all files to infer them. Columns of JSON are in alphabetical order. Empty CSV fields are
-          NULL on every engine.
+        * Spark reads all files to infer them. Columns of JSON are in alphabetical order, timestamps in JSON are
+          strings, and small integers in CSV have 32 bits.
+
+        Empty CSV fields are NULL on every engine; no other text is.
 
         DuckDB and Spark read files on the local disk, and PyArrow those of other filesystems. Parquet files keep
         their types on every engine, and get the partition columns of their paths.
