@@ -71,6 +71,7 @@ if TYPE_CHECKING:
         OtherSchema,
         PlannedRewrite,
         RestoreStats,
+        WritePlan,
         WriteStats,
     )
     from parketto.storage.options import AwsStorageOptions, LocalStorageOptions, StorageOptions
@@ -136,6 +137,7 @@ __all__ = [
     "TransformFailed",
     "UnreadableFile",
     "UntrustedWorkspace",
+    "WritePlan",
     "WriteStats",
     "collect_dataset_stats",
     "compact_parquet_dataset_pyarrow",
@@ -214,6 +216,7 @@ _HOMES = {
             "OtherSchema",
             "PlannedRewrite",
             "RestoreStats",
+            "WritePlan",
             "WriteStats",
         ),
         "parketto.parquet.file_info": ("FileInfo",),

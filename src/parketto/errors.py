@@ -69,6 +69,10 @@ class DatasetNotFound(ParkettoError, FileNotFoundError):
     """There is no dataset at the path, or none of its files match the partition filter."""
 
 
+class SourceNotFound(ParkettoError, FileNotFoundError):
+    """No file matches the path or pattern to read from."""
+
+
 class BucketNotFound(ParkettoError, FileNotFoundError):
     """The bucket does not exist. Buckets are never created."""
 

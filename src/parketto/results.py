@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, Literal, TypedDict
+from typing import Any, Literal, NotRequired, TypedDict
 
 
 class PlannedRewrite(TypedDict):
@@ -59,7 +59,31 @@ class WriteStats(TypedDict):
     rows_written: int
     files_written: int
     bytes_written: int
+    #: Files whose rows were replaced; with `replace_where` also those that were rewritten without some rows.
     files_replaced: int
+    #: With `replace_where`: the rows that matched and were replaced.
+    rows_deleted: NotRequired[int]
+    #: Of `write_from`: the files that were read.
+    source_files: NotRequired[list[str]]
+
+
+class WritePlan(TypedDict):
+    """What a write or a repartition would do (`dry_run=True`). Nothing was written.
+
+    Counts are exact. They are None if the rows can be read only once (a `RecordBatchReader`): these are not read.
+    """
+
+    dry_run: Literal[True]
+    rows_written: int | None
+    #: The rows that each partition would get, by folder (`day=1`); empty without partitions.
+    partitions: dict[str, int] | None
+    files_replaced: int | None
+    #: The paths of these files.
+    replaced_files: list[str] | None
+    #: With `replace_where`: the rows that match and would be replaced; else None.
+    rows_deleted: int | None
+    #: Of `write_from`: the files that were read.
+    source_files: NotRequired[list[str]]
 
 
 class PartitionInfo(TypedDict):

@@ -37,6 +37,12 @@ OPERATIONS: dict[str, Callable[[Dataset], object]] = {
     "partitioned": lambda dataset: dataset.write(
         pa.table({"id": [7, 8, 9], "day": [1, 2, 3]}), "overwrite", partition_by="day", naming="sequential"
     ),
+    "overwrite of partitions": lambda dataset: dataset.write(
+        pa.table({"id": [7, 8, 9], "n": [1, 2, 3], "day": [2, 2, 3]}), "overwrite_partitions", max_rows_per_file=1
+    ),
+    "replace where": lambda dataset: dataset.write(
+        pa.table({"id": [3, 4, 9], "n": [1, 2, 3], "day": [2, 2, 1]}), "overwrite", replace_where="id < 10"
+    ),
     "append": lambda dataset: dataset.write(
         pa.table({"id": [7, 8, 9], "n": [1, 2, 3], "day": [1, 1, 3]}), "append", max_rows_per_file=1
     ),

@@ -15,7 +15,7 @@ from parketto.dataset import Dataset
 from parketto.engines.base import Engine, ProgressCallback
 from parketto.errors import ColumnNotFound
 from parketto.merge.rules import MergeRules
-from parketto.operations.edit import EditRequest
+from parketto.operations.edit_run import EditRequest
 from parketto.results import EditStats, RestoreStats
 from parketto.storage.hive import PartitionFilter
 from parketto.storage.options import GivenOptions

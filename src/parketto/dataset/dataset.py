@@ -6,26 +6,19 @@ import os
 from collections.abc import Mapping, Sequence
 from typing import Any, Literal
 
-from parketto.arguments import CompactionScope, Thresholds, check_codec, check_max_rows, check_positive_integer
-from parketto.dataset.editing import EditableDataset
+from parketto.arguments import CompactionScope, Thresholds, check_codec, check_positive_integer
+from parketto.dataset.writing import WritableDataset
 from parketto.engines.base import ProgressCallback
 from parketto.errors import InvalidArgument, quoted
-from parketto.merge.append_schema import SchemaMode, check_schema_mode
 from parketto.operations.maintain import MaintenanceReport, maintain
-from parketto.operations.repartition import repartition
 from parketto.operations.suggest import Advice, suggest
-from parketto.operations.write import write
-from parketto.parquet.file_format import FileFormat
 from parketto.parquet.file_info import FileInfo
-from parketto.parquet.output import Output
 from parketto.planning.clustering import DEFAULT_CURVE, Curve, check_clustering, plan_clustering
 from parketto.planning.copy_policy import Rewrite, check_rewrite
-from parketto.planning.naming import Naming, NamingScheme
-from parketto.planning.rewrite import RewritePlan, check_orderable_files, check_partition_columns, plan_compaction
-from parketto.results import MaintenanceStats, WriteStats
+from parketto.planning.rewrite import RewritePlan, check_orderable_files, plan_compaction
+from parketto.results import MaintenanceStats
 from parketto.storage.hive import PartitionFilter
 
-WRITE_MODES = ("append", "overwrite")
 #: Which files are merged: all, in the dataset's schema, or only those with equal schemas.
 SchemaRule = Literal["unify", "exact"]
 SCHEMA_RULES = ("unify", "exact")
@@ -38,7 +31,7 @@ def keeps_own_schemas(rule: str) -> bool:
     return rule == "exact"
 
 
-class Dataset(EditableDataset):
+class Dataset(WritableDataset):
     """A directory of Parquet files.
 
     Every operation is planned before it runs, and atomic. If a process is killed at any point, the next operation
@@ -52,7 +45,7 @@ class Dataset(EditableDataset):
             it would hide the changes of other processes.
         storage_options: Where the files are (`AwsStorageOptions`, `StorageOptions`, …), or plain options for the
             path's filesystem.
-        workspace: The directory for the log and staged files, on the same filesystem; by default
+        journal: The directory for the log and staged files, on the same filesystem; by default
             `.<name>.parketto` beside the dataset. All writers of a dataset must use the same directory: they
             coordinate through it.
         publish: `"auto"` swaps the lowest directory that contains all changes, where the filesystem supports it,
@@ -97,77 +90,6 @@ class Dataset(EditableDataset):
         1
     """
 
-    def write(
-        self,
-        rows: Any,
-        mode: Literal["append", "overwrite"] = "append",
-        *,
-        max_rows_per_file: int | None = None,
-        compression: str = "snappy",
-        partition_by: str | Sequence[str] | None = None,
-        naming: NamingScheme | None = None,
-        basename_template: str | None = None,
-        schema: SchemaMode = "cast",
-        commit_id: str | None = None,
-        retries: int | None = None,
-        progress: ProgressCallback | None = None,
-    ) -> WriteStats:
-        """Append rows as new files, or replace all rows by them.
-
-        All files appear together or not at all. Overwriting replaces Parquet files only and keeps all other files
-        in the directory; files that other writers add concurrently are kept too.
-
-        Appended rows get the columns and types of the dataset; `schema` says how far they may differ. Values that
-        do not fit are an error.
-
-        Args:
-            rows: A PyArrow table, record batch or record batch reader; a reader is streamed.
-            mode: `"append"` or `"overwrite"`.
-            max_rows_per_file: The maximum number of rows per file.
-            compression: snappy, gzip, lz4, zstd, brotli or none.
-            partition_by: The partition columns (`day=1/…`); they are also stored in the files. Rows appended to a
-                partitioned dataset follow its partition spec.
-            naming: `"uuid"` (the default), `"timestamp"` or `"sequential"`.
-            basename_template: Such as `"data_{}.parquet"`; without `naming` files are numbered, from 000 or
-                after the highest existing number.
-            schema: How appended rows meet the dataset's schema. `"cast"` (the default): columns in any order, cast
-                to its types where no value changes; nullable columns may be missing. `"evolve"`: new columns and
-                wider types are welcome. `"strict"`: the same columns and types; encodings of the same values
-                (strings of any width, dictionaries, timestamps of any unit) are one type.
-            commit_id: An idempotency key such as `"orders:17"` (an application, a colon, a number). If the log
-                contains it, nothing is done and the first result is returned, so a batch can be replayed. Kept for
-                30 days; the last one of each application is kept for ever.
-            retries: How often this operation is planned again after a conflict; by default the dataset's setting.
-            progress: A callback that gets a `Progress` as work completes.
-
-        Raises:
-            ValueError: An argument is invalid, or appended rows have missing or additional columns.
-            TypeError: A column of appended rows has another type than in the dataset, or values that do not fit
-                that type. Nothing was changed.
-
-        Example:
-            >>> ticks = Dataset("memory://ticks-example", engine="pyarrow")
-            >>> import pyarrow as pa
-            >>> rows = pa.table({"day": [1, 2, 1], "price": [1.0, 2.0, 3.0]})
-            >>> _ = ticks.write(rows, partition_by="day", basename_template="data_{}.parquet")
-            >>> [file.path for file in ticks.files()]
-            ['/ticks-example/day=1/data_000.parquet', '/ticks-example/day=2/data_000.parquet']
-        """
-        if mode not in WRITE_MODES:
-            raise InvalidArgument(f"unknown mode {mode!r}; valid modes: {quoted(WRITE_MODES)}")
-        max_rows = check_max_rows(max_rows_per_file)
-        codec = check_codec(compression)
-        names = Naming.of(naming, basename_template)
-        source = self._rows(rows)
-        partitions = check_partition_columns(partition_by, source.schema)
-        output = Output(
-            self._context.root, FileFormat(source.schema, codec or "none"), source.schema, partitions, max_rows
-        )
-        context = self._context_for(None, retries)
-        return write(
-            context, source, output, mode, names, progress, schema=check_schema_mode(schema), commit_id=commit_id
-        )
-
     def compact(
         self,
         target_mb_per_file: float | None = None,
@@ -186,8 +108,7 @@ class Dataset(EditableDataset):
     ) -> MaintenanceStats:
         """Merge small files, and split files with too many rows.
 
-        Idempotent: a second run with the same thresholds does nothing. Read in path order, rows keep their order,
-        unless more than a quarter of the files in a folder would otherwise stay at most half full.
+        Idempotent: a second run with the same thresholds does nothing.
 
         Args:
             target_mb_per_file: The target file size; 128 if neither threshold is given. Files between 75 % and
@@ -382,34 +303,3 @@ class Dataset(EditableDataset):
         check_positive_integer("max_columns", max_columns)
         thresholds = Thresholds.of(target_mb_per_file, None)
         return suggest(self._context, queries, thresholds, max_columns, partition_filter, progress)
-
-    def repartition(
-        self,
-        partition_by: str | Sequence[str] | None,
-        *,
-        target_mb_per_file: float | None = None,
-        compression: str | None = None,
-        progress: ProgressCallback | None = None,
-    ) -> WriteStats:
-        """Change the partition columns of the dataset, in place and atomically.
-
-        Rows, types and metadata are kept. Partition columns are also stored in the files, so that each file can be
-        queried on its own; columns that existed only in the old paths are added to the files.
-
-        Args:
-            partition_by: The new partition columns; None removes all partition directories.
-            target_mb_per_file: The approximate maximum file size; 128 by default.
-            compression: The codec of the new files; by default that of most of the data.
-            progress: A callback that gets a `Progress` as work completes.
-
-        Example:
-            >>> import pyarrow as pa
-            >>> trades = Dataset("memory://repartition-example", engine="pyarrow")
-            >>> _ = trades.write(pa.table({"day": [1, 1, 2], "side": ["ask", "bid", "ask"], "n": [1, 2, 3]}))
-            >>> trades.repartition(["side"])["files_written"]
-            2
-            >>> sorted(file.partition for file in trades.files())
-            [(('side', 'ask'),), (('side', 'bid'),)]
-        """
-        thresholds = Thresholds.of(target_mb_per_file, None)
-        return repartition(self._context, partition_by, thresholds, check_codec(compression), progress)

@@ -14,7 +14,8 @@ from parketto.engines.base import ProgressCallback
 from parketto.merge.rules import MergeRules, MergeStats, Strategy
 from parketto.operations.alter import Changes, TypeLike, alter, unify_schema
 from parketto.operations.context import DatasetContext, Isolation
-from parketto.operations.edit import EditRequest, edit
+from parketto.operations.edit import edit
+from parketto.operations.edit_run import EditRequest
 from parketto.operations.merge import MergeReport, merge
 from parketto.operations.restore import restore
 from parketto.parquet.row_source import RowSource

@@ -5,11 +5,13 @@ from __future__ import annotations
 import threading
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field
-from typing import Any, NamedTuple, Protocol, TypeVar
+from dataclasses import dataclass, field, replace
+from typing import Any, Literal, NamedTuple, Protocol, TypeVar
 
 from parketto.engines.merging import broadcast_merge
+from parketto.engines.text_files import TextFormat, text_rows
 from parketto.errors import InvalidArgument
+from parketto.expressions.derived import DerivedColumns
 from parketto.merge.target import MergeOutcome, MergeTarget
 from parketto.parquet.file_info import FileInfo
 from parketto.parquet.output import Output, Written
@@ -17,12 +19,14 @@ from parketto.parquet.row_source import FileRows, FrameRows, RowSource
 from parketto.planning.rewrite import FileGroup, RewritePlan
 from parketto.runtime.staging import StagedFile, Staging
 from parketto.runtime.task import Task, Worker, WorkUnit
-from parketto.storage.store import Store
+from parketto.storage.store import FileEntry, Store
 from parketto.tasks.count import count_tasks
 from parketto.tasks.rewrite import RewriteGroup
+from parketto.tasks.scan import Scan, ScanFiles
 from parketto.tasks.write import write_rows
 
 Result = TypeVar("Result")
+_PATTERN = frozenset("*?[]{},\\")  # characters in paths that DuckDB or Spark interpret
 
 
 class Progress(NamedTuple):
@@ -36,6 +40,7 @@ class Progress(NamedTuple):
 
 
 ProgressCallback = Callable[[Progress], None]
+FileFormatName = Literal["csv", "json", "parquet"]
 
 
 @dataclass
@@ -133,6 +138,15 @@ class Engine(Protocol):
     def count_partitions(self, source: RowSource, columns: tuple[str, ...], context: Context) -> Counter[str]:
         """Row counts by partition folder; nothing is written."""
 
+    def scan(self, source: RowSource, function: Scan[Result], context: Context) -> list[Result]:
+        """The results of a function over the rows of a source, one for each part; nothing is written."""
+
+    def derived(self, source: FileRows | FrameRows, columns: DerivedColumns) -> RowSource:
+        """The rows of a source with computed columns."""
+
+    def scan_files(self, store: Store, entries: Sequence[FileEntry], format_name: TextFormat) -> RowSource:
+        """The rows of CSV or JSON files, read by the engine's own reader where it can."""
+
     def transformed(self, rows: FileRows, root: str, function: Callable[[Any], Any]) -> RowSource:
         """The result of a function that receives files under `root` as the engine's own DataFrame type."""
 
@@ -186,6 +200,26 @@ class TaskEngine:
             counts.update(found)
         return counts
 
+    def scan(self, source: RowSource, function: Scan[Result], context: Context) -> list[Result]:
+        """The results of a function over the rows of a source: one per file, or one for rows in memory."""
+        if isinstance(source, FrameRows):
+            raise InvalidArgument(f"the {self.name} engine cannot read a {type(source.frame).__name__}")
+        if isinstance(source, FileRows):
+            parts = [replace(source, files=(file,)) for file in source.files]
+            return self.run([ScanFiles(part, function) for part in parts], context)
+        with self.worker(context) as worker:
+            return [function(worker.until_cancelled(source.read(worker)))]
+
+    def derived(self, source: FileRows | FrameRows, columns: DerivedColumns) -> RowSource:
+        """The rows of files with computed columns, which tasks compute when they read a file."""
+        if isinstance(source, FrameRows):
+            raise InvalidArgument(f"the {self.name} engine cannot read a {type(source.frame).__name__}")
+        return replace(source, schema=columns.schema, transform=columns)
+
+    def scan_files(self, store: Store, entries: Sequence[FileEntry], format_name: TextFormat) -> RowSource:
+        """The rows of CSV or JSON files, read by PyArrow in this process."""
+        return text_rows(store, entries, format_name)
+
     def transformed(self, rows: FileRows, root: str, function: Callable[[Any], Any]) -> RowSource:  # noqa: ARG002
         """Raise: the engine has no DataFrame type of its own."""
         raise InvalidArgument(
@@ -203,6 +237,14 @@ class TaskEngine:
         tasks = [RewriteGroup(group, plan.operation, plan.clustering) for group in plan.groups]
         results = self.run(tasks, context)
         return [GroupResult(group, staged) for group, staged in zip(plan.groups, results, strict=True)]
+
+
+def plain_local_paths(store: Store, entries: Sequence[FileEntry]) -> list[str] | None:
+    """The local paths of files for an engine's own reader; None if it cannot read one of them by its name."""
+    paths = [store.local_path(entry.path) for entry in entries]
+    if any(path is None or _PATTERN.intersection(path) for path in paths):
+        return None
+    return [path for path in paths if path is not None]
 
 
 def largest_first(tasks: Sequence[Task[Result]]) -> Iterator[tuple[int, Task[Result]]]:

@@ -73,7 +73,7 @@ class ThreadEngine(TaskEngine):
             and isinstance(source.batches, list)
             and source.batches
             and output.max_rows is not None
-            and not (output.partition_by or output.single)
+            and not (output.partition_by or output.single or output.sort_by)
         ):
             slices = row_slices(source.batches, output.max_rows, self._workers)
             tasks = [WriteSlice(part, output) for part in slices if part.num_rows]

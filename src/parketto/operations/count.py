@@ -5,7 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 from parketto.operations.context import DatasetContext
-from parketto.operations.edit import EditRequest, edit
+from parketto.operations.edit import edit
+from parketto.operations.edit_run import EditRequest
 from parketto.storage.hive import PartitionFilter
 
 

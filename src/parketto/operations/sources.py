@@ -11,8 +11,9 @@ from fsspec import AbstractFileSystem
 from parketto.commit.recovery import list_settled
 from parketto.commit.workspace import Workspace
 from parketto.engines.base import Engine
-from parketto.parquet.row_source import FileRows, RowSource, arrow_rows, is_path
+from parketto.parquet.row_source import ArrowRows, FileRows, FrameRows, RowSource, arrow_rows, is_path
 from parketto.parquet.snapshot import discover, read_snapshot
+from parketto.parquet.streams import streamed_rows
 from parketto.storage.hive import PartitionFilter
 from parketto.storage.opening import open_store
 from parketto.storage.options import GivenOptions
@@ -24,11 +25,15 @@ def row_source_of(
     filesystem: AbstractFileSystem | None = None,
     storage_options: GivenOptions = None,
 ) -> RowSource:
-    """The row source for a data frame, a table or a path."""
+    """The row source for a data frame, a table, a stream or a path."""
+    if isinstance(rows, ArrowRows | FileRows | FrameRows):
+        return rows
     if (own := engine.adopt(rows)) is not None:
         return own
     if is_path(rows):
         return path_rows(rows, engine, filesystem, storage_options)[0]
+    if (stream := streamed_rows(rows)) is not None:
+        return stream
     return arrow_rows(rows)
 
 

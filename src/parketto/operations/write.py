@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
-from typing import cast
+from dataclasses import dataclass, replace
+from typing import Any, cast
 
 import pyarrow as pa
 
@@ -14,9 +14,11 @@ from parketto.engines.base import ProgressCallback
 from parketto.errors import ColumnNotFound, InvalidArgument, quoted
 from parketto.merge.append_schema import SchemaMode, appended_schema, has_same_columns
 from parketto.operations.context import DatasetContext
+from parketto.operations.overwrite import ExistingPartitions, check_partitioned, written_folders
+from parketto.operations.partition_form import PartitionForm, check_added_form, check_same_form, in_form
 from parketto.parquet.dataset_schema import unified
 from parketto.parquet.file_info import FileInfo
-from parketto.parquet.output import Output
+from parketto.parquet.output import Output, Written
 from parketto.parquet.partition_spec import PartitionSpec, partition_spec_of
 from parketto.parquet.row_source import RowSource
 from parketto.parquet.snapshot import read_snapshot
@@ -24,66 +26,133 @@ from parketto.planning.naming import Naming
 from parketto.planning.rewrite import check_partition_columns
 from parketto.results import WriteStats
 from parketto.storage.hive import partition_values
-from parketto.storage.listing import refuse_foreign, relative, retry_on_vanished_files
+from parketto.storage.listing import directory_of, refuse_foreign, retry_on_vanished_files
 from parketto.storage.store import FileEntry
+
+
+@dataclass(frozen=True)
+class WriteRequest:
+    """What a write replaces, and how its files are named."""
+
+    mode: str
+    naming: Naming
+    commit_id: str | None = None
+    #: A condition: only the rows that match are replaced.
+    replace_where: Any = None
+    #: Whether new files contain the partition columns; None: as the dataset does.
+    partition_columns: PartitionForm | None = None
+    #: How rows meet the schema of the dataset that they are added to.
+    schema: SchemaMode = "cast"
+    #: Whether rows that overwrite a dataset get its partitions, if they have the columns.
+    keeps_partitions: bool = False
+
+    def arguments(self, output: Output) -> dict[str, Any]:
+        """The arguments, as the log records them."""
+        where = None if self.replace_where is None else str(self.replace_where)
+        return {
+            "partition_by": list(output.partition_by) or None,
+            "partition_columns": self.partition_columns,
+            "replace_where": where,
+        }
 
 
 def write(
     dataset: DatasetContext,
     source: RowSource,
     output: Output,
-    mode: str,
-    naming: Naming,
+    request: WriteRequest,
     progress: ProgressCallback | None = None,
-    *,
-    schema: SchemaMode = "cast",
-    commit_id: str | None = None,
 ) -> WriteStats:
     """Write all rows, then publish their files in one commit."""
     refuse_foreign(dataset.store, dataset.root)
 
     def attempt(transaction: Transaction) -> WriteStats:
-        if mode == "overwrite":
-            return publish(dataset, transaction, source, output, dataset.existing(transaction), naming, progress)
+        if request.mode == "overwrite":
+            existing = dataset.existing(transaction)
+            like = retry_on_vanished_files(
+                dataset.root, lambda: overwrite_output(dataset, existing, output, request)
+            )
+            return publish(dataset, transaction, source, like, existing, request, progress)
+        if request.mode == "overwrite_partitions":
+            return _overwrite_partitions(dataset, transaction, source, output, request, progress)
         # Other writers may replace the file that the new ones are modelled on.
         like = retry_on_vanished_files(
             dataset.root,
-            lambda: append_output(dataset, dataset.existing(transaction, loosely=True), output, schema),
+            lambda: append_output(dataset, dataset.existing(transaction, loosely=True), output, request),
         )
-        return publish(dataset, transaction, source, like, [], naming, progress)
+        return publish(dataset, transaction, source, like, [], request, progress)
 
-    arguments = {"partition_by": list(output.partition_by) or None}
     return dataset.run(
-        dataset.request(mode, arguments, commit_id),
+        dataset.request(request.mode, request.arguments(output), request.commit_id),
         attempt,
         known=lambda statistics: cast("WriteStats", statistics),
         repeatable=source.repeatable,
     )
 
 
+def _overwrite_partitions(
+    dataset: DatasetContext,
+    transaction: Transaction,
+    source: RowSource,
+    output: Output,
+    request: WriteRequest,
+    progress: ProgressCallback | None,
+) -> WriteStats:
+    """Write rows, and replace the files of the partitions that they belong to."""
+
+    def planned() -> tuple[Output, ExistingPartitions]:
+        existing = dataset.existing(transaction)
+        like = append_output(dataset, existing, output, request)
+        check_partitioned(like, existing)
+        return like, ExistingPartitions.of(dataset, existing, like)
+
+    like, partitions = retry_on_vanished_files(dataset.root, planned)
+    written = dataset.engine.write(source, like, dataset.context(transaction, progress))
+    if not written.num_rows and partitions.exist:
+        written = Written()  # nothing to replace, and no file that would only contain the schema
+    replaced = partitions.among(written_folders(dataset.root, written))
+    return commit_written(dataset, transaction, written, like, replaced, request)
+
+
+def overwrite_output(
+    dataset: DatasetContext, existing: Sequence[FileEntry], output: Output, request: WriteRequest
+) -> Output:
+    """The output for rows that replace all others: in the same partitions, unless others are requested."""
+    found = _partitioned_file(dataset, existing)
+    if not request.keeps_partitions or found is None:
+        return in_form(output, request.partition_columns)
+    spec = partition_spec_of(_footers(dataset, [found]))
+    if not set(spec.partition_by) <= set(output.row_schema.names):
+        return in_form(output, request.partition_columns)
+    check_partition_columns(spec.partition_by, output.row_schema)
+    form = request.partition_columns or ("path" if spec.path_only else "files")
+    return in_form(replace(output, partition_by=spec.partition_by), form)
+
+
+def _partitioned_file(dataset: DatasetContext, existing: Sequence[FileEntry]) -> FileEntry | None:
+    """A file in a partition folder, if there is one."""
+    return next((entry for entry in existing if partition_values(directory_of(entry, dataset.root))), None)
+
+
 def append_output(
-    dataset: DatasetContext, existing: Sequence[FileEntry], output: Output, schema: SchemaMode = "strict"
+    dataset: DatasetContext, existing: Sequence[FileEntry], output: Output, request: WriteRequest
 ) -> Output:
     """The output for appended rows: the partitioning and the schema of the existing files.
 
     One footer suffices if the rows fit that file. Otherwise all are read: others may have further columns, or
     wider types.
     """
-    folders = [relative(entry.path, dataset.root).rpartition("/")[0] for entry in existing]
-    found = next(
-        (entry for entry, folder in zip(existing, folders, strict=True) if partition_values(folder)), None
-    )
+    form = request.partition_columns
+    found = _partitioned_file(dataset, existing)
     if found is None:
         if not existing:
-            return output
+            return in_form(output, form)
         if output.partition_by and any(file.num_rows for file in _footers(dataset, existing)):
             raise InvalidArgument(
                 "the dataset has no partitions, so appended rows cannot be partitioned by "
                 f"{quoted(output.partition_by)}; leave partition_by out, or repartition the dataset first"
             )
-        return _like_existing(
-            dataset, existing, output, _footers(dataset, existing[:1])[0], PartitionSpec(), schema
-        )
+        return _like_empty(dataset, existing, output, request)
     (like,) = _footers(dataset, [found])
     spec = partition_spec_of([like])
     if output.partition_by and output.partition_by != spec.partition_by:
@@ -91,11 +160,25 @@ def append_output(
             f"the dataset is partitioned by {quoted(spec.partition_by)}, not by {quoted(output.partition_by)}; "
             "leave partition_by out, or repartition the dataset first"
         )
-    given = output.row_schema
-    if missing := [name for name in spec.partition_by if name not in given.names]:
-        raise ColumnNotFound(missing, given.names, "partition columns of the dataset", "in the appended rows")
-    check_partition_columns(spec.partition_by, given)
-    return _like_existing(dataset, existing, replace(output, partition_by=spec.partition_by), like, spec, schema)
+    check_same_form(spec, form)
+    schema = output.row_schema
+    if missing := [name for name in spec.partition_by if name not in schema.names]:
+        raise ColumnNotFound(missing, schema.names, "partition columns of the dataset", "in the appended rows")
+    check_partition_columns(spec.partition_by, schema)
+    partitioned = replace(output, partition_by=spec.partition_by)
+    return _like_existing(dataset, existing, partitioned, like, spec, request.schema)
+
+
+def _like_empty(
+    dataset: DatasetContext, existing: Sequence[FileEntry], output: Output, request: WriteRequest
+) -> Output:
+    """The output for the first rows of a dataset that has no partitions yet, or needs none."""
+    (like,) = _footers(dataset, existing[:1])
+    assert like.schema is not None, "a footer always has a schema"
+    rows, names = output.row_schema, output.partition_by
+    spec = PartitionSpec(names, {name: rows.field(name).type for name in names if name not in like.schema.names})
+    check_same_form(spec, request.partition_columns)
+    return _like_existing(dataset, existing, output, like, spec, request.schema)
 
 
 def _like_existing(
@@ -140,12 +223,24 @@ def publish(
     source: RowSource,
     output: Output,
     replaced: list[FileEntry],
-    naming: Naming,
+    request: WriteRequest,
     progress: ProgressCallback | None = None,
 ) -> WriteStats:
     """Write rows inside a transaction and commit them, replacing other files."""
     with transaction.conflicts_over(replaced):
         written = dataset.engine.write(source, output, dataset.context(transaction, progress))
+    return commit_written(dataset, transaction, written, output, replaced, request)
+
+
+def commit_written(
+    dataset: DatasetContext,
+    transaction: Transaction,
+    written: Written,
+    output: Output,
+    replaced: Sequence[FileEntry],
+    request: WriteRequest,
+) -> WriteStats:
+    """Verify and commit staged files, replacing other files. Without any, only a `commit_id` is recorded."""
     files = verify_written(dataset.store, written.staged, written.num_rows, output.format.schema.names)
     stats = WriteStats(
         rows_written=written.num_rows,
@@ -153,12 +248,14 @@ def publish(
         bytes_written=sum(file.size_bytes for file in files),
         files_replaced=len(replaced),
     )
-    transaction.commit(
-        written.staged,
-        replaced,
-        naming=naming,
-        follows=output.partition_by,
-        names_may_exist=naming.scheme != "uuid",
-        statistics=stats,
-    )
+    if files or request.commit_id is not None:
+        transaction.commit(
+            written.staged,
+            replaced,
+            naming=request.naming,
+            check_added=None if request.mode == "overwrite" else check_added_form(dataset, output),
+            follows=output.partition_by,
+            names_may_exist=request.naming.scheme != "uuid",
+            statistics=stats,
+        )
     return stats

@@ -35,6 +35,8 @@ class Output:
     #: Whether to write all rows to one file.
     single: bool = False
     prefix: str = "part"
+    #: The columns by which to sort the rows of each file, which declares that order.
+    sort_by: tuple[str, ...] = ()
     #: Existing partition folders with non-canonical names (`day=01`), by their canonical names (`day=1`).
     folders: Mapping[str, str] = field(default_factory=dict)
 

@@ -6,7 +6,7 @@ from collections import deque
 from collections.abc import Iterable, Iterator
 from concurrent.futures import Future
 from contextlib import closing
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -22,6 +22,7 @@ from parketto.parquet.partitions import by_partition, spill_by_partition
 from parketto.parquet.row_source import FileRows
 from parketto.runtime.task import Worker
 from parketto.runtime.threads import ThreadPool
+from parketto.sorting.external_sort import sort_batches
 from parketto.sorting.spill import SpillFile
 from parketto.storage.hive import NULL_PARTITION
 
@@ -73,6 +74,8 @@ def _write_partitions(
     )
     written = Written()
     at_once = max(1, min(worker.threads, worker.row_group_bytes // _MIN_ROW_GROUP_BYTES))
+    if output.sort_by:
+        at_once = 1  # a sort has runs and spill files of its own, and uses several threads
     share = worker.shared_by(at_once)
     pending: deque[Future[Written]] = deque()
     with closing(folders), ThreadPool(at_once, "parketto-write") as pool:
@@ -152,23 +155,43 @@ def row_slices(batches: list[pa.RecordBatch], max_rows: int, parts: int) -> list
 def _write_directory(
     batches: Iterator[pa.RecordBatch], output: Output, directory: str, worker: Worker, *, at_least_one: bool
 ) -> Written:
+    if output.sort_by:
+        batches, output = _sorted(batches, output, worker)
     first = next((batch for batch in batches if batch.num_rows), None)
     if first is None and not at_least_one:
         return Written()
     rows = 0
     schema = output.format.schema
-    path_only = [name for name in output.partition_by if name not in schema.names]
     calendar = CalendarCheck(schema, output.format.metadata, output.format.traits.int96)
     with file_writer(output, worker, directory=directory) as writer:
         for batch in _with_first(first, batches):
             rows += batch.num_rows
-            for name in path_only:
-                _refuse_ambiguous(name, batch.column(name))
-            batch = cast_rows(batch, schema)
-            _refuse_nulls(batch)
-            calendar.refuse_written(batch)
-            writer.write(batch)
+            writer.write(stored_rows(batch, output, calendar))
     return Written(tuple(writer.staged), rows)
+
+
+def _sorted(
+    batches: Iterator[pa.RecordBatch], output: Output, worker: Worker
+) -> tuple[Iterator[pa.RecordBatch], Output]:
+    """The rows in order, spilled to disk if needed, and the output that declares the order."""
+    decoded = decoded_schema(output.format.schema).remove_metadata()
+    # A partition column that only the path contains has one value per file.
+    columns = [name for name in output.sort_by if name in decoded.names]
+    stored = (cast_rows(batch, decoded) for batch in batches)
+    rows = sort_batches(stored, decoded, columns, worker.run_bytes, worker.scratch_directory())
+    return rows, replace(output, format=replace(output.format, order_by=tuple(columns)))
+
+
+def stored_rows(batch: pa.RecordBatch, output: Output, calendar: CalendarCheck) -> pa.RecordBatch:
+    """The rows as files store them: their columns and types; values that do not fit are an error."""
+    schema = output.format.schema
+    for name in output.partition_by:
+        if name not in schema.names and name in batch.schema.names:
+            _refuse_ambiguous(name, batch.column(name))
+    batch = cast_rows(batch, schema)
+    _refuse_nulls(batch)
+    calendar.refuse_written(batch)
+    return batch
 
 
 def _refuse_nulls(batch: pa.RecordBatch) -> None:

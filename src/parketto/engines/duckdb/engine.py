@@ -9,12 +9,14 @@ from collections.abc import Iterator, Sequence
 import pyarrow as pa
 
 from parketto.arguments import MEGABYTE
-from parketto.engines.base import Context, GroupResult, widest_row
+from parketto.engines.base import Context, GroupResult, plain_local_paths, widest_row
 from parketto.engines.duckdb.merging import Merge
 from parketto.engines.duckdb.scanning import can_scan, numbered, view_files
 from parketto.engines.duckdb.session import Session, require_duckdb
 from parketto.engines.duckdb.sorting import DistributeRows, SortGroup
+from parketto.engines.duckdb.text_files import duckdb_text_rows
 from parketto.engines.merging import broadcast_merge
+from parketto.engines.text_files import TextFormat
 from parketto.engines.threads import ThreadEngine
 from parketto.errors import InvalidArgument, OutOfMemory
 from parketto.merge.target import MergeOutcome, MergeTarget
@@ -25,6 +27,7 @@ from parketto.parquet.row_source import FileRows, FrameRows, RowSource
 from parketto.planning.rewrite import RewritePlan
 from parketto.runtime.staging import Staging
 from parketto.runtime.task import Worker, cores
+from parketto.storage.store import FileEntry, Store
 from parketto.tasks.rewrite import RewriteGroup
 
 DEFAULT_MEMORY_MB = 1024
@@ -94,6 +97,13 @@ class DuckDBEngine(ThreadEngine):
             with Worker(rows.store, Staging(""), self._memory, threads=self._threads) as worker:
                 found = list(rows.read(worker))
         return pa.Table.from_batches(found, schema).cast(rows.schema)
+
+    def scan_files(self, store: Store, entries: Sequence[FileEntry], format_name: TextFormat) -> RowSource:
+        """The rows of CSV or JSON files, read by DuckDB if they are on the local disk."""
+        paths = plain_local_paths(store, entries)
+        if paths is None:
+            return super().scan_files(store, entries, format_name)
+        return duckdb_text_rows(paths, format_name, self._duckdb_memory, self._threads)
 
     def _scanned(self, rows: FileRows, schema: pa.Schema) -> list[pa.RecordBatch] | None:
         """The rows that DuckDB reads; None if it fails, so that Arrow reads them or names the damaged file."""

@@ -12,13 +12,15 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import pyarrow as pa
 
 from parketto.arguments import MEGABYTE, check_positive_integer
-from parketto.engines.base import Context, GroupResult, TaskEngine
+from parketto.engines.base import Context, GroupResult, TaskEngine, plain_local_paths
 from parketto.engines.merging import broadcast_merge
 from parketto.engines.spark.clustering import WriteBuckets, along_curve, in_order, sampling
 from parketto.engines.spark.frames import (
+    ScanRows,
     SpoolRows,
     WriteRows,
     count_frame,
+    derived_frame,
     spool,
     spool_footers,
     write_frame,
@@ -37,10 +39,14 @@ from parketto.engines.spark.session import (
 )
 from parketto.engines.spark.shuffle_write import shuffle_write
 from parketto.engines.spark.tasks import parallelism, results, run_tasks, spark_errors, stage_progress
+from parketto.engines.spark.text_files import reading_text, text_frame
 from parketto.engines.spark.types import frame_schema, stored_columns
+from parketto.engines.text_files import TextFormat
 from parketto.errors import InvalidArgument, TransformFailed
+from parketto.expressions.derived import DerivedColumns
 from parketto.merge.key_join import WriteAdditions
 from parketto.merge.target import MergeOutcome, MergeTarget
+from parketto.parquet.decoded_types import decoded_schema
 from parketto.parquet.exchange_types import exchange_name, keeps_order
 from parketto.parquet.file_info import FileInfo
 from parketto.parquet.output import Output, Written
@@ -48,9 +54,10 @@ from parketto.parquet.row_source import ArrowRows, FileRows, FrameRows, RowSourc
 from parketto.planning.rewrite import FileGroup, RewritePlan
 from parketto.runtime.batches import decoded_bytes
 from parketto.runtime.task import Task, Worker, cores
-from parketto.storage.store import Store
+from parketto.storage.store import FileEntry, Store
 from parketto.tasks.cluster import buckets_of
 from parketto.tasks.rewrite import RewriteGroup, group_output
+from parketto.tasks.scan import Scan
 from parketto.tasks.write import CopyRows
 
 if TYPE_CHECKING:
@@ -258,6 +265,29 @@ class SparkEngine(TaskEngine):
             return super().count_partitions(source, columns, context)
         with self._session_for(context) as session:
             return count_frame(session, _exchange_frame(source), source.schema, columns)
+
+    def scan(self, source: RowSource, function: Scan[Result], context: Context) -> list[Result]:
+        """The results of a function over the rows of a source; a DataFrame is read in its tasks."""
+        if not isinstance(source, FrameRows):
+            return super().scan(source, function, context)
+        with self._session_for(context) as session:
+            scanner = ScanRows(decoded_schema(source.schema).remove_metadata(), function)
+            return results(session, _exchange_frame(source), scanner, f"parketto {context.operation}")
+
+    def derived(self, source: FileRows | FrameRows, columns: DerivedColumns) -> RowSource:
+        """The rows of files or a DataFrame with computed columns, which Spark tasks compute."""
+        if not isinstance(source, FrameRows):
+            return super().derived(source, columns)
+        return FrameRows(columns.schema, derived_frame(_exchange_frame(source), columns))
+
+    def scan_files(self, store: Store, entries: Sequence[FileEntry], format_name: TextFormat) -> RowSource:
+        """The rows of CSV or JSON files, read by Spark if they are on the local disk, which all tasks see."""
+        paths = plain_local_paths(store, entries)
+        if paths is None:
+            return super().scan_files(store, entries, format_name)
+        with reading_text(paths, format_name):
+            frame = text_frame(self.session, paths, format_name)
+            return FrameRows(checked_columns(frame_schema(frame)), frame)
 
     def transformed(self, rows: FileRows, root: str, function: Callable[[Any], Any]) -> RowSource:
         """The result of a function that receives files as a Spark DataFrame."""

@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import chain
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Generic, Protocol, TypeVar
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -15,6 +15,7 @@ from parketto.engines.spark.session import is_connect
 from parketto.engines.spark.shipping import PickledFunction
 from parketto.engines.spark.tasks import StageProgress, parallelism, raising_typed, results, task_attempt
 from parketto.engines.spark.types import spark_schema
+from parketto.expressions.derived import DerivedColumns
 from parketto.merge.source import as_target
 from parketto.parquet.decoded_types import decoded_schema, recast
 from parketto.parquet.exchange_types import (
@@ -22,6 +23,7 @@ from parketto.parquet.exchange_types import (
     exchange_name,
     exchange_schema,
     from_exchange,
+    to_exchange,
     to_exchange_with,
 )
 from parketto.parquet.file_format import FileFormat
@@ -35,11 +37,13 @@ from parketto.runtime.staging import StagedFile, Staging
 from parketto.runtime.task import Worker
 from parketto.storage.store import Store
 from parketto.tasks.count import count_folders
+from parketto.tasks.scan import Scan
 from parketto.tasks.write import write_rows
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
+Result = TypeVar("Result")
 #: What a task has written, and the number of rows with each flag.
 Described = tuple[Written, list[int]]
 _FILES_PER_READ = 16  # maximum number of files per read task
@@ -212,6 +216,39 @@ def count_frame(spark: SparkSession, frame: DataFrame, schema: pa.Schema, column
     wanted = frame.select(*(exchange_name(schema.get_field_index(name)) for name in columns))
     decoded = decoded_schema(pa.schema([schema.field(name) for name in columns])).remove_metadata()
     return sum(results(spark, wanted, CountRows(decoded), "parketto: partitions"), Counter())
+
+
+@dataclass(frozen=True)
+class ScanRows(Generic[Result]):
+    """Applies a function to rows of exchange types."""
+
+    schema: pa.Schema
+    scan: Scan[Result]
+
+    def __call__(self, batches: Iterable[pa.RecordBatch]) -> Iterator[Result]:
+        """One result for each Spark task."""
+        yield self.scan(from_exchange(batch, self.schema) for batch in batches)
+
+
+@dataclass(frozen=True)
+class DeriveColumns:
+    """Appends computed columns to rows of exchange types."""
+
+    columns: DerivedColumns
+    exchanged: pa.Schema
+
+    def __call__(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        """The rows with these columns."""
+        schema = decoded_schema(self.columns.takes).remove_metadata()
+        with raising_typed():
+            for batch in batches:
+                yield to_exchange(self.columns.added(from_exchange(batch, schema)), self.exchanged)
+
+
+def derived_frame(frame: DataFrame, columns: DerivedColumns) -> DataFrame:
+    """A DataFrame of exchange columns, followed by computed ones."""
+    exchanged = exchange_schema(decoded_schema(columns.schema))
+    return frame.mapInArrow(PickledFunction(DeriveColumns(columns, exchanged)), spark_schema(exchanged))
 
 
 @dataclass(frozen=True)

@@ -1,0 +1,385 @@
+"""The operations of `Dataset` that write rows: write and repartition."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any, Literal, TypedDict, Unpack, overload
+
+import pyarrow.compute as pc
+
+from parketto.arguments import Thresholds, check_codec, check_positive_integer
+from parketto.dataset.editing import EditableDataset
+from parketto.engines.base import ProgressCallback
+from parketto.errors import InvalidArgument, quoted
+from parketto.merge.append_schema import SchemaMode, check_schema_mode
+from parketto.operations.derive import PartitionBy, with_derived_columns
+from parketto.operations.layout import check_sort_columns, file_limits
+from parketto.operations.partition_form import PartitionForm, check_form
+from parketto.operations.repartition import plan_repartition, repartition
+from parketto.operations.replace import replace_matching
+from parketto.operations.source_files import check_format, find_source_files, source_of
+from parketto.operations.write import WriteRequest, write
+from parketto.operations.write_plan import plan_write
+from parketto.parquet.file_format import FileFormat
+from parketto.parquet.output import Output
+from parketto.planning.naming import Naming, NamingScheme
+from parketto.planning.rewrite import check_partition_columns
+from parketto.results import WritePlan, WriteStats
+
+if TYPE_CHECKING:
+    import polars as pl
+    from pyspark.sql import Column
+
+WriteMode = Literal["append", "overwrite", "overwrite_partitions"]
+WRITE_MODES: tuple[WriteMode, ...] = ("append", "overwrite", "overwrite_partitions")
+
+
+class WriteOptions(TypedDict, total=False):
+    """The options of `Dataset.write`."""
+
+    replace_where: str | pc.Expression | pl.Expr | Column | None
+    max_rows_per_file: int | None
+    target_rows_per_file: int | None
+    target_mb_per_file: float | None
+    row_group_rows: int | None
+    sort_by: str | Sequence[str] | None
+    compression: str
+    partition_by: PartitionBy | None
+    partition_columns: PartitionForm | None
+    naming: NamingScheme | None
+    basename_template: str | None
+    schema: SchemaMode
+    commit_id: str | None
+    retries: int | None
+    progress: ProgressCallback | None
+
+
+class WritableDataset(EditableDataset):
+    """The operations that write rows."""
+
+    @overload
+    def write(
+        self, rows: Any, mode: WriteMode = ..., *, dry_run: Literal[False] = ..., **options: Unpack[WriteOptions]
+    ) -> WriteStats: ...
+
+    @overload
+    def write(
+        self, rows: Any, mode: WriteMode = ..., *, dry_run: Literal[True], **options: Unpack[WriteOptions]
+    ) -> WritePlan: ...
+
+    @overload
+    def write(
+        self, rows: Any, mode: WriteMode = ..., *, dry_run: bool, **options: Unpack[WriteOptions]
+    ) -> WriteStats | WritePlan: ...
+
+    def write(
+        self,
+        rows: Any,
+        mode: WriteMode = "append",
+        *,
+        replace_where: str | pc.Expression | pl.Expr | Column | None = None,
+        max_rows_per_file: int | None = None,
+        target_rows_per_file: int | None = None,
+        target_mb_per_file: float | None = None,
+        row_group_rows: int | None = None,
+        sort_by: str | Sequence[str] | None = None,
+        compression: str = "snappy",
+        partition_by: PartitionBy | None = None,
+        partition_columns: PartitionForm | None = None,
+        naming: NamingScheme | None = None,
+        basename_template: str | None = None,
+        schema: SchemaMode = "cast",
+        dry_run: bool = False,
+        commit_id: str | None = None,
+        retries: int | None = None,
+        progress: ProgressCallback | None = None,
+    ) -> WriteStats | WritePlan:
+        """Append rows as new files, or replace all rows, or whole partitions, by them.
+
+        All files appear together or not at all. Overwriting replaces Parquet files only and keeps all other files
+        in the directory; files that other writers add concurrently are kept too.
+
+        Appended rows get the columns and types of the dataset; `schema` says how far they may differ. Values that
+        do not fit are an error.
+
+        Args:
+            rows: A PyArrow table, record batch, reader, dataset or scanner; an iterable of batches or tables; a
+                pandas or Polars frame; a DuckDB relation; a Spark DataFrame (on Spark); or the path of a Parquet
+                file or dataset. Readers, iterables, datasets and relations are streamed.
+            mode: `"append"`; `"overwrite"`, which replaces all rows; or `"overwrite_partitions"`, which replaces
+                the partitions that occur in the rows and touches no other file. Without rows it replaces nothing.
+            replace_where: With `mode="overwrite"`: a condition as for `delete`. Only the rows that match it are
+                replaced, in one commit, and files without such rows stay as they are. All new rows must match it
+                too. Conflicts are those of a `delete` and an append.
+            max_rows_per_file: The maximum number of rows per file.
+            target_rows_per_file: The same, by the name that `compact` has for it.
+            target_mb_per_file: The approximate maximum file size; by default unlimited.
+            row_group_rows: The maximum number of rows per row group; by default as many as fit into memory.
+            sort_by: The columns by which the rows of each file are sorted, ascending, NULLs last. The files
+                declare this order. Rows that do not fit into memory are spilled to disk.
+            compression: snappy, gzip, lz4, zstd, brotli or none.
+            partition_by: The partition columns (`day=1/…`). Rows that are written to a partitioned dataset follow
+                its partition spec; an empty list overwrites it without partitions. A mapping derives new columns
+                from SQL expressions over the rows:
+                `{"day": "CAST(ts AS DATE)", "hour": "hour(ts)"}`; a list may contain names and mappings. Rows that
+                lack these columns need the mapping for every write.
+            partition_columns: Whether the files contain the partition columns too (`"files"`), or only the path
+                does (`"path"`, as Hive and Spark write it). A path has no types, and one name for NULL and the
+                empty string. By default `"files"`, or the form of the dataset that rows are added to.
+            naming: `"uuid"` (the default), `"timestamp"` or `"sequential"`.
+            basename_template: Such as `"data_{}.parquet"`; without `naming` files are numbered, from 000 or
+                after the highest existing number.
+            schema: How appended rows meet the dataset's schema. `"cast"` (the default): columns in any order, cast
+                to its types where no value changes; nullable columns may be missing. `"evolve"`: new columns and
+                wider types are welcome. `"strict"`: the same columns and types; encodings of the same values
+                (strings of any width, dictionaries, timestamps of any unit) are one type.
+            dry_run: Check everything and report what would happen (`WritePlan`): nothing is written or removed.
+                All rows are read, except those that can be read only once.
+            commit_id: An idempotency key such as `"orders:17"` (an application, a colon, a number). If the log
+                contains it, nothing is done and the first result is returned, so a batch can be replayed. Kept for
+                30 days; the last one of each application is kept for ever.
+            retries: How often this operation is planned again after a conflict; by default the dataset's setting.
+            progress: A callback that gets a `Progress` as work completes.
+
+        Raises:
+            ValueError: An argument is invalid, appended rows have missing or additional columns, or rows do not
+                match `replace_where`. Nothing was changed.
+            TypeError: A column of appended rows has another type than in the dataset, or values that do not fit
+                that type. Nothing was changed.
+
+        Example:
+            >>> from parketto import Dataset
+            >>> ticks = Dataset("memory://ticks-example", engine="pyarrow")
+            >>> import pyarrow as pa
+            >>> rows = pa.table({"day": [1, 2, 1], "price": [1.0, 2.0, 3.0]})
+            >>> _ = ticks.write(rows, partition_by="day", basename_template="data_{}.parquet")
+            >>> [file.path for file in ticks.files()]
+            ['/ticks-example/day=1/data_000.parquet', '/ticks-example/day=2/data_000.parquet']
+            >>> import datetime as dt
+            >>> visits = Dataset("memory://visits-by-day-example", engine="pyarrow")
+            >>> rows = pa.table({"at": [dt.datetime(2026, 1, 1, 12), dt.datetime(2026, 1, 2, 7)], "n": [1, 2]})
+            >>> _ = visits.write(rows, partition_by={"day": "CAST(at AS DATE)"})
+            >>> [file.partition for file in visits.files()]
+            [(('day', '2026-01-01'),), (('day', '2026-01-02'),)]
+            >>> corrected = pa.table({"day": [2], "price": [2.5]})
+            >>> ticks.write(corrected, mode="overwrite_partitions")["files_replaced"]
+            1
+            >>> sorted(ticks.read().column("price").to_pylist())
+            [1.0, 2.5, 3.0]
+            >>> ticks.write(corrected, mode="overwrite_partitions", dry_run=True)["partitions"]
+            {'day=2': 1}
+            >>> cheap = pa.table({"day": [1], "price": [1.5]})
+            >>> stats = ticks.write(cheap, mode="overwrite", replace_where="day = 1 AND price < 2")
+            >>> stats["rows_written"], stats["rows_deleted"], stats["files_replaced"]
+            (1, 1, 1)
+        """
+        if mode not in WRITE_MODES:
+            raise InvalidArgument(f"unknown mode {mode!r}; valid modes: {quoted(WRITE_MODES)}")
+        if replace_where is not None and mode != "overwrite":
+            raise InvalidArgument(f"replace_where needs mode='overwrite', got {mode!r}")
+        check_positive_integer("row_group_rows", row_group_rows)
+        limits = file_limits(max_rows_per_file, target_rows_per_file, target_mb_per_file)
+        codec = check_codec(compression)
+        names = Naming.of(naming, basename_template)
+        source, partition_names = with_derived_columns(
+            self._rows(rows), partition_by, self.engine, self._context.clock
+        )
+        partitions = check_partition_columns(partition_names, source.schema)
+        output = Output(
+            self._context.root,
+            FileFormat(source.schema, codec or "none"),
+            source.schema,
+            partitions,
+            limits.target_rows,
+            limits.target_bytes,
+            row_group_rows,
+            sort_by=check_sort_columns(sort_by, source.schema),
+        )
+        context = self._context_for(None, retries)
+        form = check_form(partition_columns)
+        request = WriteRequest(
+            mode,
+            names,
+            commit_id,
+            replace_where,
+            form,
+            check_schema_mode(schema),
+            keeps_partitions=partition_by is None,
+        )
+        if dry_run:
+            return plan_write(context, source, output, request, progress)
+        operation = write if replace_where is None else replace_matching
+        return operation(context, source, output, request, progress)
+
+    @overload
+    def write_from(
+        self,
+        path: str | os.PathLike[str],
+        mode: WriteMode = ...,
+        *,
+        format: Literal["csv", "json", "parquet"] | None = ...,
+        dry_run: Literal[False] = ...,
+        **options: Unpack[WriteOptions],
+    ) -> WriteStats: ...
+
+    @overload
+    def write_from(
+        self,
+        path: str | os.PathLike[str],
+        mode: WriteMode = ...,
+        *,
+        format: Literal["csv", "json", "parquet"] | None = ...,
+        dry_run: Literal[True],
+        **options: Unpack[WriteOptions],
+    ) -> WritePlan: ...
+
+    @overload
+    def write_from(
+        self,
+        path: str | os.PathLike[str],
+        mode: WriteMode = ...,
+        *,
+        format: Literal["csv", "json", "parquet"] | None = ...,
+        dry_run: bool,
+        **options: Unpack[WriteOptions],
+    ) -> WriteStats | WritePlan: ...
+
+    def write_from(
+        self,
+        path: str | os.PathLike[str],
+        mode: WriteMode = "append",
+        *,
+        format: Literal["csv", "json", "parquet"] | None = None,  # noqa: A002 - the name that readers use
+        dry_run: bool = False,
+        **options: Unpack[WriteOptions],
+    ) -> WriteStats | WritePlan:
+        """Write the rows of files: CSV with a header, JSON with one object per line, or Parquet.
+
+        The engine's own reader finds the types, so they can differ between engines:
+
+        * PyArrow infers them from the first 4 MB of each file. A later value that does not fit is an error.
+          Timestamps in JSON are read without a zone; those with one are converted to UTC.
+        * DuckDB samples all files. It also reads JSON arrays, and detects the delimiter and header of CSV files.
+        * Spark reads all files to infer them. Columns of JSON are in alphabetical order, timestamps in JSON are
+          strings, and small integers in CSV have 32 bits.
+
+        Empty CSV fields are NULL on every engine; no other text is.
+
+        DuckDB and Spark read files on the local disk, and PyArrow those of other filesystems. Parquet files keep
+        their types on every engine, and get the partition columns of their paths.
+
+        Args:
+            path: A file, a folder, or a glob pattern (`"landing/*.jsonl"`, `"landing/**/*.csv"`); a URL for other
+                filesystems. Files and folders that begin with `_` or `.` are ignored.
+            mode: As for `write`.
+            format: `"csv"`, `"json"` or `"parquet"`; by default by suffix (`.csv`, `.json`, `.jsonl`, `.ndjson`,
+                `.parquet`; text also with `.gz`).
+            dry_run: As for `write`.
+            options: All other arguments of `write`.
+
+        Returns:
+            As `write`, and the files that were read (`source_files`).
+
+        Raises:
+            FileNotFoundError: No file matches.
+            ValueError: The format is unknown, or a file cannot be read. Nothing was changed.
+
+        Example:
+            >>> import fsspec
+            >>> from parketto import Dataset
+            >>> fsspec.filesystem("memory").pipe_file("/landing/1.jsonl", b'{"id": 1, "name": "Ada"}')
+            >>> people = Dataset("memory://people-example", engine="pyarrow")
+            >>> people.write_from("memory://landing/*.jsonl")["source_files"]
+            ['memory://landing/1.jsonl']
+            >>> people.read().to_pylist()
+            [{'id': 1, 'name': 'Ada'}]
+        """
+        files = find_source_files(path, check_format(format), self._store.fs, self._storage_options)
+        source, paths = source_of(files, self.engine, self._storage_options)
+        stats: Any = self.write(source, mode, dry_run=dry_run, **options)
+        return {**stats, "source_files": paths}  # type: ignore[return-value]
+
+    @overload
+    def repartition(
+        self,
+        partition_by: str | Sequence[str] | None,
+        *,
+        partition_columns: PartitionForm = ...,
+        target_mb_per_file: float | None = ...,
+        compression: str | None = ...,
+        dry_run: Literal[False] = ...,
+        progress: ProgressCallback | None = ...,
+    ) -> WriteStats: ...
+
+    @overload
+    def repartition(
+        self,
+        partition_by: str | Sequence[str] | None,
+        *,
+        partition_columns: PartitionForm = ...,
+        target_mb_per_file: float | None = ...,
+        compression: str | None = ...,
+        dry_run: Literal[True],
+        progress: ProgressCallback | None = ...,
+    ) -> WritePlan: ...
+
+    @overload
+    def repartition(
+        self,
+        partition_by: str | Sequence[str] | None,
+        *,
+        partition_columns: PartitionForm = ...,
+        target_mb_per_file: float | None = ...,
+        compression: str | None = ...,
+        dry_run: bool,
+        progress: ProgressCallback | None = ...,
+    ) -> WriteStats | WritePlan: ...
+
+    def repartition(
+        self,
+        partition_by: str | Sequence[str] | None,
+        *,
+        partition_columns: PartitionForm = "files",
+        target_mb_per_file: float | None = None,
+        compression: str | None = None,
+        dry_run: bool = False,
+        progress: ProgressCallback | None = None,
+    ) -> WriteStats | WritePlan:
+        """Change the partition columns of the dataset, or where they are stored, in place and atomically.
+
+        Rows, types and metadata are kept. Columns that existed only in the old paths are added to the files.
+
+        Args:
+            partition_by: The new partition columns; None removes all partition directories.
+            partition_columns: `"files"` stores the partition columns in the files too, so that each file can be
+                queried on its own. `"path"` stores them only in the path, as Hive and Spark do. Pass the current
+                partition columns to convert a dataset from one form to the other.
+            target_mb_per_file: The approximate maximum file size; 128 by default.
+            compression: The codec of the new files; by default that of most of the data.
+            schema: How appended rows meet the dataset's schema. `"cast"` (the default): columns in any order, cast
+                to its types where no value changes; nullable columns may be missing. `"evolve"`: new columns and
+                wider types are welcome. `"strict"`: the same columns and types; encodings of the same values
+                (strings of any width, dictionaries, timestamps of any unit) are one type.
+            dry_run: Check everything and report what would happen (`WritePlan`): nothing is written or removed.
+            progress: A callback that gets a `Progress` as work completes.
+
+        Example:
+            >>> import pyarrow as pa
+            >>> from parketto import Dataset
+            >>> trades = Dataset("memory://repartition-example", engine="pyarrow")
+            >>> _ = trades.write(pa.table({"day": [1, 1, 2], "side": ["ask", "bid", "ask"], "n": [1, 2, 3]}))
+            >>> trades.repartition(["side"])["files_written"]
+            2
+            >>> sorted(file.partition for file in trades.files())
+            [(('side', 'ask'),), (('side', 'bid'),)]
+            >>> _ = trades.repartition(["side"], partition_columns="path")
+            >>> trades.read().column_names
+            ['day', 'n']
+        """
+        thresholds = Thresholds.of(target_mb_per_file, None)
+        form = check_form(partition_columns)
+        codec = check_codec(compression)
+        if dry_run:
+            return plan_repartition(self._context, partition_by, form)
+        return repartition(self._context, partition_by, thresholds, codec, progress, form)

@@ -1,0 +1,236 @@
+"""Edits inside a transaction: the tasks for files that may match, what they stage, and what conflicts with them.
+
+Deletes and updates use it, and writes that replace the rows that match a condition.
+"""
+
+from __future__ import annotations
+
+import posixpath
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property, partial
+from typing import Any
+
+import pyarrow as pa
+
+from parketto.commit.committing import CheckAdded
+from parketto.commit.transaction import Transaction
+from parketto.commit.verify import verify_edits, verify_written
+from parketto.engines.base import Context, ProgressCallback
+from parketto.errors import CommitConflict, InvalidArgument
+from parketto.expressions.conditions import Assignment, Predicate
+from parketto.expressions.dispatch import assignments, predicate
+from parketto.expressions.pruning import may_match
+from parketto.expressions.time_zones import Clock
+from parketto.operations.context import DatasetContext, entries
+from parketto.operations.edits import write_empty_file
+from parketto.parquet.dataset_schema import unified
+from parketto.parquet.file_info import FileInfo, MentionedColumns, StatsColumns
+from parketto.parquet.output import Output, Written, output_like
+from parketto.parquet.partition_spec import PartitionSpec, partition_spec_of
+from parketto.parquet.partitions import folder_names
+from parketto.parquet.snapshot import read_snapshot
+from parketto.planning.naming import Replacement, appended, in_place
+from parketto.runtime.staging import StagedFile, Staging
+from parketto.storage.hive import PartitionFilter, directory_matcher
+from parketto.storage.listing import relative
+from parketto.storage.store import FileEntry
+from parketto.tasks.edit import Edited, EditFile
+
+
+@dataclass(frozen=True)
+class EditRequest:
+    """Which rows to edit, and how. Without changes, they are deleted."""
+
+    operation: str
+    where: Any
+    changes: Mapping[str, Any] | None = None
+    compression: str | None = None
+    commit_id: str | None = None
+    #: Whether row groups of another codec than `compression` are re-encoded; else copied ones keep theirs.
+    recompress: bool = True
+
+
+@dataclass(frozen=True)
+class EditRun:
+    """The files of a dataset, the tasks that look for matching rows, and the results of those that found any."""
+
+    files: Sequence[FileInfo]
+    plan: Sequence[EditFile]
+    edits: Sequence[tuple[EditFile, Edited]]
+
+    @classmethod
+    def of(cls, files: Sequence[FileInfo], plan: Sequence[EditFile], results: Sequence[Edited]) -> EditRun:
+        """Keep the results with matching rows."""
+        pairs = zip(plan, results, strict=True)
+        return cls(files, plan, [(task, result) for task, result in pairs if result.matched])
+
+    @property
+    def matched(self) -> int:
+        """The number of matching rows."""
+        return sum(result.matched for _, result in self.edits)
+
+    @property
+    def retired(self) -> list[FileEntry]:
+        """The files with matching rows."""
+        return entries([task.file for task, _ in self.edits])
+
+    def staged(self, operation: str) -> list[StagedFile]:
+        """The files that replace those with matching rows, under names that keep the order of rows."""
+        edited = {task.file.path for task, _ in self.edits}
+        moved = [file for _, result in self.edits for file in result.moved.staged]
+        return [
+            *in_place(
+                operation,
+                [Replacement(task.file.path, result.kept.staged) for task, result in self.edits],
+                [file.path for file in self.files if file.path not in edited],
+            ),
+            *appended(moved),
+        ]
+
+    @property
+    def read(self) -> list[FileEntry]:
+        """The files that were searched for matching rows."""
+        return entries([task.file for task in self.plan])
+
+
+@dataclass(frozen=True)
+class Editor:
+    """Runs an edit of a dataset."""
+
+    dataset: DatasetContext
+    request: EditRequest
+    clock: Clock
+    partition_filter: PartitionFilter = None
+
+    @cached_property
+    def stats_columns(self) -> StatsColumns:
+        """The columns whose bounds are needed. Rows that move to other partitions need those of all columns."""
+        return MentionedColumns(str(self.request.where)) if self.request.changes is None else None
+
+    def dry_run(self, files: Sequence[FileInfo], progress: ProgressCallback | None) -> EditRun:
+        """Count matching rows; nothing is staged."""
+        plan = self._plan(files, dry_run=True)
+        context = Context(self.dataset.store, Staging(""), self.request.operation, progress)
+        return EditRun.of(files, plan, self.dataset.engine.run(plan, context))
+
+    def run(
+        self, transaction: Transaction, files: Sequence[FileInfo], progress: ProgressCallback | None
+    ) -> EditRun:
+        """Stage what replaces the files with matching rows."""
+        plan = self._plan(files, dry_run=False)
+        with transaction.conflicts_over(entries([task.file for task in plan])):
+            results = self.dataset.engine.run(plan, self.dataset.context(transaction, progress))
+        return EditRun.of(files, plan, results)
+
+    def check_added(self, run: EditRun) -> CheckAdded | None:
+        """Refuses concurrently added files that may match: by their paths, then by their bounds."""
+        return partial(self._refuse, run.files[:1]) if self.dataset.isolation == "serializable" else None
+
+    def checked_files(self, run: EditRun) -> Sequence[FileEntry]:
+        """The files that must not have changed, besides those that are retired."""
+        return run.read if self.dataset.isolation == "serializable" else ()
+
+    def _refuse(self, known: Sequence[FileInfo], added: Sequence[FileEntry], who: Callable[[str], str]) -> None:
+        matches = directory_matcher(self.partition_filter)
+        root = self.dataset.root
+        candidates = [entry for entry in added if matches(posixpath.dirname(relative(entry.path, root)))]
+        if not candidates:
+            return
+        found = read_snapshot(self.dataset.store, root, candidates, self.stats_columns).files
+        # The condition refers to columns of the dataset, which added files may lack.
+        files = unified([*known, *found]).files[len(known) :]
+        for task in self._plan(files, dry_run=True):
+            raise CommitConflict.because_of(
+                task.file.path,
+                operation=self.request.operation,
+                matters="may contain rows that match its condition",
+                who=who(task.file.path),
+            )
+
+    def _plan(self, files: Sequence[FileInfo], *, dry_run: bool) -> list[EditFile]:
+        """A task for each file whose path and footer do not exclude matching rows."""
+        request, root = self.request, self.dataset.root
+        spec = partition_spec_of(files)
+        by_schema: dict[int, list[FileInfo]] = {}
+        for file in files:
+            by_schema.setdefault(id(file.schema), []).append(file)
+        tasks = []
+        for same in by_schema.values():
+            assert same[0].schema is not None, "files to edit come from a snapshot"
+            schema = spec.row_schema(same[0].schema)
+            condition = predicate(request.where, schema, self.clock)
+            changes = None if request.changes is None else _changes(request.changes, schema, self.clock)
+            for file, possible in zip(same, may_match(condition, same, spec.path_only), strict=True):
+                if possible and file.num_rows:
+                    tasks.append(_task(root, files, file, spec, request, condition, changes, dry_run=dry_run))
+        return tasks
+
+    def verified(self, run: EditRun) -> list[FileInfo]:
+        """The staged files, if they contain exactly the rows and columns that they should."""
+        store = self.dataset.store
+        files = verify_edits(store, [(task.file, result.kept) for task, result in run.edits])
+        moved = sum((result.moved for _, result in run.edits), Written())
+        if moved.staged:
+            assert run.files[0].schema is not None, "files to edit come from a snapshot"
+            files += verify_written(store, moved.staged, moved.num_rows, run.files[0].schema.names)
+        for task, result in run.edits:
+            expected = 0 if task.changes is None else result.matched
+            written = result.kept.num_rows + result.moved.num_rows
+            assert written == task.file.num_rows - result.matched + expected, "every row is kept, moved or deleted"
+        return files
+
+    def schema_file(self, run: EditRun, transaction: Transaction) -> list[StagedFile]:
+        """An empty file with the schema, if the edit deletes all rows of the dataset; to publish with no other."""
+        if not run.edits or len(run.edits) < len(run.files) or not transaction.lists_only(entries(run.files)):
+            return []
+        first = run.edits[0][0]
+        output = output_like(first.file, "delete", first.compression)
+        context = self.dataset.context(transaction)
+        return write_empty_file(self.dataset.engine, output, first.file.directory, context)
+
+
+def _changes(values: Mapping[str, Any], schema: pa.Schema, clock: Clock) -> tuple[Assignment, ...]:
+    if not values:
+        raise InvalidArgument("nothing to set: name at least one column and its new value")
+    return assignments(values, schema, clock)
+
+
+def _task(
+    root: str,
+    files: Sequence[FileInfo],
+    file: FileInfo,
+    spec: PartitionSpec,
+    request: EditRequest,
+    condition: Predicate,
+    changes: tuple[Assignment, ...] | None,
+    *,
+    dry_run: bool,
+) -> EditFile:
+    moves = any(change.column in spec.partition_by for change in changes or ())
+    moved_output = _moved_output(root, files, file, spec, request) if moves else None
+    return EditFile(
+        file,
+        request.operation,
+        condition,
+        changes,
+        spec,
+        request.compression,
+        moved_output,
+        dry_run=dry_run,
+        recompress=request.recompress,
+    )
+
+
+def _moved_output(
+    root: str, files: Sequence[FileInfo], file: FileInfo, spec: PartitionSpec, request: EditRequest
+) -> Output:
+    """The output for rows that move to another partition, in the format of their source file."""
+    assert file.schema is not None, "files to edit come from a snapshot"
+    return replace(
+        output_like(file, request.operation, request.compression, request.changes or ()),
+        directory=root,
+        row_schema=spec.row_schema(file.schema),
+        partition_by=spec.partition_by,
+        folders=folder_names(files, spec, root),
+    )
