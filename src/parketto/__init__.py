@@ -62,6 +62,7 @@ if TYPE_CHECKING:
     from parketto.parquet.row_group_info import ColumnStats, RowGroupInfo
     from parketto.planning.rewrite import FileGroup
     from parketto.results import (
+        AlterStats,
         ChangedFile,
         CheckReport,
         ColumnReads,
@@ -69,6 +70,7 @@ if TYPE_CHECKING:
         EditStats,
         MaintenanceStats,
         OtherSchema,
+        PartitionInfo,
         PlannedRewrite,
         RestoreStats,
         WritePlan,
@@ -84,6 +86,7 @@ _logging.getLogger(__name__).addHandler(_logging.NullHandler())
 __all__ = [
     "AccessDenied",
     "Advice",
+    "AlterStats",
     "AuthenticationFailed",
     "AwsStorageOptions",
     "BucketNotFound",
@@ -123,6 +126,7 @@ __all__ = [
     "ParkettoError",
     "ParquetCRUD",
     "ParquetCompactor",
+    "PartitionInfo",
     "PlannedRewrite",
     "Progress",
     "Recovery",
@@ -207,6 +211,7 @@ _HOMES = {
             "plan_optimize_groups",
         ),
         "parketto.results": (
+            "AlterStats",
             "ChangedFile",
             "CheckReport",
             "ColumnReads",
@@ -214,6 +219,7 @@ _HOMES = {
             "EditStats",
             "MaintenanceStats",
             "OtherSchema",
+            "PartitionInfo",
             "PlannedRewrite",
             "RestoreStats",
             "WritePlan",

@@ -24,13 +24,14 @@ def test_readme_examples_run(
     monkeypatch.chdir(tmp_path)
     monkeypatch.delenv("PARKETTO_ENGINE")
     blocks = re.findall(r"```python\n(.*?)```", (ROOT / "README.md").read_text(), re.S)
-    assert len(blocks) == 8
+    assert len(blocks) == 9
     names: dict[str, object] = {}
     for block in blocks:
         exec(compile(block, "README.md", "exec"), names)
     output = capsys.readouterr().out
     assert "3 -> 1" in output
     assert "{'inserted': 1, 'updated': 1, 'deleted': 0, 'total': 10}" in output
+    assert "['id', 'item', 'price'] 1" in output
     assert "[2, 5, 5, 7, 7, 10, 14, 18]\n[]\n" in output
     assert "['at', 'user']" in output
     assert "a range of 1 % reads 100% of the row groups, now 1" in output
@@ -38,7 +39,18 @@ def test_readme_examples_run(
     assert "[Row(n=510)]" in output
     assert "{'n': 2, 'top': 12.5}" in output
     assert "deleted 1, restored 1" in output
-    made = ["backups", "events", "numbers", "payments", "quotes", "quotes_by_side", "ticks", "trades", "visits"]
+    made = [
+        "backups",
+        "events",
+        "numbers",
+        "payments",
+        "quotes",
+        "quotes_by_side",
+        "sales",
+        "ticks",
+        "trades",
+        "visits",
+    ]
     assert beside(tmp_path) == made
 
 

@@ -34,6 +34,7 @@ Isolation = Literal["serializable", "snapshot"]
 ISOLATIONS = ("serializable", "snapshot")
 # Delay before the first retry; it doubles with each retry. Jitter keeps two writers from colliding again.
 _RETRY_DELAY_SECONDS = 0.02
+_LOGGED_CHARACTERS = 10_000  # of an argument that the log keeps
 
 
 def check_isolation(isolation: str) -> Isolation:
@@ -168,7 +169,7 @@ class DatasetContext:
         """The operation, as the log records it, without the arguments that are None."""
         if commit_id is not None and not (commit_id and isinstance(commit_id, str)):
             raise InvalidArgument(f"commit_id must be a non-empty string such as 'orders:17', got {commit_id!r}")
-        given = {name: value for name, value in (arguments or {}).items() if value is not None}
+        given = {name: _shortened(value) for name, value in (arguments or {}).items() if value is not None}
         return Request(operation, given, self.engine.name, commit_id)
 
     def snapshot_in(
@@ -226,6 +227,13 @@ class DatasetContext:
         tasks = footer_tasks(listed, self.root, stats_columns)
         found = self.engine.run(tasks, Context(self.store, Staging(""), "footers"))
         return Snapshot(self.root, tuple(file for files in found for file in files))
+
+
+def _shortened(value: Any) -> Any:
+    """An argument as the log keeps it: a condition may list 100,000 values."""
+    if isinstance(value, str) and len(value) > _LOGGED_CHARACTERS:
+        return f"{value[:_LOGGED_CHARACTERS]}… ({len(value):,} characters)"
+    return value
 
 
 def entries(files: Sequence[FileInfo]) -> list[FileEntry]:
