@@ -164,3 +164,39 @@ def test_duplicate_source_keys_are_refused(local: Place, merge_engine: Engine) -
     with pytest.raises(ValueError, match=r"1 key\(s\) of 'id' more than once, such as \{'id': 7\}"):
         local.dataset(engine=merge_engine).merge(table([(7, "a", 1), (7, "b", 2)], "new"), ["id"])
     assert local.state() == before
+
+
+REPEATED = {
+    "upsert": {},
+    "update": {"strategy": "update"},
+    "deduplicate": {"strategy": "deduplicate"},
+    "full_merge": {"strategy": "full_merge"},
+    "one column": {"update_columns": ["v"]},
+    "partition": {"update_columns": ["p"]},
+}
+
+
+@pytest.mark.parametrize("name", REPEATED)
+def test_a_repeated_merge_changes_nothing(local: Place, merge_engine: Engine, name: str) -> None:
+    options: dict[str, Any] = REPEATED[name]
+    local.write_files({A: table([(1, "a", 0), (2, "a", 0)], "old"), B: table([(3, "b", 0), (4, "b", 0)], "old")})
+    dataset = local.dataset(engine=merge_engine)
+    source = table([(1, "a", 9), (2, "b", 9), (3, "b", 9), (4, "c", 9)], "new")
+    dataset.merge(source, ["id"], **options)
+    state, commits = local.state(), len(dataset.history())
+    counts = {"inserted": 0, "updated": 4, "deleted": 0, "total": 4}
+    assert dataset.merge(source, ["id"], **options) == counts
+    assert local.state() == state, "no file is rewritten"
+    assert len(dataset.history()) == commits, "nothing is committed"
+
+
+def test_files_with_equal_rows_are_not_rewritten(local: Place, merge_engine: Engine) -> None:
+    schema = pa.schema({"id": pa.int64(), "x": pa.float64(), "l": pa.list_(pa.int8())})
+    rows = [(1, float("nan"), [1, None]), (2, 0.0, None), (3, None, []), (4, 0.5, [2])]
+    tables = [pa.Table.from_pylist([dict(zip(schema.names, row, strict=True))], schema) for row in rows]
+    local.write_files({f"{at}.parquet": each for at, each in enumerate(tables)})
+    source = pa.concat_tables(tables).set_column(1, "x", pa.array([float("nan"), -0.0, None, 0.5]))
+    stats = local.dataset(engine=merge_engine).merge(source, "id")
+    assert stats == {"inserted": 0, "updated": 4, "deleted": 0, "total": 4}
+    assert sorted(set(local.files()) - {"1.parquet"})[:3] == ["0.parquet", "2.parquet", "3.parquet"]
+    assert "1.parquet" not in local.files(), "zeros of different signs differ"

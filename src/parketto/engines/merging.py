@@ -11,8 +11,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from parketto.merge.broadcast import AddRows, MatchFile, RewriteMatches
+from parketto.merge.file_edits import Rewritten
 from parketto.merge.keys import may_share_key
-from parketto.merge.row_edits import Rewritten
 from parketto.merge.rules import FileMatches, MergeDecision, decide
 from parketto.merge.source import FOLDER, Prepared, PrepareSource, SpooledSource
 from parketto.merge.target import MergeOutcome, MergeTarget
@@ -83,7 +83,7 @@ def _write(
     files = [each.file for each in decision.rewrites]
     rewritten: list[Rewritten] = results[: len(files)]
     added: list[Written] = results[len(files) :]
-    kept = [(file, result.kept) for file, result in zip(files, rewritten, strict=True)]
+    kept = [(file, result.kept) for file, result in zip(files, rewritten, strict=True) if not result.unchanged]
     return MergeOutcome(
         rewritten=tuple((file, written) for file, written in kept if written.staged),
         removed=(*decision.removals, *(file for file, written in kept if not written.staged)),

@@ -9,8 +9,9 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from parketto.merge.file_edits import Rewritten, logical_reader, rewrite_file
 from parketto.merge.keys import Indices, KeyIndex
-from parketto.merge.row_edits import Flags, Rewriting, Rewritten, RowEdits, logical_reader, rewrite_file
+from parketto.merge.row_edits import Flags, Rewriting, RowEdits
 from parketto.merge.rules import distinct_numbers, null_keys
 from parketto.merge.source import FOLDER, Prepared, SpooledSource
 from parketto.parquet.file_info import FileInfo

@@ -13,7 +13,8 @@ import numpy as np
 import pyarrow as pa
 
 from parketto.merge.broadcast import refuse_null_keys
-from parketto.merge.row_edits import Rewritten, RowEdits, rewrite_file
+from parketto.merge.file_edits import Rewritten, rewrite_file
+from parketto.merge.row_edits import RowEdits
 from parketto.merge.source import check_nulls
 from parketto.merge.target import MergeOutcome, MergeTarget
 from parketto.parquet.exchange_types import exchange_name, from_exchange
@@ -158,7 +159,9 @@ def join_outcome(
     files = dict(enumerate(target.files))
     matched = sum(edit.matched for edit in edited.values())
     updated = sum(edit.replaced for edit in edited.values()) + moved
-    kept = {position: edit.rewritten.kept for position, edit in sorted(edited.items())}
+    kept = {
+        position: edit.rewritten.kept for position, edit in sorted(edited.items()) if not edit.rewritten.unchanged
+    }
     removed = [files[position] for position, written in kept.items() if not written.staged]
     gone = 0
     if target.rules.removes_missing:

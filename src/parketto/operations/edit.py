@@ -1,4 +1,4 @@
-"""Delete and update rows; only files with a matching row are rewritten."""
+"""Delete and update rows; only files in which a row changes are rewritten."""
 
 from __future__ import annotations
 
@@ -65,17 +65,17 @@ def edit(
         files = dataset.snapshot(partition_filter, stats_columns).files
         plan = _plan(dataset.root, files, request, clock, dry_run=True)
         results = dataset.engine.run(plan, Context(dataset.store, Staging(""), request.operation, progress))
-        return _stats(request, files, plan, _with_matches(plan, results), dry_run=True)
+        return _stats(request, files, plan, results, dry_run=True)
 
     def attempt(transaction: Transaction) -> EditStats:
         files = dataset.snapshot_in(transaction, partition_filter, stats_columns).files
         plan = _plan(dataset.root, files, request, clock, dry_run=False)
         with transaction.conflicts_over(entries([task.file for task in plan])):
             results = dataset.engine.run(plan, dataset.context(transaction, progress))
-        edits = _with_matches(plan, results)
+        edits = _with_changes(plan, results)
 
         def stats(backup_path: str | None) -> EditStats:
-            return _stats(request, files, plan, edits, dry_run=False, backup_path=backup_path)
+            return _stats(request, files, plan, results, dry_run=False, backup_path=backup_path)
 
         if edits or request.commit_id is not None:
             # Concurrently added rows may match the condition.
@@ -132,8 +132,12 @@ class _ConflictCheck:
             )
 
 
-def _with_matches(plan: Sequence[EditFile], results: Sequence[Edited]) -> list[tuple[EditFile, Edited]]:
-    return [(task, result) for task, result in zip(plan, results, strict=True) if result.matched]
+def _with_changes(plan: Sequence[EditFile], results: Sequence[Edited]) -> list[tuple[EditFile, Edited]]:
+    return [
+        (task, result)
+        for task, result in zip(plan, results, strict=True)
+        if result.matched and not result.unchanged
+    ]
 
 
 def _plan(
@@ -232,12 +236,13 @@ def _stats(
     request: EditRequest,
     files: Sequence[FileInfo],
     plan: Sequence[EditFile],
-    edits: Sequence[tuple[EditFile, Edited]],
+    results: Sequence[Edited],
     *,
     dry_run: bool,
     backup_path: str | None = None,
 ) -> EditStats:
-    matched = sum(result.matched for _, result in edits)
+    edits = _with_changes(plan, results)
+    matched = sum(result.matched for result in results)
     before = sum(file.num_rows for file in files)
     deletes = request.changes is None
     removed = [task for task, result in edits if deletes and result.matched == task.file.num_rows]
