@@ -20,7 +20,7 @@ from helpers.exotic import exotic, row_by_row
 from helpers.parquet_files import check_chunks, check_pages
 from parketto import Dataset, sql
 from parketto.engines.base import Engine
-from parketto.merge import row_edits as replacing
+from parketto.merge import file_edits as replacing
 from parketto.parquet.footer import read_footer
 
 ROWS, PER_GROUP = 4000, 1000

@@ -228,6 +228,23 @@ class TestUpdate:
             lambda r: {**r, "side": None},
         )
 
+    def test_equal_values_rewrite_nothing(self, market: Place, engine: Engine) -> None:
+        """A second update finds the new values, and leaves all files alone."""
+        dataset = market.dataset(engine=engine)
+        first = dataset.update("price > 50", {"price": sql("price * 1")})
+        assert first["rows_matched"] > 0
+        assert first["files_rewritten"] == first["files_written"] == 0
+        assert dataset.history() == [], "nothing is committed"
+        changes = {"price": 7.5, "side": sql("side")}
+        planned = dataset.update("price > 50 OR price = 7.5", changes, dry_run=True)
+        done = dataset.update("price > 50 OR price = 7.5", changes)
+        assert done == {**planned, "dry_run": False}
+        state = market.state()
+        again = dataset.update("price > 50 OR price = 7.5", changes)
+        assert again["rows_matched"] == done["rows_matched"]
+        assert again["files_rewritten"] == 0
+        assert market.state() == state
+
     def test_null_conditions_update_nothing(self, market: Place, engine: Engine) -> None:
         check(
             market,

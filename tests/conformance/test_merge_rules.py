@@ -125,6 +125,97 @@ CASES = {
         (0, 1, 1),
         {"update_columns": ["p"]},
     ),
+    "update_when: only newer rows": Case(
+        {A: [(1, "a", 0), (2, "a", 5)]},
+        [(1, "a", 9), (2, "a", 4), (3, "a", 9)],
+        {"a": [(1, 9), (2, 5), (3, 9)]},
+        (1, 1, 0),
+        {"update_when": "source.v > target.v"},
+    ),
+    "delete_when on the source alone: not inserted either": Case(
+        {A: [(1, "a", 0), (2, "a", 0)]},
+        [(1, "a", 8), (2, "a", 9), (3, "a", 8), (4, "a", 9)],
+        {"a": [(2, 9), (4, 9)]},
+        (1, 1, 1),
+        {"delete_when": "source.v = 8"},
+    ),
+    "delete_when on both sides: other rows are inserted": Case(
+        {A: [(1, "a", 0), (2, "a", 5)]},
+        [(1, "a", 9), (2, "a", 9), (3, "b", 9)],
+        {"a": [(1, 9)], "b": [(3, 9)]},
+        (1, 1, 1),
+        {"delete_when": "target.v = 5 AND source.v > target.v"},
+    ),
+    "delete_when before update_when": Case(
+        {A: [(1, "a", 0), (2, "a", 0), (3, "a", 5)]},
+        [(1, "a", 8), (2, "b", 9), (3, "b", 4)],
+        {"a": [(3, 5)], "b": [(2, 9)]},
+        (0, 1, 1),
+        {"delete_when": "source.v = 8", "update_when": "source.v > target.v"},
+    ),
+    "insert_when": Case(
+        {A: [(1, "a", 0)]},
+        [(1, "a", 7), (2, "a", 8), (3, "b", 9)],
+        {"a": [(1, 7)], "b": [(3, 9)]},
+        (1, 1, 0),
+        {"insert_when": "source.v = 9"},
+    ),
+    "insert with delete_when": Case(
+        {A: [(1, "a", 0), (2, "a", 0)]},
+        [(1, "a", 8), (2, "a", 9), (3, "a", 9)],
+        {"a": [(2, 0), (3, 9)]},
+        (1, 0, 1),
+        {"strategy": "insert", "delete_when": "source.v = 8"},
+    ),
+    "a full merge keeps matched rows that are not updated": Case(
+        {A: [(1, "a", 5), (2, "a", 0)], B: [(3, "b", 5)], "p=c/1.parquet": [(4, "c", 0)]},
+        [(1, "a", 1), (3, "b", 1), (7, "a", 9)],
+        {"a": [(1, 5), (7, 9)], "b": [(3, 5)]},
+        (1, 0, 2),
+        {"strategy": "full_merge", "update_when": "source.v > target.v"},
+    ),
+    "a full merge with delete_when": Case(
+        {A: [(1, "a", 0), (2, "a", 0)]},
+        [(1, "a", 8), (2, "a", 9)],
+        {"a": [(2, 9)]},
+        (0, 1, 1),
+        {"strategy": "full_merge", "delete_when": "source.v = 8"},
+    ),
+    "duplicates are judged one by one": Case(
+        {A: [(1, "a", 0), (1, "a", 5), (2, "a", 0)], B: [(1, "b", 0), (3, "b", 0)]},
+        [(1, "a", 4)],
+        {"a": [(1, 4), (1, 5), (2, 0)], "b": [(3, 0)]},
+        (0, 1, 1),
+        {"update_when": "source.v > target.v"},
+    ),
+    "only duplicates elsewhere are updated, so the row moves": Case(
+        {A: [(1, "a", 5)], B: [(1, "b", 0), (3, "b", 0)]},
+        [(1, "a", 4)],
+        {"a": [(1, 4), (1, 5)], "b": [(3, 0)]},
+        (0, 1, 0),
+        {"update_when": "source.v > target.v"},
+    ),
+    "deduplicate before conditions": Case(
+        {A: [(1, "a", 5)]},
+        [(1, "a", 9), (1, "a", 4)],
+        {"a": [(1, 5)]},
+        (0, 0, 0),
+        {"strategy": "deduplicate", "update_when": "source.v > target.v"},
+    ),
+    "update_when on a partition column": Case(
+        {A: [(1, "a", 0)], B: [(2, "b", 0)]},
+        [(1, "b", 9), (2, "b", 9)],
+        {"a": [(1, 0)], "b": [(2, 9)]},
+        (0, 1, 0),
+        {"update_when": "source.p = target.p"},
+    ),
+    "update_when with update_columns": Case(
+        {A: [(1, "a", 0), (2, "a", 5)]},
+        [(1, "b", 9), (2, "b", 4)],
+        {"a": [(1, 9), (2, 5)]},
+        (0, 1, 0),
+        {"update_when": "source.v > target.v", "update_columns": ["v"]},
+    ),
 }
 
 
@@ -163,4 +254,88 @@ def test_duplicate_source_keys_are_refused(local: Place, merge_engine: Engine) -
     before = local.state()
     with pytest.raises(ValueError, match=r"1 key\(s\) of 'id' more than once, such as \{'id': 7\}"):
         local.dataset(engine=merge_engine).merge(table([(7, "a", 1), (7, "b", 2)], "new"), ["id"])
+    assert local.state() == before
+
+
+REPEATED = {
+    "upsert": {},
+    "update": {"strategy": "update"},
+    "deduplicate": {"strategy": "deduplicate"},
+    "full_merge": {"strategy": "full_merge"},
+    "one column": {"update_columns": ["v"]},
+    "partition": {"update_columns": ["p"]},
+}
+
+
+@pytest.mark.parametrize("name", REPEATED)
+def test_a_repeated_merge_changes_nothing(local: Place, merge_engine: Engine, name: str) -> None:
+    options: dict[str, Any] = REPEATED[name]
+    local.write_files({A: table([(1, "a", 0), (2, "a", 0)], "old"), B: table([(3, "b", 0), (4, "b", 0)], "old")})
+    dataset = local.dataset(engine=merge_engine)
+    source = table([(1, "a", 9), (2, "b", 9), (3, "b", 9), (4, "c", 9)], "new")
+    dataset.merge(source, ["id"], **options)
+    state, commits = local.state(), len(dataset.history())
+    counts = {"inserted": 0, "updated": 4, "deleted": 0, "total": 4}
+    assert dataset.merge(source, ["id"], **options) == counts
+    assert local.state() == state, "no file is rewritten"
+    assert len(dataset.history()) == commits, "nothing is committed"
+
+
+def test_files_with_equal_rows_are_not_rewritten(local: Place, merge_engine: Engine) -> None:
+    schema = pa.schema({"id": pa.int64(), "x": pa.float64(), "l": pa.list_(pa.int8())})
+    rows = [(1, float("nan"), [1, None]), (2, 0.0, None), (3, None, []), (4, 0.5, [2])]
+    tables = [pa.Table.from_pylist([dict(zip(schema.names, row, strict=True))], schema) for row in rows]
+    local.write_files({f"{at}.parquet": each for at, each in enumerate(tables)})
+    source = pa.concat_tables(tables).set_column(1, "x", pa.array([float("nan"), -0.0, None, 0.5]))
+    stats = local.dataset(engine=merge_engine).merge(source, "id")
+    assert stats == {"inserted": 0, "updated": 4, "deleted": 0, "total": 4}
+    assert sorted(set(local.files()) - {"1.parquet"})[:3] == ["0.parquet", "2.parquet", "3.parquet"]
+    assert "1.parquet" not in local.files(), "zeros of different signs differ"
+
+
+def test_columns_that_only_conditions_use_are_not_written(local: Place, merge_engine: Engine) -> None:
+    local.write_files({A: table([(1, "a", 0), (2, "a", 0)], "old"), B: table([(3, "b", 0)], "old")})
+    dataset = local.dataset(engine=merge_engine)
+    source = table([(1, "a", 8), (2, "b", 8), (7, "a", 8), (9, "a", 8)], "new")
+    source = source.append_column("op", pa.array(["D", None, "I", "D"]))
+    options: dict[str, Any] = {"delete_when": "source.op = 'D'", "insert_when": "source.op <> 'D'"}
+    planned = dataset.merge(source, "id", **options, dry_run=True)
+    assert dataset.merge(source, "id", **options) == planned
+    assert planned == {"inserted": 1, "updated": 1, "deleted": 1, "total": 3}
+    assert all(schema.equals(SCHEMA) for schema in oracle.schemas(local.root, local.fs))
+    found = [oracle.read_file(path, local.fs) for path in oracle.data_files(local.root, local.fs)]
+    assert sorted(number for each in found for number in each.column("id").to_pylist()) == [2, 3, 7]
+    with pytest.raises(ValueError, match="only the source has 'op'"):
+        dataset.merge(source, "id")
+
+
+def test_conditions_on_columns_of_the_path(local: Place, merge_engine: Engine) -> None:
+    """They have the type of the partition column, not that of its text."""
+    schema = pa.schema({"id": pa.int64(), "v": pa.int64()})
+    files = {f"n={n}/1.parquet": pa.table({"id": [n], "v": [0]}, schema) for n in (9, 10)}
+    local.write_files(files)
+    source = pa.table({"id": [9, 10], "v": [1, 1], "n": [10, 9]})
+    dataset = local.dataset(engine=merge_engine)
+    stats = dataset.merge(source, "id", update_when="source.n > target.n AND target.n = 9")
+    assert stats == {"inserted": 0, "updated": 1, "deleted": 0, "total": 2}
+    assert {path.partition("/")[0] for path in local.files()} == {"n=10"}
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"update_when": "v > 1"}, "'v' must be written as source.<column> or target.<column>"),
+        ({"insert_when": "target.v > 1"}, "'target.v' must be written as source.<column>"),
+        ({"delete_when": "source.nope = 1"}, "delete_when: columns of the source not found: 'nope'"),
+        ({"delete_when": "target.v + 1"}, "not a condition"),
+        ({"delete_when": 7}, "delete_when must be an SQL string"),
+        ({"update_when": "source.v > 1", "strategy": "insert"}, "update_when makes no sense"),
+        ({"insert_when": "source.v > 1", "strategy": "update"}, "insert_when makes no sense"),
+    ],
+)
+def test_invalid_conditions(local: Place, merge_engine: Engine, options: dict[str, Any], message: str) -> None:
+    local.write_files({A: table([(1, "a", 0)], "old")})
+    before = local.state()
+    with pytest.raises(ValueError, match=message):
+        local.dataset(engine=merge_engine).merge(table([(1, "a", 1)], "new"), "id", **options)
     assert local.state() == before

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 Row = dict[str, Any]
+#: A condition on a source row and a target row; that of an insert gets an empty target row.
+Condition = Callable[[Row, Row], bool]
 
 
 def merged(
@@ -14,8 +16,15 @@ def merged(
     keys: Sequence[str],
     strategy: str,
     order_by: Sequence[str] = (),
+    *,
+    update_when: Condition | None = None,
+    delete_when: Condition | None = None,
+    insert_when: Condition | None = None,
 ) -> tuple[list[Row], dict[str, int]]:
-    """The rows afterwards, in no particular order, and the statistics."""
+    """The rows afterwards, in no particular order, and the statistics.
+
+    Rows of the source have the columns of the target first, and then those that only conditions use.
+    """
 
     def key(row: Row) -> tuple[Any, ...]:
         return tuple(row[name] for name in keys)
@@ -26,22 +35,32 @@ def merged(
         if before is None or not order_by or _rank(row, order_by) >= _rank(before, order_by):
             chosen[key(row)] = row
     known = {key(row) for row in target}
-    inserts = [row for found, row in chosen.items() if found not in known]
-    if strategy == "insert":
-        return [*target, *inserts], _stats(len(inserts), 0, 0, len(target) + len(inserts))
-    if strategy == "update":
-        inserts = []
-    hits = [row for row in target if key(row) in chosen]
-    updates = [row for found, row in chosen.items() if found in known]
-    missed = [] if strategy == "full_merge" else [row for row in target if key(row) not in chosen]
-    rows = [*missed, *updates, *inserts]
-    gone = len(target) - len(hits) - len(missed)
-    return rows, _stats(len(inserts), len(updates), len(hits) - len(updates) + gone, len(rows))
+    inserts = [
+        row
+        for found, row in chosen.items()
+        if strategy != "update" and found not in known and (insert_when is None or insert_when(row, {}))
+    ]
+    rows, updated, deleted = [], set(), 0
+    for row in target:
+        new = chosen.get(key(row))
+        if new is None:
+            stays = strategy != "full_merge"
+        elif delete_when is not None and delete_when(new, row):
+            stays = False
+        elif strategy == "insert" or (update_when is not None and not update_when(new, row)):
+            stays = True
+        else:
+            stays = False
+            if key(row) not in updated:
+                updated.add(key(row))
+                deleted -= 1
+        deleted += not stays
+        rows += [row] * stays
+    written = [*(chosen[found] for found in updated), *inserts]
+    names = list(target[0]) if target else None
+    rows += [row if names is None else {name: row[name] for name in names} for row in written]
+    return rows, {"inserted": len(inserts), "updated": len(updated), "deleted": deleted, "total": len(rows)}
 
 
 def _rank(row: Row, order_by: Sequence[str]) -> tuple[tuple[bool, Any], ...]:
     return tuple((row[name] is not None, row[name] if row[name] is not None else 0) for name in order_by)
-
-
-def _stats(inserted: int, updated: int, deleted: int, total: int) -> dict[str, int]:
-    return {"inserted": inserted, "updated": updated, "deleted": deleted, "total": total}

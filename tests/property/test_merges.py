@@ -32,6 +32,23 @@ KINDS: dict[str, tuple[pa.DataType, st.SearchStrategy[Any]]] = {
 VALUES = st.one_of(st.none(), st.sampled_from(["x", "y", "z"]))
 
 
+# Conditions in SQL and in Python, where a comparison with None is false.
+CLAUSES: dict[str, tuple[str, Any]] = {
+    "update_when": (
+        "source.rank > target.rank OR target.rank IS NULL",
+        lambda source, target: (
+            target["rank"] is None or (source["rank"] is not None and source["rank"] > target["rank"])
+        ),
+    ),
+    "delete_when": (
+        "source.part = target.part",
+        lambda source, target: None is not source["part"] == target["part"],
+    ),
+    "insert_when": ("source.rank <> 1", lambda source, _: source["rank"] not in (None, 1)),
+}
+REFUSED = {("insert", "update_when"), ("update", "insert_when")}
+
+
 @st.composite
 def cases(draw: st.DrawFn) -> dict[str, Any]:
     kinds = draw(st.lists(st.sampled_from(sorted(KINDS)), min_size=1, max_size=3, unique=True))
@@ -47,6 +64,11 @@ def cases(draw: st.DrawFn) -> dict[str, Any]:
         "strategy": strategy,
         "order_by": ["rank"] if several and draw(st.booleans()) else [],
         "partitioned": draw(st.booleans()),
+        "clauses": {
+            name
+            for name in ("update_when", "delete_when", "insert_when")
+            if draw(st.integers(0, 3)) == 0 and (strategy, name) not in REFUSED
+        },
     }
 
 
@@ -70,11 +92,19 @@ def check(place: Place, engine: Engine, case: dict[str, Any]) -> None:
     source = table(case, case["source"])
     keys = source.schema.names[: len(case["kinds"])]
     target = [row for each in tables for row in each.to_pylist()]
-    expected, stats = merged(target, source.to_pylist(), keys, case["strategy"], case["order_by"])
-    found = place.dataset(engine=engine).merge(
-        source, keys, strategy=case["strategy"], dedup_order_by=case["order_by"] or None
+    expected, stats = merged(
+        target,
+        source.to_pylist(),
+        keys,
+        case["strategy"],
+        case["order_by"],
+        **{name: CLAUSES[name][1] for name in case["clauses"]},
     )
-    assert found == stats
+    options: dict[str, Any] = {name: CLAUSES[name][0] for name in case["clauses"]}
+    options |= {"strategy": case["strategy"], "dedup_order_by": case["order_by"] or None}
+    dataset = place.dataset(engine=engine)
+    assert dataset.merge(source, keys, **options, dry_run=True) == stats
+    assert dataset.merge(source, keys, **options) == stats
     rows = [
         row
         for path in oracle.data_files(place.root, place.fs)

@@ -11,9 +11,9 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from parketto.merge.broadcast import AddRows, MatchFile, RewriteMatches
-from parketto.merge.keys import may_share_key
-from parketto.merge.row_edits import Rewritten
-from parketto.merge.rules import FileMatches, MergeDecision, decide
+from parketto.merge.decision import FileMatches, MergeDecision, decide
+from parketto.merge.file_edits import Rewritten
+from parketto.merge.keys import Indices, may_share_key
 from parketto.merge.source import FOLDER, Prepared, PrepareSource, SpooledSource
 from parketto.merge.target import MergeOutcome, MergeTarget
 from parketto.parquet.output import Written
@@ -29,7 +29,9 @@ def broadcast_merge(
 ) -> MergeOutcome:
     """Match the keys of every file, decide, and write what changes."""
     prepared = _prepare(engine, source, target, context)
-    decision, row_groups, scanned = _decide(engine, prepared, target, context)
+    # Tasks do not need to know which source rows are not inserted.
+    prepared, refused = replace(prepared, refused=None), prepared.refused
+    decision, row_groups, scanned = _decide(engine, prepared, refused, target, context)
     target.refuse_unfilled(decision.inserted)
     if target.dry_run:
         return _planned(prepared, decision, target, scanned, context)
@@ -40,26 +42,28 @@ def broadcast_merge(
 def _prepare(engine: Engine, source: FileRows | ArrowRows, target: MergeTarget, context: Context) -> Prepared:
     path = context.staging.spool_path("source.arrow")
     context.store.make_dirs(path.rpartition("/")[0])
-    task = PrepareSource(source, target.schema, target.spec, target.rules, path)
+    task = PrepareSource(source, target.schema, target.spec, target.rules, path, target.clauses)
     if isinstance(source, ArrowRows):
         return engine.run_here(task, context)
     return engine.run([task], replace(context, progress=None))[0]
 
 
 def _decide(
-    engine: Engine, prepared: Prepared, target: MergeTarget, context: Context
+    engine: Engine, prepared: Prepared, refused: Indices | None, target: MergeTarget, context: Context
 ) -> tuple[MergeDecision, dict[str, frozenset[int]], int]:
     """The decision, the row groups with matches by file path, and the number of scanned files."""
     keys = target.rules.keys
     files = [file for file in target.files if may_share_key(file, keys, prepared.ranges)]
-    tasks = [MatchFile(file, prepared, keys, target.spec, target.folder_of(file)) for file in files]
+    clauses = target.clauses if target.judges else None
+    tasks = [MatchFile(file, prepared, keys, target.spec, target.folder_of(file), clauses) for file in files]
     results = engine.run(tasks, replace(context, operation="match"))
     matches = [
-        FileMatches(file, found.sources, found.same_folder, found.num_rows)
+        FileMatches(file, found.sources, found.same_folder, found.num_rows, found.matched, found.untouched)
         for file, found in zip(files, results, strict=True)
     ]
     row_groups = {file.path: found.row_groups for file, found in zip(files, results, strict=True)}
-    return decide(target.rules, target.change, target.files, matches, prepared.num_rows), row_groups, len(files)
+    decision = decide(target.rules, target.change, target.files, matches, prepared.num_rows, refused)
+    return decision, row_groups, len(files)
 
 
 def _write(
@@ -73,7 +77,14 @@ def _write(
     keys = target.rules.keys
     tasks: list[AnyTask] = [
         RewriteMatches(
-            each.file, prepared, keys, each.in_place, each.moves_out, row_groups[each.file.path], target.rewriting
+            each.file,
+            prepared,
+            keys,
+            each.in_place,
+            each.moves_out,
+            row_groups[each.file.path],
+            target.rewriting,
+            target.clauses if target.judges else None,
         )
         for each in decision.rewrites
     ]
@@ -83,7 +94,7 @@ def _write(
     files = [each.file for each in decision.rewrites]
     rewritten: list[Rewritten] = results[: len(files)]
     added: list[Written] = results[len(files) :]
-    kept = [(file, result.kept) for file, result in zip(files, rewritten, strict=True)]
+    kept = [(file, result.kept) for file, result in zip(files, rewritten, strict=True) if not result.unchanged]
     return MergeOutcome(
         rewritten=tuple((file, written) for file, written in kept if written.staged),
         removed=(*decision.removals, *(file for file, written in kept if not written.staged)),

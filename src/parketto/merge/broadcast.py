@@ -9,9 +9,12 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from parketto.merge.keys import Indices, KeyIndex
-from parketto.merge.row_edits import Flags, Rewriting, Rewritten, RowEdits, logical_reader, rewrite_file
-from parketto.merge.rules import distinct_numbers, null_keys
+from parketto.merge.clauses import Clauses, Verdicts
+from parketto.merge.decision import distinct_numbers
+from parketto.merge.file_edits import Rewritten, logical_reader, rewrite_file
+from parketto.merge.keys import Indices, KeyIndex, Rows
+from parketto.merge.row_edits import Flags, Rewriting, RowEdits
+from parketto.merge.rules import null_keys
 from parketto.merge.source import FOLDER, Prepared, SpooledSource
 from parketto.parquet.file_info import FileInfo
 from parketto.parquet.output import Output, Written
@@ -24,13 +27,17 @@ _ADDED_ROWS = 64 * 1024  # rows that are taken from the source at once
 
 @dataclass(frozen=True)
 class Matched:
-    """The source rows with a key in a file, whether they belong to its folder, and the number of matched rows."""
+    """The source rows that update rows of a file, whether they belong to its folder, and the edited rows."""
 
     sources: Indices
     same_folder: Flags
     num_rows: int
     #: The numbers of the row groups with matches.
     row_groups: frozenset[int] = frozenset()
+    #: The source rows with a key in the file, whether they update it or not; None: `sources`.
+    matched: Indices | None = None
+    #: The number of matched rows that stay as they are.
+    untouched: int = 0
 
 
 @dataclass(frozen=True)
@@ -43,6 +50,7 @@ class MatchFile:
     spec: PartitionSpec
     #: The folder that rows of the file belong to; None if rows never move.
     folder: str | None
+    clauses: Clauses | None = None
 
     @property
     def size_bytes(self) -> int:
@@ -57,21 +65,32 @@ class MatchFile:
         source = SpooledSource.of(worker, self.source, self.keys)
         # NULL keys must be detected, even if no key can match.
         unknown = any(self.file.column_stats(name).null_count is None for name in self._inside())
-        found = source.lookup(self.file)
-        if found is None and not unknown:
+        lookup = source.lookup(self.file)
+        if lookup is None and not unknown:
             return Matched(np.empty(0, np.int64), np.empty(0, np.bool_), 0)
-        index, start = found or (None, 0)
-        matches, hit = [np.empty(0, np.int64)], set[int]()
+        index, start = lookup or (None, 0)
+        matches, edited = [np.empty(0, np.int64)], [np.empty(0, np.int64)]
+        hit, num_rows, untouched = set[int](), 0, 0
         wanted = None if unknown else source.row_groups(self.file)
         for rows, numbers in self._read_keys(worker, wanted):
             refuse_null_keys(rows, self.keys)
             if index is not None:
-                found_rows = index.find(rows)
-                matches.append(found_rows[found_rows >= 0] + start)
-                hit.update(distinct_numbers(numbers[found_rows >= 0]).tolist())
-        everything = np.concatenate(matches)
-        sources = distinct_numbers(everything)
-        return Matched(sources, self._same_folder(source.rows, sources), len(everything), frozenset(hit))
+                found = index.find(rows)
+                at = np.flatnonzero(found >= 0)
+                hit.update(distinct_numbers(numbers[at]).tolist())
+                sources = found[at] + start
+                if self.clauses is not None:
+                    matches.append(sources)
+                    verdicts = judged(self.clauses, source.rows, sources, rows, at)
+                    untouched += int((~verdicts.edits).sum())
+                    num_rows += int(verdicts.deletes.sum())
+                    sources = sources[verdicts.updates]
+                num_rows += len(sources)
+                edited.append(sources)
+        sources = distinct_numbers(np.concatenate(edited))
+        same_folder = self._same_folder(source.rows, sources)
+        matched = None if self.clauses is None else distinct_numbers(np.concatenate(matches))
+        return Matched(sources, same_folder, num_rows, frozenset(hit), matched, untouched)
 
     def _inside(self) -> list[str]:
         return [name for name in self.keys if name not in self.spec.path_only]
@@ -81,7 +100,7 @@ class MatchFile:
         batches: list[pa.RecordBatch] = []
         numbers: list[int] = []
         size = 0
-        reader = logical_reader(worker, self.file, self.keys, self.spec)
+        reader = logical_reader(worker, self.file, compared_columns(self.keys, self.clauses), self.spec)
         for number, rows in reader.read_row_groups(self.file, wanted):
             for batch in worker.until_cancelled(rows):
                 batches.append(batch)
@@ -98,6 +117,22 @@ class MatchFile:
             return np.ones(len(sources), np.bool_)
         belongs = rows.column(FOLDER).take(pa.array(sources))
         return np.asarray(pc.equal(belongs, self.folder).to_numpy(), dtype=np.bool_)
+
+
+def compared_columns(keys: Sequence[str], clauses: Clauses | None) -> tuple[str, ...]:
+    """The columns of target rows that are read to match them: the keys, and those that conditions use."""
+    return tuple(dict.fromkeys((*keys, *(() if clauses is None else clauses.target_columns))))
+
+
+def judged(clauses: Clauses, source: pa.Table, sources: Indices, target: Rows, at: Indices) -> Verdicts:
+    """What happens to the target rows at some positions, each of which has a source row."""
+    one = source.select(clauses.source_columns).take(pa.array(sources))
+    return clauses.judge(_with_rows(one, sources), target.take(pa.array(at)))
+
+
+def _with_rows(rows: pa.Table, sources: Indices) -> pa.Table:
+    # Without columns, a table has no rows.
+    return rows if rows.num_columns else pa.table({"row": sources})
 
 
 def _piece(batches: list[pa.RecordBatch], numbers: list[int]) -> tuple[pa.Table, Indices]:
@@ -119,6 +154,7 @@ class RewriteMatches:
     moves_out: Indices
     row_groups: frozenset[int]
     rewriting: Rewriting
+    clauses: Clauses | None = None
 
     @property
     def size_bytes(self) -> int:
@@ -129,7 +165,7 @@ class RewriteMatches:
         """Rewrite the file with the edits of the source."""
         source = SpooledSource.of(worker, self.source, self.keys)
         in_place, moves_out = self._flags(self.in_place), self._flags(self.moves_out)
-        edits = _Edits(source, self.file, self.keys, in_place, moves_out, self.row_groups)
+        edits = _Edits(source, self.file, self.keys, in_place, moves_out, self.row_groups, self.clauses)
         return rewrite_file(self.file, self.rewriting, edits, worker)
 
     def _flags(self, rows: Indices) -> Flags:
@@ -149,8 +185,9 @@ class _Edits:
         in_place: Flags,
         moves_out: Flags,
         row_groups: frozenset[int],
+        clauses: Clauses | None,
     ) -> None:
-        self._keys = keys
+        self._keys, self._clauses = keys, clauses
         self._source, self._in_place, self._moves_out, self._row_groups = source, in_place, moves_out, row_groups
         self._index: KeyIndex | None = None
         self._first = 0
@@ -159,8 +196,8 @@ class _Edits:
 
     @property
     def columns(self) -> Sequence[str]:
-        """The keys."""
-        return self._keys
+        """The keys, and the columns that conditions use."""
+        return compared_columns(self._keys, self._clauses)
 
     def touch(self, number: int, _stop: int) -> bool:
         """Whether a row group has matched rows."""
@@ -171,14 +208,20 @@ class _Edits:
         found = np.full(batch.num_rows, -1) if self._index is None else self._index.find(batch)
         at = np.flatnonzero(found >= 0)
         sources = found[at] + self._first
+        updates, untouched = np.ones(len(at), np.bool_), at[:0]
+        if self._clauses is not None:
+            verdicts = judged(self._clauses, self._source.rows, sources, batch, at)
+            untouched, edits = at[~verdicts.edits], verdicts.edits
+            at, sources, updates = at[edits], sources[edits], verdicts.updates[edits]
         rows = self._source.rows.take(pa.array(sources))
-        return RowEdits(at, _first(sources, self._in_place), _first(sources, self._moves_out), rows)
+        in_place, moves_out = (_first(sources, updates, flags) for flags in (self._in_place, self._moves_out))
+        return RowEdits(at, in_place, moves_out, rows, untouched)
 
 
-def _first(sources: Indices, pending: Flags) -> Flags:
-    """Flags the first match of each pending source row, which is then no longer pending."""
+def _first(sources: Indices, updates: Flags, pending: Flags) -> Flags:
+    """Flags the first update of each pending source row, which is then no longer pending."""
     chosen = np.zeros(len(sources), np.bool_)
-    candidates = np.flatnonzero(pending[sources])
+    candidates = np.flatnonzero(pending[sources] & updates)
     _, first = np.unique(sources[candidates], return_index=True)
     chosen[candidates[first]] = True
     pending[sources[chosen]] = False

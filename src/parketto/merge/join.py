@@ -13,7 +13,8 @@ import numpy as np
 import pyarrow as pa
 
 from parketto.merge.broadcast import refuse_null_keys
-from parketto.merge.row_edits import Rewritten, RowEdits, rewrite_file
+from parketto.merge.file_edits import Rewritten, rewrite_file
+from parketto.merge.row_edits import RowEdits
 from parketto.merge.source import check_nulls
 from parketto.merge.target import MergeOutcome, MergeTarget
 from parketto.parquet.exchange_types import exchange_name, from_exchange
@@ -23,15 +24,19 @@ from parketto.parquet.partitions import folders
 from parketto.runtime.staging import StagedFile
 from parketto.runtime.task import Worker
 
-#: Columns that a join needs of a source row: its sequence number, and the folder that it belongs to.
-SOURCE_FIELDS = (pa.field("seq", pa.int64()), pa.field("folder", pa.string()))
+#: Columns that a join needs of a source row: its sequence number, its folder, and whether it may be inserted.
+SOURCE_FIELDS = (
+    pa.field("seq", pa.int64()),
+    pa.field("folder", pa.string()),
+    pa.field("insertable", pa.bool_()),
+)
 #: Columns that a join needs of a target row: the position of its file, its row number, and its folder.
 TARGET_FIELDS = (pa.field("file", pa.int32()), pa.field("row", pa.int64()), pa.field("file_folder", pa.string()))
 
 
 @dataclass(frozen=True)
 class SourceColumns:
-    """Checks source rows, and adds their sequence number and the folder that they belong to."""
+    """Checks source rows, and adds the columns of `SOURCE_FIELDS`."""
 
     target: MergeTarget
 
@@ -47,7 +52,9 @@ class SourceColumns:
             if partition_by
             else pa.nulls(batch.num_rows, pa.string())
         )
-        return {"seq": pa.array(sequence), "folder": found}
+        clauses = self.target.clauses
+        insertable = np.ones(batch.num_rows, np.bool_) if clauses is None else clauses.insertable(batch)
+        return {"seq": pa.array(sequence), "folder": found, "insertable": pa.array(insertable)}
 
 
 @dataclass(frozen=True)
@@ -72,8 +79,11 @@ class Edited:
 
     position: int
     rewritten: Rewritten
+    #: Rows that were updated, moved or deleted because they have a key of the source.
     matched: int
     replaced: int
+    #: Rows with a key of the source that stay as they are, in a full merge.
+    untouched: int = 0
 
 
 def edit_file(
@@ -82,12 +92,12 @@ def edit_file(
     """Rewrite a file of the target.
 
     `pieces` are its edits, sorted by row: the number of the `row`, whether it is updated in place (`in_place`) or
-    moves to another partition (`moves_out`), and the columns of the source row in exchange types, of the schema
-    `values_schema`. Rows that are neither are deleted.
+    moves to another partition (`moves_out`) or stays as it is (`untouched`), and the columns of the source row in
+    exchange types, of the schema `values_schema`. Rows that are none of these are deleted.
     """
     edits = _Edits(pieces, values_schema)
     rewritten = rewrite_file(target.files[position], target.rewriting, edits, worker)
-    return Edited(position, rewritten, edits.matched, edits.replaced)
+    return Edited(position, rewritten, edits.matched, edits.replaced, edits.untouched)
 
 
 class _Edits:
@@ -96,7 +106,7 @@ class _Edits:
     def __init__(self, pieces: Iterator[pa.RecordBatch], schema: pa.Schema) -> None:
         self._pieces, self._schema = pieces, schema
         self._pending: pa.Table | None = None
-        self.matched = self.replaced = 0
+        self.matched = self.replaced = self.untouched = 0
 
     @property
     def columns(self) -> Sequence[str]:
@@ -119,10 +129,16 @@ class _Edits:
         if ready is None:
             nothing = np.empty(0, np.bool_)
             return RowEdits(np.empty(0, np.int64), nothing, nothing, self._schema.empty_table())
+        stays = ready.column("untouched").to_numpy()
+        untouched = ready.column("row").to_numpy()[stays] - start
+        if len(untouched):
+            self.untouched += len(untouched)
+            ready = ready.filter(pa.array(~stays))
         in_place, moves_out = (ready.column(name).to_numpy() for name in ("in_place", "moves_out"))
         self.matched += ready.num_rows
         self.replaced += int(in_place.sum() + moves_out.sum())
-        return RowEdits(ready.column("row").to_numpy() - start, in_place, moves_out, self._rows(ready))
+        rows = ready.column("row").to_numpy() - start
+        return RowEdits(rows, in_place, moves_out, self._rows(ready), untouched)
 
     def _up_to(self, stop: int) -> pa.Table | None:
         parts = [] if self._pending is None else [self._pending]
@@ -158,12 +174,14 @@ def join_outcome(
     files = dict(enumerate(target.files))
     matched = sum(edit.matched for edit in edited.values())
     updated = sum(edit.replaced for edit in edited.values()) + moved
-    kept = {position: edit.rewritten.kept for position, edit in sorted(edited.items())}
+    kept = {
+        position: edit.rewritten.kept for position, edit in sorted(edited.items()) if not edit.rewritten.unchanged
+    }
     removed = [files[position] for position, written in kept.items() if not written.staged]
     gone = 0
     if target.rules.removes_missing:
         removed += [file for position, file in files.items() if position not in edited and file.num_rows]
-        gone = target.num_rows - matched
+        gone = target.num_rows - matched - sum(edit.untouched for edit in edited.values())
     return MergeOutcome(
         rewritten=tuple((files[position], written) for position, written in kept.items() if written.staged),
         removed=tuple(removed),
@@ -191,6 +209,7 @@ def planned_outcome(
             Rewritten(PLANNED if found.stay(target, target.files[position]) else Written()),
             found.matched,
             found.replaced,
+            found.untouched,
         )
         for position, found in counts.items()
     }
@@ -200,20 +219,28 @@ def planned_outcome(
 
 @dataclass(frozen=True)
 class FileCounts:
-    """How many rows of a file match, how many of them get new values, and how many of those stay in the file."""
+    """How many rows of a file are edited, how many of them get new values, and how many of those stay in the file.
+
+    `untouched` rows match, and stay as they are.
+    """
 
     matched: int
     replaced: int
     in_place: int
+    untouched: int = 0
 
     def __add__(self, other: FileCounts) -> FileCounts:
         return FileCounts(
-            self.matched + other.matched, self.replaced + other.replaced, self.in_place + other.in_place
+            self.matched + other.matched,
+            self.replaced + other.replaced,
+            self.in_place + other.in_place,
+            self.untouched + other.untouched,
         )
 
     def stay(self, target: MergeTarget, file: FileInfo) -> int:
         """The number of rows that stay in the file."""
-        return self.in_place + (0 if target.rules.removes_missing else file.num_rows - self.matched)
+        stay = self.untouched if target.rules.removes_missing else file.num_rows - self.matched
+        return self.in_place + stay
 
 
 #: Placeholder for a file that would be written.

@@ -13,6 +13,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from parketto.merge.broadcast import judged
 from parketto.merge.hashing import key_hashes
 from parketto.merge.join import FileCounts
 from parketto.merge.keys import Flags, Indices, KeyIndex, key_columns
@@ -35,8 +36,8 @@ FILE, ROW = "parketto:file", "parketto:row"  # the position of a target file, an
 class JoinedBucket:
     """The result of a bucket: `edits` of existing rows, and source rows to write to new files.
 
-    Edits are sorted by file and row: `file`, `row`, whether the row is updated in place (`in_place`) or moves to
-    another partition (`moves_out`), and the new values by position.
+    Edits are sorted by file and row: `file`, `row`, whether the row is updated in place (`in_place`), moves to
+    another partition (`moves_out`) or stays as it is (`untouched`), and the new values by position.
     """
 
     edits: pa.Table
@@ -63,14 +64,13 @@ def edit_schema(schema: pa.Schema, updated: frozenset[str] | None) -> pa.Schema:
     return pa.schema([item for item in schema if updated is None or item.name in updated])
 
 
-def join_bucket(source: pa.Table, keys: pa.Table, target: MergeTarget, schema: pa.Schema) -> JoinedBucket:
+def join_bucket(source: pa.Table, keys: pa.Table, target: MergeTarget) -> JoinedBucket:
     """Join one bucket, and decide what happens to its rows.
 
     Args:
         source: Source rows, with their sequence number and, if partitions can change, their folder.
-        keys: Keys of the target, each with its file and row.
+        keys: Keys of the target and columns that conditions use, each with its file and row.
         target: The target and the rules of the merge.
-        schema: The schema of prepared source rows.
     """
     rules, change = target.rules, target.change
     # Sort only keys and the columns that decide between duplicates; whole rows are taken once, at the end.
@@ -81,27 +81,48 @@ def join_bucket(source: pa.Table, keys: pa.Table, target: MergeTarget, schema: p
     if kept is not None:
         order, index = order[kept], KeyIndex(deciding.take(pa.array(kept)), rules.keys)
     found = index.find(keys)
-    hits = np.flatnonzero(found >= 0) if rules.updates else np.empty(0, np.int64)
+    hits = np.flatnonzero(found >= 0) if rules.edits else np.empty(0, np.int64)
     is_matched = np.zeros(len(order), np.bool_)
     is_matched[found[found >= 0]] = True
-    new = order[~is_matched] if rules.inserts else order[:0]
+    new = _insertable(source, order[~is_matched], target)
     target.refuse_unfilled(len(new))
-    sources, values = order[found[hits]], edit_schema(schema, change.updated)
+    updates, untouched = _judged(source, order[found[hits]], keys, hits, target)
+    if not rules.removes_missing:  # rows that stay need no edit
+        hits, updates, untouched = hits[~untouched], updates[~untouched], untouched[~untouched]
+    sources, values = order[found[hits]], edit_schema(target.row_schema, change.updated)
     files, rows = (keys.column(name).to_numpy()[hits] for name in (FILE, ROW))
     same_folder = _same_folder(source, sources, files, target)
-    is_first = _first_of_each(sources, same_folder, files, rows)
+    is_first = _first_of_each(sources, updates, same_folder, files, rows)
     in_place, changes_folder = is_first & same_folder, is_first & ~same_folder
     if target.dry_run:
         added = np.concatenate([new, sources[changes_folder]])
         nothing = source.slice(0, 0)
-        counts = _counts(files, is_first, in_place)
+        counts = _counts(files, ~untouched, is_first, in_place, untouched)
         return JoinedBucket(nothing, nothing, len(new), counts=counts, folders=_folders(source, added))
     # If some columns are not updated, a moved row is read from its file; else the source has all of it.
     moves_out = changes_folder & (change.updated is not None)
     moved = sources[changes_folder & ~moves_out]
     additions = source.take(pa.array(np.concatenate([new, moved])))
-    edits = _edits(source, values, sources, files, rows, in_place, moves_out)
+    edits = _edits(source, values, sources, files, rows, in_place, moves_out, untouched)
     return JoinedBucket(edits, additions, len(new), len(moved))
+
+
+def _insertable(source: pa.Table, new: Indices, target: MergeTarget) -> Indices:
+    """Those of the source rows without a match that are inserted."""
+    if not target.rules.inserts or target.clauses is None:
+        return new if target.rules.inserts else new[:0]
+    return new[target.clauses.insertable(source.take(pa.array(new)))]
+
+
+def _judged(
+    source: pa.Table, sources: Indices, keys: pa.Table, hits: Indices, target: MergeTarget
+) -> tuple[Flags, Flags]:
+    """Which matched rows are updated, and which stay as they are."""
+    updates, untouched = np.ones(len(hits), np.bool_), np.zeros(len(hits), np.bool_)
+    if target.clauses is None or not target.judges or not len(hits):
+        return updates, untouched
+    verdicts = judged(target.clauses, source, sources, keys, hits)
+    return verdicts.updates, ~verdicts.edits
 
 
 def _same_folder(source: pa.Table, sources: Indices, files: Indices, target: MergeTarget) -> Flags:
@@ -115,15 +136,15 @@ def _same_folder(source: pa.Table, sources: Indices, files: Indices, target: Mer
     return found
 
 
-def _first_of_each(sources: Indices, same_folder: Flags, files: Indices, rows: Indices) -> Flags:
-    """Flags one match of each source row: the first in path order, matches in its own folder first."""
-    first = np.zeros(len(sources), np.bool_)
+def _first_of_each(sources: Indices, updates: Flags, same_folder: Flags, files: Indices, rows: Indices) -> Flags:
+    """Flags one update of each source row: the first in path order, rows in its own folder first."""
     if np.bincount(sources).max(initial=0) <= 1:
-        return ~first
-    order = np.lexsort((rows, files, ~same_folder, sources))
+        return updates
+    first = np.zeros(len(sources), np.bool_)
+    order = np.lexsort((rows, files, ~same_folder, ~updates, sources))
     ordered = sources[order]
     first[order[np.append(True, ordered[1:] != ordered[:-1])]] = True
-    return first
+    return first & updates
 
 
 def _edits(
@@ -134,6 +155,7 @@ def _edits(
     rows: Indices,
     in_place: Flags,
     moves_out: Flags,
+    untouched: Flags,
 ) -> pa.Table:
     order = np.argsort((files.astype(np.int64) << _ROW_BITS) + rows)
     has_values = (in_place | moves_out)[order]
@@ -146,6 +168,7 @@ def _edits(
             "row": rows[order],
             "in_place": in_place[order],
             "moves_out": moves_out[order],
+            "untouched": untouched[order],
             **{exchange_name(at): column for at, column in enumerate(taken.columns)},
         }
     )
@@ -157,9 +180,10 @@ def _folders(source: pa.Table, rows: Indices) -> frozenset[str]:
     return frozenset(pc.unique(source.column(FOLDER).take(pa.array(rows))).to_pylist())
 
 
-def _counts(files: Indices, is_first: Flags, in_place: Flags) -> dict[int, FileCounts]:
+def _counts(files: Indices, *flags: Flags) -> dict[int, FileCounts]:
+    """The counts of each file, in the order of the fields of `FileCounts`."""
     positions, codes = np.unique(files, return_inverse=True)
-    counted = (np.bincount(codes, weights, len(positions)) for weights in (None, is_first, in_place))
+    counted = (np.bincount(codes, weights, len(positions)) for weights in flags)
     return {
         int(position): FileCounts(*map(int, counts)) for position, *counts in zip(positions, *counted, strict=True)
     }

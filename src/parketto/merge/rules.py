@@ -7,22 +7,23 @@ The rules, the same for every engine:
 * It keeps its position (the first row with that key, in path order) unless its partition changed: then it moves.
 * A source key that is not in the target is *inserted*.
 * `total == previous + inserted - deleted`, always.
+
+With clauses (`merge/clauses.py`), each pair of a source row and a target row is judged by itself: the target row
+is deleted, updated, or stays as it is. The rules above hold for the pairs that update. A source row with a pair is
+never inserted.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal, NotRequired, TypedDict, get_args
 
-import numpy as np
-import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.types as pat
 
 from parketto.arguments import check_names
 from parketto.errors import ColumnNotFound, IncompatibleTypes, InvalidArgument, quoted
-from parketto.parquet.file_info import FileInfo
 from parketto.parquet.partition_spec import PartitionSpec
 from parketto.parquet.spark_schema import SPARK_SCHEMA_KEY, unnamed_types
 from parketto.parquet.variant_types import UNSHREDDED, is_variant
@@ -30,7 +31,6 @@ from parketto.sorting.order import check_orderable
 
 Strategy = Literal["upsert", "insert", "update", "full_merge", "deduplicate"]
 STRATEGIES: tuple[str, ...] = get_args(Strategy)
-Indices = npt.NDArray[np.int64]
 
 
 class MergeStats(TypedDict):
@@ -56,6 +56,10 @@ class MergeRules:
     update_columns: tuple[str, ...] | None = None
     #: Whether the source may lack columns: these keep their values, and are NULL in new rows.
     partial: bool = False
+    #: SQL conditions: which matched rows are updated or deleted, and which source rows may be inserted.
+    update_when: str | None = None
+    delete_when: str | None = None
+    insert_when: str | None = None
 
     @classmethod
     def of(
@@ -66,6 +70,9 @@ class MergeRules:
         update_columns: str | Sequence[str] | None = None,
         *,
         partial: bool = False,
+        update_when: str | None = None,
+        delete_when: str | None = None,
+        insert_when: str | None = None,
     ) -> MergeRules:
         """Check what can be checked without any data.
 
@@ -83,16 +90,17 @@ class MergeRules:
             if strategy != "deduplicate":
                 raise InvalidArgument(f"dedup_order_by applies to the strategy 'deduplicate', not to {strategy!r}")
             order_by = check_names("dedup_order_by", _listed(dedup_order_by))
-        if update_columns is None:
-            return cls(strategy, keys, order_by, partial=partial)
-        columns = check_names("update_columns", _listed(update_columns))
-        if strategy == "insert":
-            raise InvalidArgument(
-                "update_columns makes no sense with the strategy 'insert', which updates nothing"
-            )
-        if both := [name for name in columns if name in keys]:
+        columns = None if update_columns is None else check_names("update_columns", _listed(update_columns))
+        for argument, given in (("update_columns", update_columns), ("update_when", update_when)):
+            if strategy == "insert" and given is not None:
+                raise InvalidArgument(
+                    f"{argument} makes no sense with the strategy 'insert', which updates nothing"
+                )
+        if strategy == "update" and insert_when is not None:
+            raise InvalidArgument("insert_when makes no sense with the strategy 'update', which inserts nothing")
+        if both := [name for name in columns or () if name in keys]:
             raise InvalidArgument(f"{quoted(both)} cannot be updated: rows are found by their keys")
-        return cls(strategy, keys, order_by, columns, partial)
+        return cls(strategy, keys, order_by, columns, partial, update_when, delete_when, insert_when)
 
     @property
     def inserts(self) -> bool:
@@ -103,6 +111,11 @@ class MergeRules:
     def updates(self) -> bool:
         """Whether keys that are in the target get the source's values."""
         return self.strategy != "insert"
+
+    @property
+    def edits(self) -> bool:
+        """Whether rows of the target are updated or deleted because a source row has their key."""
+        return self.updates or self.delete_when is not None
 
     @property
     def removes_missing(self) -> bool:
@@ -129,17 +142,23 @@ def check_source(rules: MergeRules, source: pa.Schema) -> None:
         raise ColumnNotFound(missing, source.names, "update_columns of the source")
 
 
-def check_schemas(rules: MergeRules, source: pa.Schema, target: pa.Schema, spec: PartitionSpec) -> None:
+def check_schemas(
+    rules: MergeRules,
+    source: pa.Schema,
+    target: pa.Schema,
+    spec: PartitionSpec,
+    unwritten: Collection[str] = (),
+) -> None:
     """Check that source and target have the same columns and types, in any order.
 
     Strings of any width are one type. So are a dictionary and its values, a type and its Parquet storage type, and
     timestamps or times of any unit, as long as values fit. Partition columns that are stored only in the path are
-    untyped text.
+    untyped text. `unwritten` are columns that only the source has, for conditions.
     """
     check_source(rules, source)
     if missing := [name for name in rules.keys if name not in target.names]:
         raise ColumnNotFound(missing, target.names, "key_columns of the target")
-    only_source = [name for name in source.names if name not in target.names]
+    only_source = [name for name in source.names if name not in target.names and name not in unwritten]
     only_target = [name for name in target.names if name not in source.names]
     if rules.partial and not only_source:
         only_target = [name for name in spec.partition_by if name not in source.names]
@@ -230,7 +249,7 @@ class Change:
     def of(cls, rules: MergeRules, source: pa.Schema, target: pa.Schema, spec: PartitionSpec) -> Change:
         """What the rules mean for a source and a target."""
         given = source.names if rules.update_columns is None else rules.update_columns
-        updated = frozenset(name for name in given if name not in rules.keys)
+        updated = frozenset(name for name in given if name in target.names and name not in rules.keys)
         everything = all(name in updated or name in rules.keys for name in target.names)
         is_updated = [name in updated for name in spec.partition_by if name not in rules.keys]
         moves: Literal["never", "compare", "always"] = "never"
@@ -269,120 +288,3 @@ def duplicate_keys(
         f"{strategy!r} cannot decide which row wins. Use strategy='deduplicate', or make the keys unique first; "
         "nothing was changed"
     )
-
-
-@dataclass(frozen=True)
-class FileMatches:
-    """The source rows (by number) that have their key in a file, and the number of matched rows in the file.
-
-    `same_folder` is true for source rows that belong to the directory of the file.
-    """
-
-    file: FileInfo
-    sources: Indices
-    same_folder: npt.NDArray[np.bool_]
-    num_rows: int
-
-
-@dataclass(frozen=True)
-class FileRewrite:
-    """A file to rewrite; the source rows that update it in place, and those that move rows out of it."""
-
-    file: FileInfo
-    in_place: Indices
-    moves_out: Indices
-
-
-@dataclass(frozen=True)
-class MergeDecision:
-    """What happens to every file and every source row."""
-
-    #: Files that are rewritten.
-    rewrites: tuple[FileRewrite, ...]
-    #: Files that are deleted, because none of their rows remain.
-    removals: tuple[FileInfo, ...]
-    #: Source rows that are written to new files.
-    additions: Indices
-    inserted: int
-    updated: int
-    deleted: int
-
-
-def decide(
-    rules: MergeRules,
-    change: Change,
-    files: Sequence[FileInfo],
-    matches: Sequence[FileMatches],
-    source_rows: int,
-) -> MergeDecision:
-    """Decide what happens to each row. `files` are all files of the target, `matches` are in path order."""
-    is_matched = _mask(source_rows, [found.sources for found in matches])
-    missing = np.flatnonzero(~is_matched)
-    if not rules.updates:
-        return MergeDecision((), (), missing, len(missing), 0, 0)
-    in_place = _firsts([found.sources[found.same_folder] for found in matches], source_rows)
-    is_moved = is_matched & ~_mask(source_rows, in_place)
-    moved, none = np.flatnonzero(is_moved), np.empty(0, np.int64)
-    moves_out = [none for _ in matches]
-    if change.updated is not None and len(moved):
-        # Columns that are not updated move along, so the row moves out of the first file that has it.
-        moves_out = _firsts([found.sources[is_moved[found.sources]] for found in matches], source_rows)
-        moved = none
-    updated = int(is_matched.sum())
-    touched = [each for each in zip(matches, in_place, moves_out, strict=True) if each[0].num_rows]
-    duplicates = sum(found.num_rows for found, _, _ in touched) - updated
-    gone = 0
-    removals = [
-        found.file for found, updates, moves in touched if not len(moves) and _emptied(rules, found, updates)
-    ]
-    if rules.removes_missing:
-        gone = sum(file.num_rows for file in files) - sum(found.num_rows for found, _, _ in touched)
-        hit = {found.file.path for found, _, _ in touched}
-        removals += [file for file in files if file.path not in hit and file.num_rows]
-    removed = {file.path for file in removals}
-    inserted = missing if rules.inserts else missing[:0]
-    return MergeDecision(
-        rewrites=tuple(
-            FileRewrite(found.file, updates, moves)
-            for found, updates, moves in touched
-            if found.file.path not in removed
-        ),
-        removals=tuple(removals),
-        additions=np.concatenate([inserted, moved]),
-        inserted=len(inserted),
-        updated=updated,
-        deleted=duplicates + gone,
-    )
-
-
-def _emptied(rules: MergeRules, found: FileMatches, in_place: Indices) -> bool:
-    """Whether no row of the file remains."""
-    return not len(in_place) and (rules.removes_missing or found.num_rows == found.file.num_rows)
-
-
-def distinct_numbers(numbers: Indices) -> Indices:
-    """Distinct numbers, sorted. NumPy's own `unique` takes ten times as long if there are many.
-
-    >>> distinct_numbers(np.array([3, 1, 3])).tolist()
-    [1, 3]
-    """
-    ordered = np.sort(numbers)
-    return ordered[np.append(True, ordered[1:] != ordered[:-1])] if len(ordered) else ordered
-
-
-def _mask(source_rows: int, sources: Iterable[Indices]) -> npt.NDArray[np.bool_]:
-    """A mask of the source rows that occur in any of `sources`."""
-    found = np.zeros(source_rows, np.bool_)
-    for each in sources:
-        found[each] = True
-    return found
-
-
-def _firsts(sources: Sequence[Indices], source_rows: int) -> list[Indices]:
-    """For each file, those of its source rows that no earlier file has, sorted."""
-    taken = np.zeros(source_rows, np.bool_)
-    firsts = []
-    for each in sources:
-        firsts.append(distinct_numbers(each[~taken[each]]))
-        taken[each] = True
-    return firsts

@@ -12,6 +12,7 @@ import pyarrow.compute as pc
 import pyarrow.types as pat
 
 from parketto.errors import InvalidArgument
+from parketto.merge.clauses import Clauses
 from parketto.merge.keys import Indices, KeyIndex, SortedKeys, have_different_values, sort_by_key
 from parketto.merge.rules import MergeRules, duplicate_keys, null_keys
 from parketto.parquet.decoded_types import cast_column, decoded_schema
@@ -35,6 +36,8 @@ class Prepared:
     size_bytes: int
     #: Minimum and maximum of each key, where they can be compared with footers.
     ranges: Mapping[str, tuple[pa.Scalar, pa.Scalar]] = field(default_factory=dict)
+    #: The rows that are not inserted; None: all may be.
+    refused: Indices | None = None
 
 
 @dataclass(frozen=True)
@@ -46,6 +49,7 @@ class PrepareSource:
     spec: PartitionSpec
     rules: MergeRules
     path: str
+    clauses: Clauses | None = None
 
     @property
     def size_bytes(self) -> int:
@@ -54,7 +58,8 @@ class PrepareSource:
 
     def run(self, worker: Worker) -> Prepared:
         """Load the source into memory once; later tasks read it from the spool."""
-        rows = source_table(self.source.read(worker), self.target, self.spec)
+        extra = () if self.clauses is None else self.clauses.extra
+        rows = source_table(self.source.read(worker), self.target, self.spec, extra)
         check_nulls(rows, self.target, self.rules.keys, self.source.schema.names)
         rows = distinct(rows, self.rules)
         rows = sort_by_key(rows, self.rules.keys[0])
@@ -64,7 +69,8 @@ class PrepareSource:
         path = worker.staging.of_attempt(self.path)
         with worker.store.open_output(path) as sink, pa.ipc.new_file(sink, rows.schema) as writer:
             writer.write_table(rows)
-        return Prepared(path, rows.num_rows, rows.nbytes, self._ranges(rows))
+        refused = None if self.clauses is None else np.flatnonzero(~self.clauses.insertable(rows))
+        return Prepared(path, rows.num_rows, rows.nbytes, self._ranges(rows), refused)
 
     def _ranges(self, rows: pa.Table) -> dict[str, tuple[pa.Scalar, pa.Scalar]]:
         names = [name for name in self.rules.keys if name not in self.spec.path_only]
@@ -111,9 +117,11 @@ class SpooledSource:
         return [number for number, group in enumerate(file.row_groups) if self._sorted.meets(file, group)]
 
 
-def source_table(batches: Iterable[pa.RecordBatch], target: pa.Schema, spec: PartitionSpec) -> pa.Table:
-    """The rows of a source with the target's columns, in the target's order and decoded types."""
-    schema = prepared_schema(target, spec)
+def source_table(
+    batches: Iterable[pa.RecordBatch], target: pa.Schema, spec: PartitionSpec, extra: Sequence[pa.Field] = ()
+) -> pa.Table:
+    """The rows of a source with the target's columns, in its order and decoded types, and the `extra` ones."""
+    schema = pa.schema([*prepared_schema(target, spec), *extra])
     return pa.Table.from_batches(list(as_target(batches, schema)), schema)
 
 

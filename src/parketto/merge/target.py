@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 
 import pyarrow as pa
@@ -11,6 +11,8 @@ import pyarrow.types as pat
 
 from parketto.arguments import DEFAULT_TARGET_MB, MEGABYTE
 from parketto.errors import InvalidArgument
+from parketto.expressions.time_zones import Clock
+from parketto.merge.clauses import Clauses
 from parketto.merge.row_edits import Rewriting
 from parketto.merge.rules import Change, MergeRules, null_keys, unfilled
 from parketto.merge.source import prepared_schema
@@ -40,6 +42,7 @@ class MergeTarget:
     source: pa.Schema
     #: Only report what would happen: no file of the dataset is written.
     dry_run: bool = False
+    clauses: Clauses | None = None
 
     @classmethod
     def of(
@@ -63,6 +66,34 @@ class MergeTarget:
         assert files[0].schema is not None, "files of a target come from a snapshot"
         schema = spec.row_schema(files[0].schema)
         return cls(root, tuple(files), spec, schema, rules, compression, source, dry_run)
+
+    def with_clauses(self, clock: Clock) -> MergeTarget:
+        """The same target with the conditions of the rules."""
+        rules = self.rules
+        if rules.update_when is None and rules.delete_when is None and rules.insert_when is None:
+            return self
+        return replace(self, clauses=Clauses.of(rules, self.source, self.schema, self.spec, clock))
+
+    @cached_property
+    def row_schema(self) -> pa.Schema:
+        """The columns of rows as they are written; those of the path are strings."""
+        return prepared_schema(self.schema, self.spec)
+
+    @cached_property
+    def source_schema(self) -> pa.Schema:
+        """The columns of prepared source rows: those that are written, and those that only conditions use."""
+        return pa.schema([*self.row_schema, *(() if self.clauses is None else self.clauses.extra)])
+
+    @property
+    def judges(self) -> bool:
+        """Whether conditions decide what happens to matched rows."""
+        return self.clauses is not None and self.clauses.decide_pairs
+
+    @cached_property
+    def matched_columns(self) -> tuple[str, ...]:
+        """The columns of target rows that are read to match them: the keys, and those that conditions use."""
+        more = self.clauses.target_columns if self.judges and self.clauses is not None else ()
+        return tuple(dict.fromkeys((*self.rules.keys, *more)))
 
     @cached_property
     def change(self) -> Change:
@@ -113,7 +144,7 @@ class MergeTarget:
     @cached_property
     def additions(self) -> Output:
         """The output for new rows, in the format of the first file."""
-        rows = prepared_schema(self.schema, self.spec)
+        rows = self.row_schema
         if not self.files:
             file_format = FileFormat(self.schema, self.compression)
             return Output(self.root, file_format, rows, self.spec.partition_by, roll_bytes=_TARGET_BYTES)

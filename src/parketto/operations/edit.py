@@ -1,4 +1,4 @@
-"""Delete and update rows; only files with a matching row are rewritten."""
+"""Delete and update rows; only files in which a row changes are rewritten."""
 
 from __future__ import annotations
 

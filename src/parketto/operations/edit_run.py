@@ -53,26 +53,24 @@ class EditRequest:
 
 @dataclass(frozen=True)
 class EditRun:
-    """The files of a dataset, the tasks that look for matching rows, and the results of those that found any."""
+    """The files of a dataset, the tasks that look for matching rows, and the results of those that change any."""
 
     files: Sequence[FileInfo]
     plan: Sequence[EditFile]
     edits: Sequence[tuple[EditFile, Edited]]
+    #: The number of matching rows.
+    matched: int = 0
 
     @classmethod
     def of(cls, files: Sequence[FileInfo], plan: Sequence[EditFile], results: Sequence[Edited]) -> EditRun:
-        """Keep the results with matching rows."""
+        """Keep the results with rows that change."""
         pairs = zip(plan, results, strict=True)
-        return cls(files, plan, [(task, result) for task, result in pairs if result.matched])
-
-    @property
-    def matched(self) -> int:
-        """The number of matching rows."""
-        return sum(result.matched for _, result in self.edits)
+        changed = [(task, result) for task, result in pairs if result.matched and not result.unchanged]
+        return cls(files, plan, changed, sum(result.matched for result in results))
 
     @property
     def retired(self) -> list[FileEntry]:
-        """The files with matching rows."""
+        """The files in which rows change."""
         return entries([task.file for task, _ in self.edits])
 
     def staged(self, operation: str) -> list[StagedFile]:

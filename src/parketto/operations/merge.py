@@ -56,6 +56,7 @@ def merge(
     """Discover → match → decide → rewrite → verify → commit → report."""
     check_source(rules, source.schema)
     refuse_foreign(dataset.store, dataset.root)
+    clock = dataset.clock()
 
     def attempt(transaction: Transaction) -> MergeReport:
         try:
@@ -73,12 +74,14 @@ def merge(
                 compression,
                 source.schema,
                 dry_run,
-            )
+            ).with_clauses(clock)
         else:
             target = MergeTarget.of(
                 dataset.root, files, rules, compression, source.schema, partition_by, dry_run=dry_run
             )
-            check_schemas(rules, source.schema, target.schema, target.spec)
+            target = target.with_clauses(clock)
+            unwritten = [] if target.clauses is None else [item.name for item in target.clauses.extra]
+            check_schemas(rules, source.schema, target.schema, target.spec, unwritten)
             target.refuse_null_keys()
         context = dataset.context(transaction, progress)
         with transaction.conflicts_over(entries(target.files)):
@@ -91,6 +94,9 @@ def merge(
         "key_columns": list(rules.keys),
         "strategy": rules.strategy,
         "update_columns": rules.update_columns,
+        "update_when": rules.update_when,
+        "delete_when": rules.delete_when,
+        "insert_when": rules.insert_when,
         "partition_by": list(partition_by) or None,
     }
     return dataset.run(

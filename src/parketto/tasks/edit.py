@@ -11,6 +11,7 @@ import pyarrow.compute as pc
 
 from parketto.expressions.conditions import Assignment, Predicate, updated
 from parketto.expressions.pruning import row_groups_may_match
+from parketto.parquet.equality import equal_values
 from parketto.parquet.file_info import FileInfo
 from parketto.parquet.file_rewriter import FileRewriter
 from parketto.parquet.output import Output, Written, output_like
@@ -28,6 +29,8 @@ class Edited:
     matched: int
     kept: Written = field(default_factory=Written)
     moved: Written = field(default_factory=Written)
+    #: Whether all matching rows have the new values already: the file stays.
+    unchanged: bool = False
     #: In a dry run: the directories that rows would move to.
     directories: frozenset[str] = frozenset()
 
@@ -38,6 +41,7 @@ class EditFile:
 
     The columns of the condition are read first, in row groups whose bounds allow a match. If nothing matches, the
     file stays as it is; else only row groups with matching rows are decoded, except those that are deleted whole.
+    An update leaves row groups and files alone whose rows have the new values already.
     """
 
     file: FileInfo
@@ -67,12 +71,15 @@ class EditFile:
         """Find the matching rows, and rewrite the file if there are any."""
         found = self._matches(worker)
         matched = sum(found.values())
+        changing = found if self.changes is None else self._changing(worker, found)
+        if matched and not changing:
+            return Edited(matched, unchanged=True)
         if not matched or self.dry_run:
             return Edited(matched, directories=self._directories(worker, found) if matched else frozenset())
         if self.changes is None and matched == self.file.num_rows:
             return Edited(matched)
         if self.elsewhere is None:
-            return Edited(matched, self._rewrite(worker, found))
+            return Edited(matched, self._rewrite(worker, changing))
         moved = write_rows(self._moving(worker, found), self.elsewhere, worker, at_least_one=False)
         if matched == self.file.num_rows:
             return Edited(matched, moved=moved)
@@ -91,6 +98,18 @@ class EditFile:
             for batch in worker.until_cancelled(rows):
                 found[number] += pc.sum(self.condition.matches(batch)).as_py() or 0
         return {number: count for number, count in found.items() if count}
+
+    def _changing(self, worker: Worker, found: Mapping[int, int]) -> dict[int, int]:
+        """Those of the row groups with matching rows in which a value changes."""
+        columns = {change.column for change in self.changes or ()}
+        reader, changing = self._changing_reader(worker), {}
+        for number, rows in reader.read_row_groups(self.file, sorted(found)):
+            for batch in worker.until_cancelled(rows):
+                edited = self._updated(batch)
+                if not all(equal_values(batch.column(name), edited.column(name)).all() for name in columns):
+                    changing[number] = found[number]
+                    break
+        return changing
 
     def _possible(self) -> list[int]:
         groups = self.file.row_groups
@@ -156,8 +175,12 @@ class EditFile:
         return self._reader(worker, tuple(used.union(self.condition.columns)))
 
     def _edited(self, batch: pa.RecordBatch) -> pa.RecordBatch:
-        mask = self.condition.matches(batch)
-        return batch.filter(pc.invert(mask)) if self._removes_matches else updated(batch, mask, self.changes or ())
+        if not self._removes_matches:
+            return self._updated(batch)
+        return batch.filter(pc.invert(self.condition.matches(batch)))
+
+    def _updated(self, batch: pa.RecordBatch) -> pa.RecordBatch:
+        return updated(batch, self.condition.matches(batch), self.changes or ())
 
     def _moving(self, worker: Worker, found: Mapping[int, int]) -> Iterator[pa.RecordBatch]:
         """The matching rows, updated."""

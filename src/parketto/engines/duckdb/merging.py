@@ -26,6 +26,7 @@ from parketto.engines.duckdb.scanning import (
     view_files,
 )
 from parketto.engines.duckdb.session import Session
+from parketto.merge.clauses import Clauses
 from parketto.merge.join import (
     SOURCE_FIELDS,
     TARGET_FIELDS,
@@ -39,7 +40,6 @@ from parketto.merge.join import (
 )
 from parketto.merge.keys import SortedKeys, matchable, may_share_key
 from parketto.merge.rules import duplicate_keys
-from parketto.merge.source import prepared_schema
 from parketto.merge.target import MergeOutcome, MergeTarget
 from parketto.parquet.decoded_types import decoded_type
 from parketto.parquet.exchange_types import ExtraColumns, exchange_name, exchange_type, from_exchange
@@ -57,7 +57,7 @@ class Merge:
 
     def __init__(self, engine: TaskEngine, session: Session, target: MergeTarget, context: Context) -> None:
         self._engine, self._session, self._target, self._context = engine, session, target, context
-        self._schema = prepared_schema(target.schema, target.spec)
+        self._schema = target.source_schema
         self._columns = [exchange_name(at) for at in range(len(self._schema.names))]
         # Floats are matched by a normalized column, in which there is one NaN and one zero.
         self._floats = {
@@ -68,7 +68,7 @@ class Merge:
             for name, column in self._floats.items()
         ]
         self._keys = [self._floats.get(name) or self._exchange_column(name) for name in target.rules.keys]
-        self._payload = ", ".join(self._columns)
+        self._payload = ", ".join(self._columns[: len(target.row_schema.names)])
         self._string_spec = replace(target.spec, path_only={name: pa.string() for name in target.spec.path_only})
 
     def run(self, source: ArrowRows | FileRows, worker: Worker) -> MergeOutcome:
@@ -80,7 +80,7 @@ class Merge:
         self._target.refuse_unfilled(inserted)
         if self._target.dry_run:
             return planned_outcome(self._target, self._counts(), inserted, folders, ranges, scanned)
-        edited = self._rewrite() if self._target.rules.updates else {}
+        edited = self._rewrite() if self._target.rules.edits else {}
         added = self._add(worker) if inserted + moved else Written()
         return join_outcome(self._target, edited, added, inserted, moved, ranges, scanned)
 
@@ -140,17 +140,21 @@ class Merge:
     def _match(self, worker: Worker) -> int:
         """Create the table `matches`: target rows with a source key. Returns the number of files read."""
         session, files = self._session, self._candidates()
-        session.run("CREATE TABLE found (seq BIGINT, file INTEGER, row BIGINT, same_folder BOOLEAN)")
+        session.run(
+            "CREATE TABLE found (seq BIGINT, file INTEGER, row BIGINT, same_folder BOOLEAN, "
+            "updates BOOLEAN, untouched BOOLEAN)"
+        )
         scanned = [position for position in files if self._can_scan(self._target.files[position])]
         if scanned:
             self._match_by_scan(scanned)
         if rest := sorted(set(files) - set(scanned)):
             self._match_by_stream(rest, worker)
-        # Of several rows with one key, the first in the folder of the source row stays.
+        # Of several rows that a source row updates, the first in its folder stays.
         session.run(
-            "CREATE TABLE matches AS SELECT seq, file, row, same_folder AND place = 1 AS in_place, "
-            "NOT same_folder AND place = 1 AS moved FROM (SELECT *, row_number() OVER "
-            "(PARTITION BY seq ORDER BY same_folder DESC, file, row) AS place FROM found)"
+            "CREATE TABLE matches AS SELECT seq, file, row, untouched, "
+            "updates AND same_folder AND place = 1 AS in_place, "
+            "updates AND NOT same_folder AND place = 1 AS moved FROM (SELECT *, row_number() OVER "
+            "(PARTITION BY seq, updates ORDER BY same_folder DESC, file, row) AS place FROM found)"
         )
         session.run("DROP TABLE found")
         return len(files)
@@ -183,6 +187,8 @@ class Merge:
             len(self._inside()) == len(kinds)
             and all(is_exact(kind) and (pat.is_decimal(kind) or exchange_type(kind) == kind) for kind in kinds)
             and not self._floats
+            # Conditions need other columns, and Arrow evaluates them.
+            and not self._target.judges
             and can_open(self._context.store, file)
             # The join would skip NULL keys.
             and all(file.column_stats(name).null_count == 0 for name in self._inside())
@@ -205,7 +211,7 @@ class Merge:
         keys = numbered(self._schema, target.rules.keys)
         session.run(
             f"INSERT INTO found SELECT hit.seq, places.file, hit.row, "
-            f"{self._same_folder('hit.folder', 'places.file_folder')} FROM "
+            f"{self._same_folder('hit.folder', 'places.file_folder')}, true, false FROM "
             f"(SELECT source.seq, source.folder, t.name, t.row FROM source JOIN "
             f"(SELECT {keys}, {FILE_NAME} AS name, {FILE_ROW} AS row FROM scanned) AS t "
             f"ON {self._same_keys('source', 't')}) AS hit JOIN places ON places.path = hit.name"
@@ -213,20 +219,43 @@ class Merge:
 
     def _match_by_stream(self, positions: Sequence[int], worker: Worker) -> None:
         target = self._target
-        keys = pa.schema([self._schema.field(name) for name in target.rules.keys])
-        rows = FileRows(keys, self._context.store, target.files, self._string_spec)
+        read = pa.schema([self._schema.field(name) for name in target.matched_columns])
+        rows = FileRows(read, self._context.store, target.files, self._string_spec)
         added = _WithKeys(TargetColumns(target), self._floats)
         fields = [*TARGET_FIELDS, *self._float_fields]
-        feed_rows(self._session, "streamed", rows, keys, worker, added, fields, only=positions)
+        feed_rows(self._session, "streamed", rows, read, worker, added, fields, only=positions)
         named = ", ".join(
             f"{self._floats.get(name) or exchange_name(at)} AS t{at}" for at, name in enumerate(target.rules.keys)
         )
         same = " AND ".join(f"source.{key} = t.t{at}" for at, key in enumerate(self._keys))
         same_folder = self._same_folder("source.folder", "t.file_folder")
+        if target.judges:
+            self._judge(named, same, same_folder, read)
+            return
         self._session.run(
-            f"INSERT INTO found SELECT source.seq, t.file, t.row, {same_folder} "
+            f"INSERT INTO found SELECT source.seq, t.file, t.row, {same_folder}, true, false "
             f"FROM source JOIN (SELECT {named}, file, row, file_folder FROM streamed) AS t ON {same}"
         )
+
+    def _judge(self, keys: str, same: str, same_folder: str, read: pa.Schema) -> None:
+        """Match streamed rows, and let Arrow evaluate the conditions on each pair."""
+        clauses = self._target.clauses
+        assert clauses is not None, "there are conditions"
+        sources = pa.schema([self._schema.field(name) for name in clauses.source_columns])
+        columns = [f"source.{self._exchange_column(name)} AS s{at}" for at, name in enumerate(sources.names)]
+        columns += [f"t.{exchange_name(at)} AS {exchange_name(at)}" for at in range(len(read.names))]
+        values = ", ".join(exchange_name(at) for at in range(len(read.names)))
+        self._session.run(
+            f"CREATE TABLE pairs AS SELECT source.seq, t.file, t.row, {same_folder} AS same_folder, "
+            f"{', '.join(columns)} FROM source JOIN "
+            f"(SELECT {keys}, {values}, file, row, file_folder FROM streamed) AS t ON {same}"
+        )
+        pairs = self._session.cursor().rows("SELECT * FROM pairs")
+        fields = [("seq", pa.int64()), ("file", pa.int32()), ("row", pa.int64()), ("same_folder", pa.bool_())]
+        schema = pa.schema([*fields, ("updates", pa.bool_()), ("untouched", pa.bool_())])
+        self._session.feed("judged", schema, (_judged(batch, clauses, sources, read, schema) for batch in pairs))
+        self._session.run("INSERT INTO found SELECT * FROM judged")
+        self._session.run("DROP TABLE pairs")
 
     def _same_folder(self, folder: str, file_folder: str) -> str:
         return "true" if self._target.change.moves == "never" else f"{folder} = {file_folder}"
@@ -237,27 +266,33 @@ class Merge:
     def _rewrite(self) -> dict[int, Edited]:
         """Rewrite the files with matches, in parallel."""
         session = self._session
-        values = ", ".join(f"source.{name}" for name in self._columns)
+        values = ", ".join(f"source.{name}" for name in self._columns[: len(self._target.row_schema.names)])
+        # Rows that stay as they are need no edit, unless the others are deleted.
+        wanted = "true" if self._target.rules.removes_missing else "NOT matches.untouched"
         # If only some columns change, a moved row takes its other values from its file.
         moves_out = "false" if self._target.change.updated is None else "matches.moved"
         session.run(
             f"CREATE TABLE edits AS SELECT matches.file, matches.row, matches.in_place, {moves_out} AS moves_out, "
-            f"{values} FROM matches LEFT JOIN source ON source.seq = "
-            f"CASE WHEN matches.in_place OR {moves_out} THEN matches.seq END ORDER BY matches.file, matches.row"
+            f"matches.untouched, {values} FROM matches LEFT JOIN source ON source.seq = "
+            f"CASE WHEN matches.in_place OR {moves_out} THEN matches.seq END WHERE {wanted} "
+            "ORDER BY matches.file, matches.row"
         )
         found = session.all_rows("SELECT DISTINCT file FROM edits ORDER BY file").column("file").to_pylist()
         tasks: list[AnyTask] = [
-            _EditFile(position, session, self._target, self._schema, self._payload) for position in found
+            _EditFile(position, session, self._target, self._target.row_schema, self._payload)
+            for position in found
         ]
         return {edited.position: edited for edited in self._engine.run(tasks, self._context)}
 
     def _counts(self) -> dict[int, FileCounts]:
         """The counts of each file with matches, for a dry run."""
-        if not self._target.rules.updates:
+        if not self._target.rules.edits:
             return {}
         found = self._session.all_rows(
-            "SELECT file, count(*) AS matched, count(*) FILTER (WHERE in_place OR moved) AS replaced, "
-            "count(*) FILTER (WHERE matches.in_place) AS in_place FROM matches GROUP BY file"
+            "SELECT file, count(*) FILTER (WHERE NOT matches.untouched) AS matched, "
+            "count(*) FILTER (WHERE in_place OR moved) AS replaced, "
+            "count(*) FILTER (WHERE matches.in_place) AS in_place, "
+            "count(*) FILTER (WHERE matches.untouched) AS untouched FROM matches GROUP BY file"
         )
         return {row.pop("file"): FileCounts(**row) for row in found.to_pylist()}
 
@@ -273,7 +308,7 @@ class Merge:
 
     def _new_and_moved(self, *, with_moves_out: bool) -> tuple[str, str]:
         rules = self._target.rules
-        new = "source.seq NOT IN (SELECT seq FROM matches)" if rules.inserts else "false"
+        new = "insertable AND source.seq NOT IN (SELECT seq FROM matches)" if rules.inserts else "false"
         moves = rules.updates and (with_moves_out or self._target.change.updated is None)
         return new, "source.seq IN (SELECT seq FROM matches WHERE moved)" if moves else "false"
 
@@ -282,8 +317,8 @@ class Merge:
         new, moved = self._new_and_moved(with_moves_out=False)
         order = "folder, seq" if self._target.spec.partition_by else "seq"
         query = f"SELECT {self._payload} FROM source WHERE {new} OR {moved} ORDER BY {order}"
-        rows = (from_exchange(batch, self._schema) for batch in self._session.rows(query))
-        output = replace(self._target.additions, row_schema=self._schema)
+        rows = (from_exchange(batch, self._target.row_schema) for batch in self._session.rows(query))
+        output = self._target.additions
         return write_rows(rows, output, worker, at_least_one=False, in_partition_order=True)
 
 
@@ -305,10 +340,23 @@ class _EditFile:
     def run(self, worker: Worker) -> Edited:
         """Read the edits through this thread's own connection, and rewrite the file."""
         query = (
-            f"SELECT row, in_place, moves_out, {self.payload} FROM edits WHERE file = {self.position} ORDER BY row"
+            f"SELECT row, in_place, moves_out, untouched, {self.payload} FROM edits "
+            f"WHERE file = {self.position} ORDER BY row"
         )
         changes: Iterator[pa.RecordBatch] = self.session.cursor().rows(query)
         return edit_file(self.position, changes, self.target, self.schema, worker)
+
+
+def _judged(
+    pairs: pa.RecordBatch, clauses: Clauses, sources: pa.Schema, read: pa.Schema, schema: pa.Schema
+) -> pa.RecordBatch:
+    """The pairs with what happens to their target rows."""
+    one = from_exchange(pairs.select([f"s{at}" for at in range(len(sources.names))]), sources)
+    other = from_exchange(pairs.select([exchange_name(at) for at in range(len(read.names))]), read)
+    # Without columns, a batch has no rows.
+    verdicts = clauses.judge(one if sources.names else other, other)
+    found = [pa.array(verdicts.updates), pa.array(~verdicts.edits)]
+    return pa.RecordBatch.from_arrays([*pairs.select(schema.names[:4]).columns, *found], schema=schema)
 
 
 @dataclass(frozen=True)

@@ -47,7 +47,7 @@ class Unit(NamedTuple):
 
 @dataclass(frozen=True)
 class Read:
-    """Reads source rows in the target's columns and types, and the target's keys.
+    """Reads source rows in the target's columns and types, and of the target the keys and what conditions use.
 
     A source row gets its sequence number and, in a partitioned dataset, its folder. A key gets the position of its
     file and its row number.
@@ -56,7 +56,6 @@ class Read:
     source: FileRows
     target: MergeTarget
     store: Store
-    schema: pa.Schema
     memory: int
     buckets: int
 
@@ -65,7 +64,7 @@ class Read:
         failed: list[Exception] = []
         with catching(failed), Worker(self.store, Staging(""), self.memory) as worker:
             whole = LogicalReader(self.source.store, self.source.schema, worker.batch_bytes, self.source.spec)
-            keys = LogicalReader(self.store, self._key_schema(), worker.batch_bytes, self._string_spec())
+            keys = LogicalReader(self.store, key_schema(self.target), worker.batch_bytes, self._string_spec())
             for payload in chain.from_iterable(batch.column("payload") for batch in batches):
                 for unit in loads(payload.as_py()):
                     rows = self._source_rows(whole, unit) if unit.is_source else self._keys(keys, unit)
@@ -85,7 +84,7 @@ class Read:
     def _source_rows(self, reader: LogicalReader, unit: Unit) -> Iterator[pa.RecordBatch]:
         target = self.target
         for row, batch in _rows_of(reader, self.source.files[unit.position], unit):
-            [rows] = as_target([batch], self.schema)
+            [rows] = as_target([batch], target.source_schema)
             check_nulls(rows, target.schema, target.rules.keys, target.source.names)
             sequence = pa.array((unit.position << 40) + row + np.arange(rows.num_rows))
             rows = rows.append_column(SEQUENCE, sequence)
@@ -100,13 +99,15 @@ class Read:
             files = pa.repeat(pa.scalar(unit.position, pa.int32()), batch.num_rows)
             yield batch.append_column(FILE, files).append_column(ROW, pa.array(row + np.arange(batch.num_rows)))
 
-    def _key_schema(self) -> pa.Schema:
-        return pa.schema([self.schema.field(name) for name in self.target.rules.keys])
-
     def _string_spec(self) -> PartitionSpec:
         """A spec with strings for keys that are stored only in the path: these are compared as strings."""
         spec = self.target.spec
         return replace(spec, path_only={name: pa.string() for name in spec.path_only})
+
+
+def key_schema(target: MergeTarget) -> pa.Schema:
+    """The columns of target rows that are joined."""
+    return pa.schema([target.row_schema.field(name) for name in target.matched_columns])
 
 
 def _bucketed(bucket: int, is_source: bool | None, packet: bytes) -> pa.RecordBatch:
@@ -142,7 +143,6 @@ class Join:
     store: Store
     staging: Staging
     memory: int
-    schema: pa.Schema
     parts: dict[int, int]
     chunk_rows: int
 
@@ -169,7 +169,7 @@ class Join:
 
     def _join(self, bucket: int, source: list[Any], keys: list[Any], worker: Worker) -> Iterator[pa.RecordBatch]:
         rows = pa.Table.from_batches(unblocked(source))
-        found = join_bucket(rows, self._keys(keys), self.target, self.schema)
+        found = join_bucket(rows, self._keys(keys), self.target)
         del rows
         report = Report(
             found.inserted, found.moved, self._spool(bucket, found.additions, worker), found.counts, found.folders
@@ -187,13 +187,12 @@ class Join:
                 yield _sent(self.parts[file], file, int(chunks[start]), packet)
 
     def _keys(self, packed: list[Any]) -> pa.Table:
-        schema = pa.schema([self.schema.field(name) for name in self.target.rules.keys])
-        schema = schema.append(pa.field(FILE, pa.int32())).append(pa.field(ROW, pa.int64()))
+        schema = key_schema(self.target).append(pa.field(FILE, pa.int32())).append(pa.field(ROW, pa.int64()))
         return pa.Table.from_batches(unblocked(packed), schema)
 
     def _spool(self, bucket: int, additions: pa.Table, worker: Worker) -> str | None:
         path = self.staging.spool_path(f"new-{bucket:08d}-{task_attempt()}")
-        rows = additions.select([*self.schema.names, SEQUENCE])
+        rows = additions.select([*self.target.row_schema.names, SEQUENCE])
         return path if spool(rows.to_batches(), rows.schema, path, worker) else None
 
 

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import heapq
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
@@ -22,7 +21,6 @@ from parketto.engines.spark.tasks import parallelism, payload_frame, results, st
 from parketto.merge.join import Edited, FileCounts, join_outcome, planned_outcome
 from parketto.merge.key_join import SEQUENCE, edit_schema
 from parketto.merge.keys import may_share_key
-from parketto.merge.source import prepared_schema
 from parketto.merge.target import MergeOutcome, MergeTarget
 from parketto.parquet.bounds import bounds
 from parketto.parquet.file_info import FileInfo
@@ -61,7 +59,6 @@ class ShuffleMerge:
     ) -> None:
         self._spark, self._source, self._target, self._context = spark, source, target, context
         self._memory, self._write = memory, write
-        self._schema = prepared_schema(target.schema, target.spec)
         self._cores = parallelism(spark)
         found = {name: self._source_bounds(name) for name in target.rules.keys}
         self._ranges = {name: pair for name, pair in found.items() if pair is not None}
@@ -90,31 +87,31 @@ class ShuffleMerge:
         if not paths:
             return Written()
         store = self._context.store
-        schema = self._schema.append(pa.field(SEQUENCE, pa.int64()))
+        schema = self._target.row_schema.append(pa.field(SEQUENCE, pa.int64()))
         rows = FileRows(schema, store, spool_footers(store, sorted(paths)))
-        return self._write(rows, replace(self._target.additions, row_schema=self._schema))
+        return self._write(rows, self._target.additions)
 
     def _shuffled(self) -> list[Any]:
         """The results of the job's tasks."""
         store, staging, target = self._context.store, self._context.staging, self._target
         buckets, parts = self._buckets(), self._parts()
-        read = Read(self._source, target, store, self._schema, self._memory, buckets)
+        read = Read(self._source, target, store, self._memory, buckets)
         frame = payload_frame(self._spark, [dumps(units) for units in self._units()])
         frame = frame.mapInArrow(PickledFunction(read), BUCKETED)
-        join = Join(target, store, staging, self._memory, self._schema, parts, self._chunk_rows())
+        join = Join(target, store, staging, self._memory, parts, self._chunk_rows())
         sent = (
             frame.repartitionById(buckets, "bucket")
             .mapInArrow(PickledFunction(join), SENT)
             .repartitionById(join.part_count, "part")
             .sortWithinPartitions("file", "chunk")
         )
-        edit = Edit(target, store, staging, self._memory, edit_schema(self._schema, target.change.updated))
+        edit = Edit(target, store, staging, self._memory, edit_schema(target.row_schema, target.change.updated))
         return results(self._spark, sent, edit, "parketto merge", stage_progress(self._context.counter()))
 
     def _units(self) -> list[list[Unit]]:
         """The units of each read task: neighbouring small files share a task, large files are split."""
         target = self._target
-        share = len(target.rules.keys) / len(self._schema.names)
+        share = len(target.matched_columns) / len(target.row_schema.names)
         found = [(True, at, file, 1.0) for at, file in enumerate(self._source.files)]
         found += [(False, at, target.files[at], share) for at in self._scanned]
         units = [
@@ -140,7 +137,7 @@ class ShuffleMerge:
 
     def _parts(self) -> dict[int, int]:
         """The rewrite task of each file that may have matches; all tasks get about the same number of bytes."""
-        if not self._target.rules.updates or self._target.dry_run:
+        if not self._target.rules.edits or self._target.dry_run:
             return {}
         files = self._target.files
         total = sum(files[at].size_bytes for at in self._scanned)

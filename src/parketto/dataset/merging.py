@@ -1,0 +1,140 @@
+"""The merge of `Dataset`."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from typing import Any
+
+from parketto.arguments import check_codec
+from parketto.dataset.reading import ReadableDataset
+from parketto.engines.base import ProgressCallback
+from parketto.merge.rules import MergeRules, MergeStats, Strategy
+from parketto.operations.context import DatasetContext, Isolation
+from parketto.operations.merge import MergeReport, merge
+from parketto.parquet.row_source import RowSource
+from parketto.planning.rewrite import check_partition_columns
+
+
+class MergeableDataset(ReadableDataset):
+    """The operation that merges the rows of a source."""
+
+    def merge(
+        self,
+        source: Any,
+        key_columns: str | Sequence[str],
+        *,
+        strategy: Strategy = "upsert",
+        dedup_order_by: str | Sequence[str] | None = None,
+        compression: str = "snappy",
+        partition_by: str | Sequence[str] | None = None,
+        update_columns: str | Sequence[str] | None = None,
+        partial: bool = False,
+        update_when: str | None = None,
+        delete_when: str | None = None,
+        insert_when: str | None = None,
+        dry_run: bool = False,
+        backup: str | os.PathLike[str] | None = None,
+        commit_id: str | None = None,
+        isolation: Isolation | None = None,
+        retries: int | None = None,
+        progress: ProgressCallback | None = None,
+    ) -> MergeStats:
+        """Merge the rows of a source into the dataset by key. Only files in which a row changes are rewritten.
+
+        Afterwards every source key that was in the dataset occurs exactly once, with the source's values (NULLs
+        included); duplicate rows of that key are removed and counted as deleted. A row whose partition changes
+        moves to its new partition. `total == previous + inserted - deleted`. Rows that have the source's values
+        already count as updated; if nothing changes, nothing is written or committed.
+
+        With conditions, each pair of a source row and a target row with its key is judged by itself: if
+        `delete_when` is true, the target row is deleted; else, if `update_when` is missing or true, it is updated;
+        else it stays. Conditions are SQL over `source.<column>` and `target.<column>`; NULL is false.
+
+        Args:
+            source: A PyArrow table or reader, a pandas or Polars DataFrame, a path, or a Spark DataFrame.
+            key_columns: The columns that identify a row.
+            strategy: `"upsert"` updates and inserts; `"insert"` only inserts new keys; `"update"` only updates
+                existing keys; `"full_merge"` makes the dataset equal to the source (other rows are deleted);
+                `"deduplicate"` is an upsert whose source may contain duplicate keys: the last row wins.
+            dedup_order_by: For `"deduplicate"`: the row with the highest values of these columns wins instead.
+            compression: The codec of written rows. Unchanged row groups keep theirs.
+            partition_by: The partition columns, if the dataset does not exist yet.
+            update_columns: The columns that are updated for existing keys; by default all.
+            partial: Whether the source may lack columns: existing keys keep their values, new rows get NULL.
+            update_when: Which matched rows are updated, such as `"source.at > target.at"`; by default all.
+            delete_when: Which matched rows are deleted, such as `"source.op = 'D'"`; by default none. Columns of
+                the source that the dataset lacks, and that conditions mention, are not written.
+            insert_when: Which source rows without a match are inserted (`"source.op <> 'D'"`); by default all.
+                Rows for which `delete_when` is true are never inserted, if it only uses source columns.
+            dry_run: Only count: nothing is written or removed.
+            backup: A directory for the replaced files, from which `restore` brings them back: a path on the same
+                filesystem, or a URL.
+            commit_id: An idempotency key such as `"orders:17"` (an application, a colon, a number). If the log
+                contains it, nothing is done and the first result is returned, so a batch can be replayed. Kept for
+                30 days; the last one of each application is kept for ever.
+            isolation: `"serializable"` or `"snapshot"`, for this operation; by default the dataset's.
+            retries: How often this operation is planned again after a conflict; by default the dataset's setting.
+            progress: A callback that gets a `Progress` as work completes.
+
+        Raises:
+            ValueError: An invalid argument, missing or additional columns, NULL or duplicate keys; nothing was
+                changed.
+            TypeError: A column has another type than in the dataset; nothing was changed.
+            CommitConflict: Another writer changed the files; nothing was published.
+
+        Example:
+            >>> import pyarrow as pa
+            >>> from parketto import Dataset
+            >>> users = Dataset("memory://users-example", engine="pyarrow")
+            >>> _ = users.write(pa.table({"id": [1, 2], "name": ["Ada", "Bob"]}))
+            >>> users.merge(pa.table({"id": [2, 3], "name": ["Ben", "Cy"]}), key_columns=["id"])
+            {'inserted': 1, 'updated': 1, 'deleted': 0, 'total': 3}
+            >>> users.merge(pa.table({"id": [3], "name": ["Cyd"]}), ["id"], strategy="full_merge")
+            {'inserted': 0, 'updated': 1, 'deleted': 2, 'total': 1}
+            >>> changes = pa.table({"id": [3, 4], "name": [None, "Dot"], "op": ["D", "U"]})
+            >>> users.merge(changes, "id", delete_when="source.op = 'D'")
+            {'inserted': 1, 'updated': 0, 'deleted': 1, 'total': 1}
+        """
+        rules = MergeRules.of(
+            strategy,
+            key_columns,
+            dedup_order_by,
+            update_columns,
+            partial=partial,
+            update_when=update_when,
+            delete_when=delete_when,
+            insert_when=insert_when,
+        )
+        context = self._context_for(isolation, retries)
+        report = self._merge(
+            self._rows(source), rules, compression, partition_by, progress, dry_run, backup, commit_id, context
+        )
+        return report.stats if backup is None else {**report.stats, "backup_path": report.backup_path}
+
+    def _merge(
+        self,
+        rows: RowSource,
+        rules: MergeRules,
+        compression: str,
+        partition_by: str | Sequence[str] | None,
+        progress: ProgressCallback | None,
+        dry_run: bool,
+        backup: str | os.PathLike[str] | None,
+        commit_id: str | None = None,
+        context: DatasetContext | None = None,
+    ) -> MergeReport:
+        """Like `merge`, but returns the full report."""
+        codec = check_codec(compression) or "none"
+        partitions = check_partition_columns(partition_by, rows.schema)
+        return merge(
+            context or self._context,
+            rows,
+            rules,
+            codec,
+            partitions,
+            progress,
+            dry_run=dry_run,
+            backups=self._backups(backup),
+            commit_id=commit_id,
+        )
