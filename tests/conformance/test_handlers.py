@@ -19,6 +19,7 @@ from typing import Any, ClassVar
 import duckdb
 import fsspec
 import pyarrow as pa
+import pyarrow.compute as pc
 import pytest
 from fsspec.implementations.dirfs import DirFileSystem
 from pyspark.errors import AnalysisException, ParseException, PySparkException
@@ -279,7 +280,7 @@ class TestSources:
             (7, "not int"),
             (pa.table({}), "without any column"),
             (pa.table([[1], [2]], ["a", "a"]), "distinct"),
-            ([{"id": 1}], "not list"),
+            ([{"id": 1}], "item 0 of the rows is a dict; expected a PyArrow RecordBatch or Table"),
         ],
     )
     def test_sources_without_rows_or_columns_are_refused(
@@ -645,8 +646,13 @@ class TestMerge:
             assert [row for table in tables for row in table.to_pylist()] == [{"id": 1, "v": "a"}][:total]
 
     def test_files_get_the_given_codec(self, handler: Handler, place: Place) -> None:
-        for options, expected in (({}, "SNAPPY"), ({"compression": "gzip"}, "GZIP")):
-            handler.merge_parquet_dataset(self.TARGET, place.root, "id", **options)
+        upper = pa.table({"id": self.TARGET["id"], "v": pc.utf8_upper(self.TARGET["v"])})
+        cases: list[tuple[pa.Table, dict[str, Any], str]] = [
+            (self.TARGET, {}, "SNAPPY"),
+            (upper, {"compression": "gzip"}, "GZIP"),
+        ]
+        for source, options, expected in cases:
+            handler.merge_parquet_dataset(source, place.root, "id", **options)
             assert len(place.files()) == 1
             assert codecs(place) == {expected}
 

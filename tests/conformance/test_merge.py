@@ -245,7 +245,7 @@ class TestRefused:
         self.refused(users, merge_engine, table(), ValueError, "'deduplicate'", dedup_order_by=["score"])
 
     def test_source_that_is_not_a_table(self, users: Place, merge_engine: Engine) -> None:
-        self.refused(users, merge_engine, [{"id": 1}], ValueError, "PyArrow Table")
+        self.refused(users, merge_engine, [{"id": 1}], ValueError, "expected a PyArrow RecordBatch or Table")
 
     def test_missing_source(self, users: Place, merge_engine: Engine) -> None:
         self.refused(users, merge_engine, "/no/such/dataset", FileNotFoundError, "no dataset")

@@ -219,3 +219,17 @@ class TestViews:
         view = days.dataset(engine="pyarrow").to_pyarrow()
         days.write_files({"day=2026-11-09/z.parquet": numbers(500, 501)})
         assert view.count_rows() == 30
+
+
+@pytest.mark.parametrize("form", ["files", "path"])
+def test_what_was_read_can_be_written_back(local: Place, engine: Engine, form: Any) -> None:
+    """No column is lost, and the partitions stay as they were."""
+    dataset = local.dataset(engine=engine)
+    rows = pa.table({"n": [1, 2, 3], "day": [7, 7, 8]})
+    dataset.write(rows, partition_by="day", partition_columns=form)
+    dataset.write(dataset.read(), mode="overwrite")
+    assert sorted(dataset.read().to_pylist(), key=lambda row: row["n"]) == rows.to_pylist()
+    assert {file.partition for file in dataset.files()} == {(("day", "7"),), (("day", "8"),)}
+    assert {"day" in file.schema.names for file in dataset.files()} == {form == "files"}
+    dataset.write(dataset.read(), mode="overwrite", partition_by=[])
+    assert {file.partition for file in dataset.files()} == {()}

@@ -496,7 +496,7 @@ class TestDryRun:
         [
             {"mode": "append"},
             {"mode": "overwrite"},
-            {"mode": "overwrite", "partition_by": "day"},
+            {"mode": "overwrite", "partition_by": []},
             {"mode": "overwrite_partitions"},
             {"mode": "overwrite", "replace_where": "day >= 2"},
         ],
@@ -518,7 +518,7 @@ class TestDryRun:
             f"{place.root}{path}" for path in set(before) - set(place.state())
         }
         assert plan["rows_deleted"] == stats.get("rows_deleted")
-        if arguments == {"mode": "overwrite"}:
+        if "partition_by" in arguments:
             assert plan["partitions"] == {}
         else:
             assert plan["partitions"] == {"day=2": 2, "day=5": 1}

@@ -185,7 +185,8 @@ class WritableDataset(EditableDataset):
         source, partition_names = with_derived_columns(
             self._rows(rows), partition_by, self.engine, self._context.clock
         )
-        partitions = check_partition_columns(partition_names, source.schema)
+        unpartitioned = mode == "overwrite" and replace_where is None and partition_by in ([], ())
+        partitions = check_partition_columns(None if unpartitioned else partition_names, source.schema)
         output = Output(
             self._context.root,
             FileFormat(source.schema, codec or "none"),
@@ -357,10 +358,6 @@ class WritableDataset(EditableDataset):
                 partition columns to convert a dataset from one form to the other.
             target_mb_per_file: The approximate maximum file size; 128 by default.
             compression: The codec of the new files; by default that of most of the data.
-            schema: How appended rows meet the dataset's schema. `"cast"` (the default): columns in any order, cast
-                to its types where no value changes; nullable columns may be missing. `"evolve"`: new columns and
-                wider types are welcome. `"strict"`: the same columns and types; encodings of the same values
-                (strings of any width, dictionaries, timestamps of any unit) are one type.
             dry_run: Check everything and report what would happen (`WritePlan`): nothing is written or removed.
             progress: A callback that gets a `Progress` as work completes.
 
@@ -374,7 +371,7 @@ class WritableDataset(EditableDataset):
             >>> sorted(file.partition for file in trades.files())
             [(('side', 'ask'),), (('side', 'bid'),)]
             >>> _ = trades.repartition(["side"], partition_columns="path")
-            >>> trades.read().column_names
+            >>> trades.files()[0].schema.names  # the side is only in the path
             ['day', 'n']
         """
         thresholds = Thresholds.of(target_mb_per_file, None)

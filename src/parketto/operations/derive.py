@@ -24,6 +24,8 @@ def with_derived_columns(
     if partition_by is None or isinstance(partition_by, str):
         return source, partition_by
     items = [partition_by] if isinstance(partition_by, Mapping) else partition_by
+    if not isinstance(items, Sequence):
+        raise InvalidArgument(f"partition_by must be a list of column names, got {partition_by!r}")
     names: list[Any] = []
     expressions: dict[str, Any] = {}
     for item in items:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import Any, cast
 
@@ -11,7 +12,7 @@ import pyarrow as pa
 from parketto.commit.transaction import Transaction
 from parketto.commit.verify import verify_written
 from parketto.engines.base import ProgressCallback
-from parketto.errors import ColumnNotFound, InvalidArgument, quoted
+from parketto.errors import ColumnNotFound, InvalidArgument, UnreadableFile, quoted
 from parketto.merge.append_schema import SchemaMode, appended_schema, has_same_columns
 from parketto.operations.context import DatasetContext
 from parketto.operations.overwrite import ExistingPartitions, check_partitioned, written_folders
@@ -118,15 +119,16 @@ def overwrite_output(
     dataset: DatasetContext, existing: Sequence[FileEntry], output: Output, request: WriteRequest
 ) -> Output:
     """The output for rows that replace all others: in the same partitions, unless others are requested."""
-    found = _partitioned_file(dataset, existing)
+    found, form = _partitioned_file(dataset, existing), request.partition_columns
     if not request.keeps_partitions or found is None:
-        return in_form(output, request.partition_columns)
-    spec = partition_spec_of(_footers(dataset, [found]))
-    if not set(spec.partition_by) <= set(output.row_schema.names):
-        return in_form(output, request.partition_columns)
-    check_partition_columns(spec.partition_by, output.row_schema)
-    form = request.partition_columns or ("path" if spec.path_only else "files")
-    return in_form(replace(output, partition_by=spec.partition_by), form)
+        return in_form(output, form)
+    names = tuple(name for name, _ in partition_values(directory_of(found, dataset.root)))
+    if not set(names) <= set(output.row_schema.names):
+        return in_form(output, form)
+    check_partition_columns(names, output.row_schema)
+    with suppress(UnreadableFile):  # a damaged dataset can be overwritten, too
+        form = form or ("path" if partition_spec_of(_footers(dataset, [found])).path_only else "files")
+    return in_form(replace(output, partition_by=names), form)
 
 
 def _partitioned_file(dataset: DatasetContext, existing: Sequence[FileEntry]) -> FileEntry | None:
