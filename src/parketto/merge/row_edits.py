@@ -94,7 +94,8 @@ def effective_edits(
         edits.at[kept],
         edits.in_place[kept],
         edits.moves_out[kept],
-        edits.rows.filter(pa.array(kept)),
+        # Arrow cannot filter a table without columns.
+        edits.rows.filter(pa.array(kept)) if edits.rows.num_columns else edits.rows,
         np.sort(np.append(edits.untouched, edits.at[same])),
     )
 
