@@ -136,6 +136,10 @@ class EditStats(TypedDict):
     dry_run: bool
     #: Where the replaced files are kept; None without a backup.
     backup_path: str | None
+    #: The files that were rewritten or removed: paths relative to the dataset, sorted.
+    rewritten_files: list[str]
+    #: The files that were written, likewise; empty in a dry run.
+    added_files: list[str]
 
 
 class Damage(TypedDict):

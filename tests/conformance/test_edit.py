@@ -173,7 +173,7 @@ class TestDelete:
         assert market.state() == before
         assert market.left_behind() == []
         done = market.dataset(engine=engine).delete("price > 150")
-        assert planned == {**done, "dry_run": True}
+        assert planned == {**done, "dry_run": True, "added_files": []}
 
     def test_codec_and_order_are_kept(self, place: Place, engine: Engine) -> None:
         place.write_files({"f.parquet": quotes(range(100))}, compression="zstd")
@@ -238,12 +238,23 @@ class TestUpdate:
         changes = {"price": 7.5, "side": sql("side")}
         planned = dataset.update("price > 50 OR price = 7.5", changes, dry_run=True)
         done = dataset.update("price > 50 OR price = 7.5", changes)
-        assert done == {**planned, "dry_run": False}
+        assert {**done, "added_files": []} == {**planned, "dry_run": False}
         state = market.state()
         again = dataset.update("price > 50 OR price = 7.5", changes)
         assert again["rows_matched"] == done["rows_matched"]
         assert again["files_rewritten"] == 0
         assert market.state() == state
+
+    def test_statistics_name_the_files(self, market: Place, engine: Engine) -> None:
+        dataset = market.dataset(engine=engine)
+        planned = dataset.delete("id IN (5, 205)", dry_run=True)
+        assert (planned["rewritten_files"], planned["added_files"]) == (["f0.parquet", "f2.parquet"], [])
+        for run in (lambda: dataset.delete("id IN (5, 205)"), lambda: dataset.update("id = 7", {"price": 0.5})):
+            before = set(market.files())
+            stats = run()
+            after = set(market.files())
+            assert stats["rewritten_files"] == sorted(before - after)
+            assert stats["added_files"] == sorted(after - before)
 
     def test_null_conditions_update_nothing(self, market: Place, engine: Engine) -> None:
         check(

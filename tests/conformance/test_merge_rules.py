@@ -339,3 +339,24 @@ def test_invalid_conditions(local: Place, merge_engine: Engine, options: dict[st
     with pytest.raises(ValueError, match=message):
         local.dataset(engine=merge_engine).merge(table([(1, "a", 1)], "new"), "id", **options)
     assert local.state() == before
+
+
+def test_details_name_the_files(local: Place, merge_engine: Engine) -> None:
+    local.write_files({A: table([(1, "a", 0), (2, "a", 0)], "old"), B: table([(3, "b", 0)], "old")})
+    dataset = local.dataset(engine=merge_engine)
+    before = set(local.files())
+    source = table([(1, "a", 9), (7, "c", 9)], "new")
+    planned = dataset.merge(source, "id", details=True, dry_run=True)
+    assert (planned["rewritten_files"], planned["added_files"]) == ([A], [])
+    stats = dataset.merge(source, "id", details=True)
+    assert list(stats)[:4] == ["inserted", "updated", "deleted", "total"]
+    after = set(local.files())
+    assert stats["rewritten_files"] == sorted(before - after) == [A]
+    assert stats["added_files"] == sorted(after - before)
+    assert len(stats["added_files"]) == 2
+    again = dataset.merge(source, "id", details=True)
+    assert (again["rewritten_files"], again["added_files"]) == ([], [])
+    emptied = dataset.merge(source.slice(0, 0), "id", strategy="full_merge", details=True, commit_id="a:1")
+    assert (emptied["rewritten_files"], emptied["added_files"]) == (sorted(after), local.files())
+    repeated = dataset.merge(source.slice(0, 0), "id", strategy="full_merge", details=True, commit_id="a:1")
+    assert repeated == emptied

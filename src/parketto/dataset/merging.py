@@ -33,6 +33,7 @@ class MergeableDataset(ReadableDataset):
         update_when: str | None = None,
         delete_when: str | None = None,
         insert_when: str | None = None,
+        details: bool = False,
         dry_run: bool = False,
         backup: str | os.PathLike[str] | None = None,
         commit_id: str | None = None,
@@ -67,6 +68,8 @@ class MergeableDataset(ReadableDataset):
                 the source that the dataset lacks, and that conditions mention, are not written.
             insert_when: Which source rows without a match are inserted (`"source.op <> 'D'"`); by default all.
                 Rows for which `delete_when` is true are never inserted, if it only uses source columns.
+            details: Whether the statistics also name the files: `rewritten_files` (rewritten or removed) and
+                `added_files`, as sorted paths relative to the dataset.
             dry_run: Only count: nothing is written or removed.
             backup: A directory for the replaced files, from which `restore` brings them back: a path on the same
                 filesystem, or a URL.
@@ -110,7 +113,13 @@ class MergeableDataset(ReadableDataset):
         report = self._merge(
             self._rows(source), rules, compression, partition_by, progress, dry_run, backup, commit_id, context
         )
-        return report.stats if backup is None else {**report.stats, "backup_path": report.backup_path}
+        stats = report.stats.copy()
+        if backup is not None:
+            stats["backup_path"] = report.backup_path
+        if details:
+            stats["rewritten_files"] = list(report.rewritten_files)
+            stats["added_files"] = list(report.added_files)
+        return stats
 
     def _merge(
         self,

@@ -43,6 +43,10 @@ class MergeStats(TypedDict):
     total: int
     #: With `backup=`: where the replaced files are, for `restore`; None if none were replaced.
     backup_path: NotRequired[str | None]
+    #: With `details=True`: the files that were rewritten or removed (in a dry run: those with matching keys), and
+    #: those that were written. Paths relative to the dataset, sorted.
+    rewritten_files: NotRequired[list[str]]
+    added_files: NotRequired[list[str]]
 
 
 @dataclass(frozen=True)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import posixpath
+from collections.abc import Sequence
 from typing import cast
 
 from parketto.commit.transaction import Transaction
@@ -10,7 +11,9 @@ from parketto.engines.base import ProgressCallback
 from parketto.operations.context import Backups, DatasetContext
 from parketto.operations.edit_run import Editor, EditRequest, EditRun
 from parketto.results import EditStats
+from parketto.runtime.staging import StagedFile
 from parketto.storage.hive import PartitionFilter
+from parketto.storage.listing import relative_paths
 from parketto.tasks.edit import Edited, EditFile
 
 
@@ -29,19 +32,21 @@ def edit(
     dataset.engine.check_store(dataset.store)
     if dry_run:
         files = dataset.snapshot(partition_filter, editor.stats_columns).files
-        return _stats(request, editor.dry_run(files, progress), dry_run=True)
+        return _stats(dataset.root, request, editor.dry_run(files, progress), dry_run=True)
 
     def attempt(transaction: Transaction) -> EditStats:
         files = dataset.snapshot_in(transaction, partition_filter, editor.stats_columns).files
         run = editor.run(transaction, files, progress)
+        staged: list[StagedFile] = []
 
         def stats(backup_path: str | None) -> EditStats:
-            return _stats(request, run, dry_run=False, backup_path=backup_path)
+            return _stats(dataset.root, request, run, staged, dry_run=False, backup_path=backup_path)
 
         if run.edits or request.commit_id is not None:
             editor.verified(run)
+            staged = run.staged(transaction.operation) or editor.schema_file(run, transaction)
             transaction.commit(
-                run.staged(transaction.operation) or editor.schema_file(run, transaction),
+                staged,
                 run.retired,
                 read=editor.checked_files(run),
                 check_added=editor.check_added(run),
@@ -63,7 +68,15 @@ def edit(
     )
 
 
-def _stats(request: EditRequest, run: EditRun, *, dry_run: bool, backup_path: str | None = None) -> EditStats:
+def _stats(
+    root: str,
+    request: EditRequest,
+    run: EditRun,
+    staged: Sequence[StagedFile] = (),
+    *,
+    dry_run: bool,
+    backup_path: str | None = None,
+) -> EditStats:
     before = sum(file.num_rows for file in run.files)
     deletes = request.changes is None
     edits = run.edits
@@ -81,6 +94,8 @@ def _stats(request: EditRequest, run: EditRun, *, dry_run: bool, backup_path: st
         partitions_affected=len(set[str]().union(*(_directories(task, result) for task, result in edits))),
         dry_run=dry_run,
         backup_path=backup_path,
+        rewritten_files=relative_paths((task.file.path for task, _ in edits), root),
+        added_files=relative_paths((file.destination for file in staged), root),
     )
 
 

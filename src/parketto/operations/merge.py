@@ -22,7 +22,8 @@ from parketto.parquet.partition_spec import PartitionSpec, partition_spec_of
 from parketto.parquet.row_source import RowSource
 from parketto.parquet.snapshot import read_snapshot
 from parketto.planning.naming import Replacement, appended, in_place
-from parketto.storage.listing import refuse_foreign
+from parketto.runtime.staging import StagedFile
+from parketto.storage.listing import refuse_foreign, relative_paths
 from parketto.storage.store import FileEntry
 
 
@@ -39,6 +40,9 @@ class MergeReport:
     partitions_affected: int = 0
     rewritten_bytes: int = 0
     backup_path: str | None = None
+    #: The files that were rewritten or removed, and those that were written: relative paths, sorted.
+    rewritten_files: Sequence[str] = ()
+    added_files: Sequence[str] = ()
 
 
 def merge(
@@ -86,9 +90,11 @@ def merge(
         context = dataset.context(transaction, progress)
         with transaction.conflicts_over(entries(target.files)):
             outcome = dataset.engine.merge(source, target, context)
+        staged: Sequence[StagedFile] = ()
         if not dry_run:
-            _publish(dataset, transaction, source, target, outcome, context, always=commit_id is not None)
-        return _report(target, outcome, transaction.backup_path)
+            always = commit_id is not None
+            staged = _publish(dataset, transaction, source, target, outcome, context, always=always)
+        return _report(target, outcome, transaction.backup_path, staged)
 
     arguments = {
         "key_columns": list(rules.keys),
@@ -117,7 +123,9 @@ def _total(target: MergeTarget, outcome: MergeOutcome) -> int:
     return target.num_rows + outcome.inserted - outcome.deleted
 
 
-def _report(target: MergeTarget, outcome: MergeOutcome, backup_path: str | None) -> MergeReport:
+def _report(
+    target: MergeTarget, outcome: MergeOutcome, backup_path: str | None, staged: Sequence[StagedFile]
+) -> MergeReport:
     touched = [*(file for file, _ in outcome.rewritten), *outcome.removed]
     folders = {file.directory for file in touched}
     names = target.additions.folders
@@ -139,6 +147,8 @@ def _report(target: MergeTarget, outcome: MergeOutcome, backup_path: str | None)
         partitions_affected=len(folders | added),
         rewritten_bytes=sum(file.size_bytes for file in touched),
         backup_path=backup_path,
+        rewritten_files=relative_paths((file.path for file in touched), target.root),
+        added_files=relative_paths((file.destination for file in staged), target.root),
     )
 
 
@@ -193,7 +203,8 @@ def _publish(
     context: Context,
     *,
     always: bool,
-) -> None:
+) -> Sequence[StagedFile]:
+    """Verify and commit what the merge wrote; return the published files."""
     total = _total(target, outcome)
     rewritten = [file for file, _ in outcome.rewritten]
     retired = [*rewritten, *outcome.removed]
@@ -224,5 +235,6 @@ def _publish(
             read=entries(target.files) if serializable else (),
             check_added=_ConflictCheck(dataset, source, target, outcome, context).refuse if serializable else None,
             follows=target.spec.partition_by,
-            statistics=lambda backup_path: _report(target, outcome, backup_path),
+            statistics=lambda backup_path: _report(target, outcome, backup_path, staged),
         )
+    return staged

@@ -19,6 +19,15 @@ def relative(path: str, root: str) -> str:
     return path[len(root) :].lstrip("/")
 
 
+def relative_paths(paths: Iterable[str], root: str) -> list[str]:
+    """Paths below the dataset's root, without the root, sorted.
+
+    >>> relative_paths(["/data/b.parquet", "/data/a.parquet"], "/data")
+    ['a.parquet', 'b.parquet']
+    """
+    return sorted(relative(path, root) for path in paths)
+
+
 def is_inside(path: str, folder: str) -> bool:
     """Whether a path is a folder or below it.
 
