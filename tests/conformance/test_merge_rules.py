@@ -15,6 +15,7 @@ import pytest
 
 from conftest import Place
 from helpers import oracle
+from helpers.merge_oracle import merged
 from parketto.engines.base import Engine
 
 SCHEMA = pa.schema({"id": pa.int64(), "p": pa.string(), "v": pa.int64(), "kept": pa.string()})
@@ -360,3 +361,59 @@ def test_details_name_the_files(local: Place, merge_engine: Engine) -> None:
     assert (emptied["rewritten_files"], emptied["added_files"]) == (sorted(after), local.files())
     repeated = dataset.merge(source.slice(0, 0), "id", strategy="full_merge", details=True, commit_id="a:1")
     assert repeated == emptied
+
+
+class TestNullKeys:
+    """With `null_keys="match"`, NULL keys equal each other, in each key column."""
+
+    SCHEMA = pa.schema({"a": pa.string(), "b": pa.int64(), "v": pa.int64()})
+
+    def rows(self, *rows: tuple[str | None, int | None, int]) -> pa.Table:
+        return pa.table([list(column) for column in zip(*rows, strict=True)], schema=self.SCHEMA)
+
+    @pytest.mark.parametrize("statistics", [True, False])
+    @pytest.mark.parametrize("keys", [["a"], ["b"], ["a", "b"], ["b", "a"]])
+    @pytest.mark.parametrize("strategy", ["upsert", "full_merge"])
+    def test_null_keys_match(
+        self, local: Place, merge_engine: Engine, keys: list[str], strategy: str, statistics: bool
+    ) -> None:
+        files = {
+            "1.parquet": self.rows(("x", 1, 0), ("y", 2, 0)),
+            "2.parquet": self.rows((None, None, 0), ("z", 3, 0)),
+            "3.parquet": self.rows(("", 0, 0)),
+        }
+        local.write_files(files, write_statistics=statistics)
+        source = self.rows((None, None, 9), ("y", 2, 9), ("q", 7, 9))
+        target = [row for each in files.values() for row in each.to_pylist()]
+        expected, stats = merged(target, source.to_pylist(), keys, strategy)
+        dataset = local.dataset(engine=merge_engine)
+        options: dict[str, Any] = {"null_keys": "match", "strategy": strategy}
+        assert dataset.merge(source, keys, **options, dry_run=True) == stats
+        assert dataset.merge(source, keys, **options) == stats
+        found = [oracle.read_file(path, local.fs) for path in oracle.data_files(local.root, local.fs)]
+        rows = [repr(row) for each in found for row in each.to_pylist()]
+        assert sorted(rows) == sorted(map(repr, expected))
+        with pytest.raises(ValueError, match="NULL values in key column"):
+            dataset.merge(source, keys)
+
+    def test_duplicate_null_keys_are_refused(self, local: Place, merge_engine: Engine) -> None:
+        local.write_files({"1.parquet": self.rows(("x", 1, 0))})
+        source = self.rows((None, 1, 0), (None, 1, 1))
+        dataset = local.dataset(engine=merge_engine)
+        with pytest.raises(ValueError, match=r"1 key.*'a': None"):
+            dataset.merge(source, ["a", "b"], null_keys="match")
+        stats = dataset.merge(source, ["a", "b"], null_keys="match", strategy="deduplicate")
+        assert stats == {"inserted": 1, "updated": 0, "deleted": 0, "total": 2}
+
+    def test_null_partitions(self, local: Place, merge_engine: Engine) -> None:
+        null = "p=__HIVE_DEFAULT_PARTITION__"
+        schema = pa.schema({"id": pa.int64(), "v": pa.int64()})
+        local.write_files({f"{each}/1.parquet": pa.table([[1], [0]], schema=schema) for each in (null, "p=a")})
+        source = pa.table({"id": [1, 1], "p": pa.array([None, "b"]), "v": [9, 9]})
+        stats = local.dataset(engine=merge_engine).merge(source, ["id", "p"], null_keys="match")
+        assert stats == {"inserted": 1, "updated": 1, "deleted": 0, "total": 3}
+        assert {path.partition("/")[0] for path in local.files()} == {null, "p=a", "p=b"}
+
+    def test_unknown_choice(self, local: Place) -> None:
+        with pytest.raises(ValueError, match="valid choices: 'refuse', 'match'"):
+            local.dataset().merge(self.rows(("x", 1, 0)), "a", null_keys="equal")

@@ -52,13 +52,15 @@ REFUSED = {("insert", "update_when"), ("update", "insert_when")}
 @st.composite
 def cases(draw: st.DrawFn) -> dict[str, Any]:
     kinds = draw(st.lists(st.sampled_from(sorted(KINDS)), min_size=1, max_size=3, unique=True))
-    keys = st.tuples(*(KINDS[kind][1] for kind in kinds))
+    null_keys = draw(st.booleans())
+    keys = st.tuples(*(st.one_of(st.none(), KINDS[kind][1]) if null_keys else KINDS[kind][1] for kind in kinds))
     rows = st.tuples(keys, VALUES, st.one_of(st.none(), st.integers(0, 3)))
     strategy = draw(st.sampled_from(["upsert", "insert", "update", "full_merge", "deduplicate"]))
     several = strategy == "deduplicate"
     source = draw(st.lists(rows, max_size=12, unique_by=None if several else lambda row: row[0]))
     return {
         "kinds": kinds,
+        "null_keys": "match" if null_keys else "refuse",
         "files": draw(st.lists(st.lists(rows, max_size=6), min_size=1, max_size=4)),
         "source": source,
         "strategy": strategy,
@@ -102,6 +104,7 @@ def check(place: Place, engine: Engine, case: dict[str, Any]) -> None:
     )
     options: dict[str, Any] = {name: CLAUSES[name][0] for name in case["clauses"]}
     options |= {"strategy": case["strategy"], "dedup_order_by": case["order_by"] or None}
+    options["null_keys"] = case["null_keys"]
     dataset = place.dataset(engine=engine)
     assert dataset.merge(source, keys, **options, dry_run=True) == stats
     assert dataset.merge(source, keys, **options) == stats

@@ -9,7 +9,7 @@ from typing import Any
 from parketto.arguments import check_codec
 from parketto.dataset.reading import ReadableDataset
 from parketto.engines.base import ProgressCallback
-from parketto.merge.rules import MergeRules, MergeStats, Strategy
+from parketto.merge.rules import MergeRules, MergeStats, NullKeys, Strategy
 from parketto.operations.context import DatasetContext, Isolation
 from parketto.operations.merge import MergeReport, merge
 from parketto.parquet.row_source import RowSource
@@ -33,6 +33,7 @@ class MergeableDataset(ReadableDataset):
         update_when: str | None = None,
         delete_when: str | None = None,
         insert_when: str | None = None,
+        null_keys: NullKeys = "refuse",
         details: bool = False,
         dry_run: bool = False,
         backup: str | os.PathLike[str] | None = None,
@@ -68,6 +69,7 @@ class MergeableDataset(ReadableDataset):
                 the source that the dataset lacks, and that conditions mention, are not written.
             insert_when: Which source rows without a match are inserted (`"source.op <> 'D'"`); by default all.
                 Rows for which `delete_when` is true are never inserted, if it only uses source columns.
+            null_keys: `"refuse"` raises an error for NULLs in key columns; with `"match"` they equal each other.
             details: Whether the statistics also name the files: `rewritten_files` (rewritten or removed) and
                 `added_files`, as sorted paths relative to the dataset.
             dry_run: Only count: nothing is written or removed.
@@ -108,6 +110,7 @@ class MergeableDataset(ReadableDataset):
             update_when=update_when,
             delete_when=delete_when,
             insert_when=insert_when,
+            null_keys=null_keys,
         )
         context = self._context_for(isolation, retries)
         report = self._merge(

@@ -52,10 +52,10 @@ def _decide(
     engine: Engine, prepared: Prepared, refused: Indices | None, target: MergeTarget, context: Context
 ) -> tuple[MergeDecision, dict[str, frozenset[int]], int]:
     """The decision, the row groups with matches by file path, and the number of scanned files."""
-    keys = target.rules.keys
-    files = [file for file in target.files if may_share_key(file, keys, prepared.ranges)]
+    rules = target.rules
+    files = [file for file in target.files if may_share_key(file, rules.keys, prepared.ranges)]
     clauses = target.clauses if target.judges else None
-    tasks = [MatchFile(file, prepared, keys, target.spec, target.folder_of(file), clauses) for file in files]
+    tasks = [MatchFile(file, prepared, rules, target.spec, target.folder_of(file), clauses) for file in files]
     results = engine.run(tasks, replace(context, operation="match"))
     matches = [
         FileMatches(file, found.sources, found.same_folder, found.num_rows, found.matched, found.untouched)
@@ -74,12 +74,11 @@ def _write(
     target: MergeTarget,
     context: Context,
 ) -> MergeOutcome:
-    keys = target.rules.keys
     tasks: list[AnyTask] = [
         RewriteMatches(
             each.file,
             prepared,
-            keys,
+            target.rules,
             each.in_place,
             each.moves_out,
             row_groups[each.file.path],
@@ -89,7 +88,7 @@ def _write(
         for each in decision.rewrites
     ]
     if len(decision.additions):
-        tasks.append(AddRows(prepared, decision.additions, target.additions, keys))
+        tasks.append(AddRows(prepared, decision.additions, target.additions, target.rules))
     results = engine.run(tasks, context)
     files = [each.file for each in decision.rewrites]
     rewritten: list[Rewritten] = results[: len(files)]
@@ -129,5 +128,5 @@ def _folders(
     added = np.concatenate([decision.additions, *(each.moves_out for each in decision.rewrites)])
     if not len(added) or not target.spec.partition_by:
         return ("",) * min(1, len(added))
-    rows = SpooledSource(context.store, prepared, target.rules.keys).rows
+    rows = SpooledSource(context.store, prepared, target.rules).rows
     return tuple(pc.unique(rows.column(FOLDER).take(pa.array(added))).to_pylist())

@@ -14,7 +14,7 @@ from parketto.merge.decision import distinct_numbers
 from parketto.merge.file_edits import Rewritten, logical_reader, rewrite_file
 from parketto.merge.keys import Indices, KeyIndex, Rows
 from parketto.merge.row_edits import Flags, Rewriting, RowEdits
-from parketto.merge.rules import null_keys
+from parketto.merge.rules import MergeRules, null_keys
 from parketto.merge.source import FOLDER, Prepared, SpooledSource
 from parketto.parquet.file_info import FileInfo
 from parketto.parquet.output import Output, Written
@@ -46,7 +46,7 @@ class MatchFile:
 
     file: FileInfo
     source: Prepared
-    keys: tuple[str, ...]
+    rules: MergeRules
     spec: PartitionSpec
     #: The folder that rows of the file belong to; None if rows never move.
     folder: str | None
@@ -62,9 +62,11 @@ class MatchFile:
         if not self.file.num_rows:
             return Matched(np.empty(0, np.int64), np.empty(0, np.bool_), 0)
         assert self.file.schema is not None, "files to match come from a snapshot"
-        source = SpooledSource.of(worker, self.source, self.keys)
+        source = SpooledSource.of(worker, self.source, self.rules)
         # NULL keys must be detected, even if no key can match.
-        unknown = any(self.file.column_stats(name).null_count is None for name in self._inside())
+        unknown = not self.rules.null_keys_match and any(
+            self.file.column_stats(name).null_count is None for name in self._inside()
+        )
         lookup = source.lookup(self.file)
         if lookup is None and not unknown:
             return Matched(np.empty(0, np.int64), np.empty(0, np.bool_), 0)
@@ -73,7 +75,7 @@ class MatchFile:
         hit, num_rows, untouched = set[int](), 0, 0
         wanted = None if unknown else source.row_groups(self.file)
         for rows, numbers in self._read_keys(worker, wanted):
-            refuse_null_keys(rows, self.keys)
+            refuse_null_keys(rows, self.rules)
             if index is not None:
                 found = index.find(rows)
                 at = np.flatnonzero(found >= 0)
@@ -93,14 +95,14 @@ class MatchFile:
         return Matched(sources, same_folder, num_rows, frozenset(hit), matched, untouched)
 
     def _inside(self) -> list[str]:
-        return [name for name in self.keys if name not in self.spec.path_only]
+        return [name for name in self.rules.keys if name not in self.spec.path_only]
 
     def _read_keys(self, worker: Worker, wanted: Sequence[int] | None) -> Iterator[tuple[pa.Table, Indices]]:
         """Keys and their row groups, in large pieces, because the cost of a lookup grows with the source."""
         batches: list[pa.RecordBatch] = []
         numbers: list[int] = []
         size = 0
-        reader = logical_reader(worker, self.file, compared_columns(self.keys, self.clauses), self.spec)
+        reader = logical_reader(worker, self.file, compared_columns(self.rules.keys, self.clauses), self.spec)
         for number, rows in reader.read_row_groups(self.file, wanted):
             for batch in worker.until_cancelled(rows):
                 batches.append(batch)
@@ -149,7 +151,7 @@ class RewriteMatches:
 
     file: FileInfo
     source: Prepared
-    keys: tuple[str, ...]
+    rules: MergeRules
     in_place: Indices
     moves_out: Indices
     row_groups: frozenset[int]
@@ -163,9 +165,9 @@ class RewriteMatches:
 
     def run(self, worker: Worker) -> Rewritten:
         """Rewrite the file with the edits of the source."""
-        source = SpooledSource.of(worker, self.source, self.keys)
+        source = SpooledSource.of(worker, self.source, self.rules)
         in_place, moves_out = self._flags(self.in_place), self._flags(self.moves_out)
-        edits = _Edits(source, self.file, self.keys, in_place, moves_out, self.row_groups, self.clauses)
+        edits = _Edits(source, self.file, self.rules.keys, in_place, moves_out, self.row_groups, self.clauses)
         return rewrite_file(self.file, self.rewriting, edits, worker)
 
     def _flags(self, rows: Indices) -> Flags:
@@ -235,7 +237,7 @@ class AddRows:
     source: Prepared
     rows: Indices
     output: Output
-    keys: tuple[str, ...]
+    rules: MergeRules
 
     @property
     def size_bytes(self) -> int:
@@ -244,7 +246,7 @@ class AddRows:
 
     def run(self, worker: Worker) -> Written:
         """Take and write the rows, piece by piece."""
-        source = SpooledSource.of(worker, self.source, self.keys).rows.select(self.output.row_schema.names)
+        source = SpooledSource.of(worker, self.source, self.rules).rows.select(self.output.row_schema.names)
         pieces = (
             batch
             for start in range(0, len(self.rows), _ADDED_ROWS)
@@ -253,8 +255,8 @@ class AddRows:
         return write_rows(pieces, self.output, worker, at_least_one=False)
 
 
-def refuse_null_keys(batch: pa.RecordBatch | pa.Table, keys: Sequence[str]) -> None:
-    """Refuse a target with NULL keys."""
-    for name in keys:
+def refuse_null_keys(batch: pa.RecordBatch | pa.Table, rules: MergeRules) -> None:
+    """Refuse a target with NULL keys, unless these match."""
+    for name in () if rules.null_keys_match else rules.keys:
         if batch.column(name).null_count:
             raise null_keys(name, "target")

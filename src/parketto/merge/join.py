@@ -44,7 +44,7 @@ class SourceColumns:
         self, _file: FileInfo | None, position: int, row: int, batch: pa.RecordBatch
     ) -> dict[str, pa.Array]:
         """Further columns for a batch, whose first row has the number `row` in the file at `position`."""
-        check_nulls(batch, self.target.schema, self.target.rules.keys, self.target.source.names)
+        check_nulls(batch, self.target.schema, self.target.rules, self.target.source.names)
         partition_by = self.target.spec.partition_by
         sequence = (position << 40) + row + np.arange(batch.num_rows)
         found = (
@@ -65,7 +65,7 @@ class TargetColumns:
 
     def __call__(self, file: FileInfo, position: int, row: int, batch: pa.RecordBatch) -> dict[str, pa.Array]:
         """Further columns for a batch, whose first row has the number `row` in the file at `position`."""
-        refuse_null_keys(batch, self.target.rules.keys)
+        refuse_null_keys(batch, self.target.rules)
         return {
             "file": pa.repeat(pa.scalar(position, pa.int32()), batch.num_rows),
             "row": pa.array(row + np.arange(batch.num_rows)),

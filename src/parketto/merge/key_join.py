@@ -17,6 +17,7 @@ from parketto.merge.broadcast import judged
 from parketto.merge.hashing import key_hashes
 from parketto.merge.join import FileCounts
 from parketto.merge.keys import Flags, Indices, KeyIndex, key_columns
+from parketto.merge.rules import MergeRules
 from parketto.merge.source import FOLDER, distinct_rows
 from parketto.merge.target import MergeTarget
 from parketto.parquet.exchange_types import exchange_name
@@ -49,9 +50,9 @@ class JoinedBucket:
     folders: frozenset[str] = frozenset()
 
 
-def by_bucket(rows: pa.Table, keys: tuple[str, ...], buckets: int) -> Iterator[tuple[int, pa.Table]]:
+def by_bucket(rows: pa.Table, rules: MergeRules, buckets: int) -> Iterator[tuple[int, pa.Table]]:
     """The rows of each hash bucket."""
-    hashes = key_hashes(key_columns(rows, keys))
+    hashes = key_hashes(key_columns(rows, rules.keys, with_nulls=rules.null_keys_match))
     numbers = ((hashes >> np.uint64(32)) * np.uint64(buckets)) >> np.uint64(32)
     order, spans = by_number(numbers.astype(np.int64))
     ordered = rows.take(pa.array(order))
@@ -76,10 +77,11 @@ def join_bucket(source: pa.Table, keys: pa.Table, target: MergeTarget) -> Joined
     # Sort only keys and the columns that decide between duplicates; whole rows are taken once, at the end.
     order = np.argsort(source.column(SEQUENCE).to_numpy())
     deciding = source.select([*dict.fromkeys((*rules.keys, *rules.order_by))]).take(pa.array(order))
-    index = KeyIndex(deciding, rules.keys)
+    index = KeyIndex(deciding, rules.keys, with_nulls=rules.null_keys_match)
     kept = distinct_rows(deciding, rules, index, complete=False)
     if kept is not None:
-        order, index = order[kept], KeyIndex(deciding.take(pa.array(kept)), rules.keys)
+        order = order[kept]
+        index = KeyIndex(deciding.take(pa.array(kept)), rules.keys, with_nulls=rules.null_keys_match)
     found = index.find(keys)
     hits = np.flatnonzero(found >= 0) if rules.edits else np.empty(0, np.int64)
     is_matched = np.zeros(len(order), np.bool_)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
 from collections.abc import Mapping, Sequence
+from decimal import Decimal
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -40,9 +41,33 @@ def matchable(column: pa.Array | pa.ChunkedArray) -> pa.Array | pa.ChunkedArray:
     return column
 
 
-def key_columns(rows: Rows, keys: Sequence[str]) -> list[pa.Array]:
-    """The keys of rows, normalized for hashing and comparison."""
-    return [_one_chunk(matchable(rows.column(name))) for name in keys]
+def key_columns(rows: Rows, keys: Sequence[str], *, with_nulls: bool = False) -> list[pa.Array]:
+    """The keys of rows, normalized for hashing and comparison.
+
+    With NULLs, each key has a second column, which is true for values that are not NULL.
+    """
+    columns = [_one_chunk(matchable(rows.column(name))) for name in keys]
+    if not with_nulls:
+        return columns
+    return [part for column in columns for part in (_filled(column), column.is_valid())]
+
+
+def _filled(column: pa.Array) -> pa.Array:
+    """The values with the same filler for all NULLs."""
+    if not column.null_count:
+        return column
+    kind = column.type
+    if pat.is_fixed_size_binary(kind):
+        filler = pa.scalar(bytes(kind.byte_width), kind)
+    elif pat.is_decimal(kind):
+        filler = pa.scalar(Decimal(0), kind)
+    elif pat.is_string(kind) or pat.is_large_string(kind):
+        filler = pa.scalar("", kind)
+    elif pat.is_binary(kind) or pat.is_large_binary(kind):
+        filler = pa.scalar(b"", kind)
+    else:
+        filler = pa.scalar(0).cast(pa.int32() if kind.bit_width == 32 else pa.int64()).cast(kind)
+    return pc.coalesce(column, filler)
 
 
 class KeyIndex:
@@ -55,10 +80,10 @@ class KeyIndex:
     [2, 1, -1]
     """
 
-    def __init__(self, rows: Rows, keys: Sequence[str]) -> None:
-        self._keys = keys
-        self._columns = key_columns(rows, keys)
-        self._exact = len(keys) == 1 and is_one_word(self._columns[0].type)
+    def __init__(self, rows: Rows, keys: Sequence[str], *, with_nulls: bool = False) -> None:
+        self._keys, self._with_nulls = keys, with_nulls
+        self._columns = key_columns(rows, keys, with_nulls=with_nulls)
+        self._exact = len(self._columns) == 1 and is_one_word(self._columns[0].type)
         self._seed = 0
         while not self._sort():  # a hash collision: extremely rare, but two keys must not be mixed up
             self._seed += 1
@@ -97,7 +122,7 @@ class KeyIndex:
         found = np.full(rows.num_rows, -1, np.int64)
         if not len(self._hashes) or not rows.num_rows:
             return found
-        columns = key_columns(rows, self._keys)
+        columns = key_columns(rows, self._keys, with_nulls=self._with_nulls)
         hashes = self._hashed(columns)
         # Sorted lookups hit the CPU cache, which takes a tenth of the time.
         order = np.argsort(hashes)
@@ -132,11 +157,12 @@ def _one_chunk(column: pa.Array | pa.ChunkedArray) -> pa.Array:
 
 
 class SortedKeys:
-    """The first key column of rows sorted by it, to find the rows that a file may contain."""
+    """The first key column of rows sorted by it, NULLs last, to find the rows that a file may contain."""
 
     def __init__(self, rows: pa.Table, column: str) -> None:
         self._column, self._length = column, rows.num_rows
-        self._values = _comparable_values(rows.column(column))
+        self._nulls = rows.column(column).null_count
+        self._values = _comparable_values(rows.column(column).slice(0, rows.num_rows - self._nulls))
 
     def span(self, file: FileInfo) -> tuple[int, int]:
         """The range of rows, start and stop, whose key may be in the file, according to its footer."""
@@ -144,7 +170,10 @@ class SortedKeys:
         found = bounds(file, self._column) if inside else None
         if found is None or self._values is None:
             return 0, self._length
-        return self._between(found)
+        start, stop = self._between(found)
+        if self._nulls and file.column_stats(self._column).null_count != 0:
+            stop = self._length  # NULL keys follow all others
+        return start, stop
 
     def meets(self, file: FileInfo, group: RowGroupInfo) -> bool:
         """Whether a row group of a file may contain any of the keys, according to its bounds."""
@@ -153,7 +182,7 @@ class SortedKeys:
         if found is None:
             return group.num_rows > 0
         start, stop = self._between(found)
-        return start < stop
+        return start < stop or (self._nulls > 0 and group.columns[self._column].null_count != 0)
 
     def _between(self, found: tuple[pa.Scalar, pa.Scalar]) -> tuple[int, int]:
         assert self._values is not None, "values that can be compared"
@@ -162,7 +191,7 @@ class SortedKeys:
 
 
 def sort_by_key(rows: pa.Table, column: str) -> pa.Table:
-    """The rows sorted by a key column."""
+    """The rows sorted by a key column, NULLs last."""
     return rows.take(pa.array(order_indices(order_keys(rows, [column]))))
 
 

@@ -31,6 +31,9 @@ from parketto.sorting.order import check_orderable
 
 Strategy = Literal["upsert", "insert", "update", "full_merge", "deduplicate"]
 STRATEGIES: tuple[str, ...] = get_args(Strategy)
+#: What happens to NULL keys: they are an error, or equal each other.
+NullKeys = Literal["refuse", "match"]
+NULL_KEYS: tuple[str, ...] = get_args(NullKeys)
 
 
 class MergeStats(TypedDict):
@@ -64,6 +67,8 @@ class MergeRules:
     update_when: str | None = None
     delete_when: str | None = None
     insert_when: str | None = None
+    #: Whether NULL keys equal each other; else they are refused.
+    null_keys_match: bool = False
 
     @classmethod
     def of(
@@ -77,6 +82,7 @@ class MergeRules:
         update_when: str | None = None,
         delete_when: str | None = None,
         insert_when: str | None = None,
+        null_keys: str = "refuse",
     ) -> MergeRules:
         """Check what can be checked without any data.
 
@@ -88,6 +94,8 @@ class MergeRules:
         """
         if strategy not in STRATEGIES:
             raise InvalidArgument(f"unknown strategy {strategy!r}; valid strategies: {quoted(STRATEGIES)}")
+        if null_keys not in NULL_KEYS:
+            raise InvalidArgument(f"unknown null_keys {null_keys!r}; valid choices: {quoted(NULL_KEYS)}")
         keys = check_names("key_columns", _listed(key_columns))
         order_by: tuple[str, ...] = ()
         if dedup_order_by is not None:
@@ -104,7 +112,17 @@ class MergeRules:
             raise InvalidArgument("insert_when makes no sense with the strategy 'update', which inserts nothing")
         if both := [name for name in columns or () if name in keys]:
             raise InvalidArgument(f"{quoted(both)} cannot be updated: rows are found by their keys")
-        return cls(strategy, keys, order_by, columns, partial, update_when, delete_when, insert_when)
+        return cls(
+            strategy,
+            keys,
+            order_by,
+            columns,
+            partial,
+            update_when,
+            delete_when,
+            insert_when,
+            null_keys_match=null_keys == "match",
+        )
 
     @property
     def inserts(self) -> bool:

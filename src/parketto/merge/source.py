@@ -60,7 +60,7 @@ class PrepareSource:
         """Load the source into memory once; later tasks read it from the spool."""
         extra = () if self.clauses is None else self.clauses.extra
         rows = source_table(self.source.read(worker), self.target, self.spec, extra)
-        check_nulls(rows, self.target, self.rules.keys, self.source.schema.names)
+        check_nulls(rows, self.target, self.rules, self.source.schema.names)
         rows = distinct(rows, self.rules)
         rows = sort_by_key(rows, self.rules.keys[0])
         if self.spec.partition_by:
@@ -78,7 +78,10 @@ class PrepareSource:
         return {
             name: (found["min"], found["max"])
             for name, kind in kinds.items()
-            if rows.num_rows and not pat.is_floating(kind) and not pat.is_fixed_size_binary(kind)
+            # NULL keys match those of files, which bounds do not show.
+            if rows.num_rows > rows.column(name).null_count == 0
+            and not pat.is_floating(kind)
+            and not pat.is_fixed_size_binary(kind)
             for found in [_min_max(rows.column(name))]
         }
 
@@ -86,19 +89,19 @@ class PrepareSource:
 class SpooledSource:
     """The prepared source as tasks read it: memory-mapped from a local disk."""
 
-    def __init__(self, store: Store, prepared: Prepared, keys: Sequence[str]) -> None:
+    def __init__(self, store: Store, prepared: Prepared, rules: MergeRules) -> None:
         local = store.local_path(prepared.path)
         self._source: Any = pa.memory_map(local) if local is not None else store.open_input(prepared.path)
         self.rows: pa.Table = pa.ipc.open_file(self._source).read_all()
-        self._keys, self._sorted = keys, SortedKeys(self.rows, keys[0])
+        self._rules, self._sorted = rules, SortedKeys(self.rows, rules.keys[0])
         self._whole: KeyIndex | None = None
 
     @classmethod
-    def of(cls, worker: Worker, prepared: Prepared, keys: Sequence[str]) -> SpooledSource:
+    def of(cls, worker: Worker, prepared: Prepared, rules: MergeRules) -> SpooledSource:
         """The source, opened once for all tasks of a worker."""
         found: SpooledSource | None = worker.cache.get(prepared.path)
         if found is None:
-            worker.cache[prepared.path] = found = cls(worker.store, prepared, keys)
+            worker.cache[prepared.path] = found = cls(worker.store, prepared, rules)
         return found
 
     def lookup(self, file: FileInfo) -> tuple[KeyIndex, int] | None:
@@ -107,10 +110,13 @@ class SpooledSource:
         if start >= stop:
             return None
         if 2 * (stop - start) < self.rows.num_rows:
-            return KeyIndex(self.rows.slice(start, stop - start), self._keys), start
+            return self._indexed(self.rows.slice(start, stop - start)), start
         if self._whole is None:
-            self._whole = KeyIndex(self.rows, self._keys)
+            self._whole = self._indexed(self.rows)
         return self._whole, 0
+
+    def _indexed(self, rows: pa.Table) -> KeyIndex:
+        return KeyIndex(rows, self._rules.keys, with_nulls=self._rules.null_keys_match)
 
     def row_groups(self, file: FileInfo) -> list[int]:
         """The row groups of a file that may contain a key, according to their bounds."""
@@ -151,10 +157,10 @@ def _as_type(column: pa.Array, field: pa.Field) -> pa.Array:
 
 
 def check_nulls(
-    rows: pa.Table | pa.RecordBatch, target: pa.Schema, keys: Sequence[str], given: Sequence[str]
+    rows: pa.Table | pa.RecordBatch, target: pa.Schema, rules: MergeRules, given: Sequence[str]
 ) -> None:
-    """Refuse NULLs in keys, and in columns of the source that the target declares not null."""
-    for name in keys:
+    """Refuse NULLs in keys, unless these match, and in columns of the source that the target declares not null."""
+    for name in () if rules.null_keys_match else rules.keys:
         if rows.column(name).null_count:
             raise null_keys(name, "source")
     for item in target:
@@ -171,7 +177,8 @@ def distinct(rows: pa.Table, rules: MergeRules, *, complete: bool = True) -> pa.
     """
     if have_different_values(rows, rules.keys[0]):
         return rows
-    kept = distinct_rows(rows, rules, KeyIndex(rows, rules.keys), complete=complete)
+    index = KeyIndex(rows, rules.keys, with_nulls=rules.null_keys_match)
+    kept = distinct_rows(rows, rules, index, complete=complete)
     return rows if kept is None else rows.take(pa.array(kept))
 
 

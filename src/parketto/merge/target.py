@@ -169,8 +169,8 @@ class MergeTarget:
         )
 
     def refuse_null_keys(self) -> None:
-        """Refuse NULL keys that footers and paths show; others are found when keys are read."""
-        for name in self.rules.keys:
+        """Refuse NULL keys that footers and paths show, unless they match; others are found when keys are read."""
+        for name in () if self.rules.null_keys_match else self.rules.keys:
             for file in filter(lambda each: each.num_rows, self.files):
                 in_path = name in self.spec.path_only
                 if dict(file.partition)[name] is None if in_path else file.column_stats(name).null_count:

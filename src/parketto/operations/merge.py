@@ -103,6 +103,7 @@ def merge(
         "update_when": rules.update_when,
         "delete_when": rules.delete_when,
         "insert_when": rules.insert_when,
+        "null_keys": "match" if rules.null_keys_match else None,
         "partition_by": list(partition_by) or None,
     }
     return dataset.run(

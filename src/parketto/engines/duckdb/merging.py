@@ -131,7 +131,12 @@ class Merge:
         found: dict[str, tuple[pa.Scalar, pa.Scalar]] = {}
         for name in names:
             column = self._exchange_column(name)
-            rows = self._session.all_rows(f"SELECT min({column}) AS low, max({column}) AS high FROM source")
+            rows = self._session.all_rows(
+                f"SELECT min({column}) AS low, max({column}) AS high, count(*) - count({column}) AS nulls "
+                "FROM source"
+            )
+            if rows.column("nulls")[0].as_py():  # NULL keys match those of files, which bounds do not show
+                continue
             low, high = (self._unpacked(rows.select([end]), [name]).column(name)[0] for end in ("low", "high"))
             if low.is_valid:
                 found[name] = (low, high)
@@ -175,7 +180,8 @@ class Merge:
 
     def _has_any(self, file: FileInfo, keys: SortedKeys) -> bool:
         start, stop = keys.span(file)
-        return start < stop or any(file.column_stats(name).null_count is None for name in self._inside())
+        unknown = any(file.column_stats(name).null_count is None for name in self._inside())
+        return start < stop or (unknown and not self._target.rules.null_keys_match)
 
     def _inside(self) -> list[str]:
         return [name for name in self._target.rules.keys if name not in self._target.spec.path_only]
@@ -227,7 +233,8 @@ class Merge:
         named = ", ".join(
             f"{self._floats.get(name) or exchange_name(at)} AS t{at}" for at, name in enumerate(target.rules.keys)
         )
-        same = " AND ".join(f"source.{key} = t.t{at}" for at, key in enumerate(self._keys))
+        equals = "IS NOT DISTINCT FROM" if target.rules.null_keys_match else "="
+        same = " AND ".join(f"source.{key} {equals} t.t{at}" for at, key in enumerate(self._keys))
         same_folder = self._same_folder("source.folder", "t.file_folder")
         if target.judges:
             self._judge(named, same, same_folder, read)

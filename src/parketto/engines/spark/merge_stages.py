@@ -76,7 +76,7 @@ class Read:
         for table in tables:
             # All rows of a key share a bucket: without this, a frequent key would overload it.
             rows = distinct(table, rules, complete=False) if is_source and rules.deduplicates else table
-            for bucket, piece in by_bucket(rows, rules.keys, self.buckets):
+            for bucket, piece in by_bucket(rows, rules, self.buckets):
                 if is_source and piece.num_rows > _SKEW * (rows.num_rows / self.buckets + 1):
                     distinct(piece, rules, complete=False)  # raises on duplicate keys, before the shuffle
                 yield from (_bucketed(bucket, is_source, packet) for packet in blocks(piece))
@@ -85,7 +85,7 @@ class Read:
         target = self.target
         for row, batch in _rows_of(reader, self.source.files[unit.position], unit):
             [rows] = as_target([batch], target.source_schema)
-            check_nulls(rows, target.schema, target.rules.keys, target.source.names)
+            check_nulls(rows, target.schema, target.rules, target.source.names)
             sequence = pa.array((unit.position << 40) + row + np.arange(rows.num_rows))
             rows = rows.append_column(SEQUENCE, sequence)
             if target.spec.partition_by:
@@ -95,7 +95,7 @@ class Read:
 
     def _keys(self, reader: LogicalReader, unit: Unit) -> Iterator[pa.RecordBatch]:
         for row, batch in _rows_of(reader, self.target.files[unit.position], unit):
-            refuse_null_keys(batch, self.target.rules.keys)
+            refuse_null_keys(batch, self.target.rules)
             files = pa.repeat(pa.scalar(unit.position, pa.int32()), batch.num_rows)
             yield batch.append_column(FILE, files).append_column(ROW, pa.array(row + np.arange(batch.num_rows)))
 

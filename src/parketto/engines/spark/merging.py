@@ -160,7 +160,11 @@ class ShuffleMerge:
         return sum(group.total_byte_size for file in self._source.files for group in file.row_groups)
 
     def _source_bounds(self, name: str) -> tuple[pa.Scalar, pa.Scalar] | None:
-        found = [bounds(file, name) for file in self._source.files if file.num_rows]
+        files = [file for file in self._source.files if file.num_rows]
+        # NULL keys match those of files, which bounds do not show.
+        if self._target.rules.null_keys_match and any(file.column_stats(name).null_count != 0 for file in files):
+            return None
+        found = [bounds(file, name) for file in files]
         pairs = [pair for pair in found if pair is not None]
         if not pairs or len(pairs) < len(found):
             return None
