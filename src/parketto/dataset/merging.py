@@ -9,6 +9,7 @@ from typing import Any
 from parketto.arguments import check_codec
 from parketto.dataset.reading import ReadableDataset
 from parketto.engines.base import ProgressCallback
+from parketto.merge.append_schema import SchemaMode, check_schema_mode
 from parketto.merge.rules import MergeRules, MergeStats, NullKeys, Strategy
 from parketto.operations.context import DatasetContext, Isolation
 from parketto.operations.merge import MergeReport, merge
@@ -34,6 +35,7 @@ class MergeableDataset(ReadableDataset):
         delete_when: str | None = None,
         insert_when: str | None = None,
         null_keys: NullKeys = "refuse",
+        schema: SchemaMode = "strict",
         details: bool = False,
         dry_run: bool = False,
         backup: str | os.PathLike[str] | None = None,
@@ -70,6 +72,10 @@ class MergeableDataset(ReadableDataset):
             insert_when: Which source rows without a match are inserted (`"source.op <> 'D'"`); by default all.
                 Rows for which `delete_when` is true are never inserted, if it only uses source columns.
             null_keys: `"refuse"` raises an error for NULLs in key columns; with `"match"` they equal each other.
+            schema: `"strict"`: the source has the types of the dataset. Encodings of the same values (strings of
+                any width, dictionaries, timestamps of any unit) are one type. `"cast"`: other numbers, decimals and
+                times are cast, where no value changes. `"evolve"`: further columns are added, and types become
+                wider where the source needs it; only files that are written get the new schema.
             details: Whether the statistics also name the files: `rewritten_files` (rewritten or removed) and
                 `added_files`, as sorted paths relative to the dataset.
             dry_run: Only count: nothing is written or removed.
@@ -111,6 +117,7 @@ class MergeableDataset(ReadableDataset):
             delete_when=delete_when,
             insert_when=insert_when,
             null_keys=null_keys,
+            schema=check_schema_mode(schema),
         )
         context = self._context_for(isolation, retries)
         report = self._merge(

@@ -25,6 +25,7 @@ import pyarrow.types as pat
 from parketto.arguments import check_names
 from parketto.errors import ColumnNotFound, IncompatibleTypes, InvalidArgument, quoted
 from parketto.parquet.partition_spec import PartitionSpec
+from parketto.parquet.promotion import is_castable
 from parketto.parquet.spark_schema import SPARK_SCHEMA_KEY, unnamed_types
 from parketto.parquet.variant_types import UNSHREDDED, is_variant
 from parketto.sorting.order import check_orderable
@@ -69,6 +70,8 @@ class MergeRules:
     insert_when: str | None = None
     #: Whether NULL keys equal each other; else they are refused.
     null_keys_match: bool = False
+    #: How the source meets the dataset's schema: see `merge/append_schema.py`.
+    schema: str = "strict"
 
     @classmethod
     def of(
@@ -83,6 +86,7 @@ class MergeRules:
         delete_when: str | None = None,
         insert_when: str | None = None,
         null_keys: str = "refuse",
+        schema: str = "strict",
     ) -> MergeRules:
         """Check what can be checked without any data.
 
@@ -122,6 +126,7 @@ class MergeRules:
             delete_when,
             insert_when,
             null_keys_match=null_keys == "match",
+            schema=schema,
         )
 
     @property
@@ -175,7 +180,8 @@ def check_schemas(
 
     Strings of any width are one type. So are a dictionary and its values, a type and its Parquet storage type, and
     timestamps or times of any unit, as long as values fit. Partition columns that are stored only in the path are
-    untyped text. `unwritten` are columns that only the source has, for conditions.
+    untyped text. `unwritten` are columns that only the source has, for conditions. Unless the schema is strict,
+    types may differ as long as values fit.
     """
     check_source(rules, source)
     if missing := [name for name in rules.keys if name not in target.names]:
@@ -202,12 +208,17 @@ def check_schemas(
         and not (
             path_text_type(source.field(name).type)
             if name in spec.path_only
-            else same_kind(source.field(name).type, target.field(name).type)
+            else _fits(source.field(name).type, target.field(name).type, rules)
             and (undeclared or pat.is_null(source.field(name).type) or recorded.get(name) == wanted.get(name))
         )
     ]
     if wrong:
-        raise IncompatibleTypes(f"incompatible types: {'; '.join(wrong)}. Cast the source's columns first")
+        hint = " or pass schema='cast' or schema='evolve'" if rules.schema == "strict" else ""
+        raise IncompatibleTypes(f"incompatible types: {'; '.join(wrong)}. Cast the source's columns first{hint}")
+
+
+def _fits(source: pa.DataType, target: pa.DataType, rules: MergeRules) -> bool:
+    return same_kind(source, target) or (rules.schema != "strict" and is_castable(source, target))
 
 
 def same_kind(source: pa.DataType, target: pa.DataType) -> bool:

@@ -13,6 +13,7 @@ from parketto.arguments import DEFAULT_TARGET_MB, MEGABYTE
 from parketto.errors import InvalidArgument
 from parketto.expressions.time_zones import Clock
 from parketto.merge.clauses import Clauses
+from parketto.merge.evolved_schema import evolved_files
 from parketto.merge.row_edits import Rewriting
 from parketto.merge.rules import Change, MergeRules, null_keys, unfilled
 from parketto.merge.source import prepared_schema
@@ -73,6 +74,17 @@ class MergeTarget:
         if rules.update_when is None and rules.delete_when is None and rules.insert_when is None:
             return self
         return replace(self, clauses=Clauses.of(rules, self.source, self.schema, self.spec, clock))
+
+    def evolved(self) -> MergeTarget:
+        """The same target, with the columns and types that the source needs."""
+        files = evolved_files(self.files, self.source, self.spec, self.unwritten)
+        assert files[0].schema is not None, "files of a target come from a snapshot"
+        return replace(self, files=files, schema=self.spec.row_schema(files[0].schema))
+
+    @property
+    def unwritten(self) -> tuple[str, ...]:
+        """The columns of the source that only conditions use."""
+        return () if self.clauses is None else tuple(item.name for item in self.clauses.extra)
 
     @cached_property
     def row_schema(self) -> pa.Schema:

@@ -82,10 +82,10 @@ def merge(
         else:
             target = MergeTarget.of(
                 dataset.root, files, rules, compression, source.schema, partition_by, dry_run=dry_run
-            )
-            target = target.with_clauses(clock)
-            unwritten = [] if target.clauses is None else [item.name for item in target.clauses.extra]
-            check_schemas(rules, source.schema, target.schema, target.spec, unwritten)
+            ).with_clauses(clock)
+            if rules.schema == "evolve":
+                target = target.evolved().with_clauses(clock)
+            check_schemas(rules, source.schema, target.schema, target.spec, target.unwritten)
             target.refuse_null_keys()
         context = dataset.context(transaction, progress)
         with transaction.conflicts_over(entries(target.files)):
@@ -103,6 +103,7 @@ def merge(
         "update_when": rules.update_when,
         "delete_when": rules.delete_when,
         "insert_when": rules.insert_when,
+        "schema": None if rules.schema == "strict" else rules.schema,
         "null_keys": "match" if rules.null_keys_match else None,
         "partition_by": list(partition_by) or None,
     }

@@ -169,7 +169,12 @@ class ShuffleMerge:
         if not pairs or len(pairs) < len(found):
             return None
         lowest = min((low for low, _ in pairs), key=lambda value: value.as_py())
-        return lowest, max((high for _, high in pairs), key=lambda value: value.as_py())
+        highest = max((high for _, high in pairs), key=lambda value: value.as_py())
+        kind = self._target.row_schema.field(name).type
+        try:
+            return lowest.cast(kind), highest.cast(kind)
+        except (pa.ArrowInvalid, pa.ArrowNotImplementedError):
+            return None  # reading the source reports values that do not fit
 
 
 def row_group_runs(file: FileInfo) -> Iterator[tuple[int, int, int]]:
