@@ -73,8 +73,8 @@ class MergeableDataset(ReadableDataset):
                 Rows for which `delete_when` is true are never inserted, if it only uses source columns.
             null_keys: `"refuse"` raises an error for NULLs in key columns; with `"match"` they equal each other.
             schema: `"strict"`: the source has the types of the dataset. Encodings of the same values (strings of
-                any width, dictionaries, timestamps of any unit) are one type. `"cast"`: other numbers, decimals and
-                times are cast, where no value changes. `"evolve"`: further columns are added, and types become
+                any width, dictionaries, timestamps of any unit) are one type. `"cast"`: other numbers, decimals
+                and times are cast, where no value changes. `"evolve"`: further columns are added, and types become
                 wider where the source needs it; only files that are written get the new schema.
             details: Whether the statistics also name the files: `rewritten_files` (rewritten or removed) and
                 `added_files`, as sorted paths relative to the dataset.
