@@ -96,6 +96,17 @@ class TestConditions:
         assert dataset.read(where="id >= 20").num_rows == 20
         assert dataset.count() == 30
 
+    def test_footers_suffice_to_count_rows_that_all_match(self, days: Place) -> None:
+        """No page is read: all but the footers is gone."""
+        dataset = days.dataset(engine="pyarrow")
+        for file in dataset.files():
+            content = days.fs.cat_file(file.path)
+            length = int.from_bytes(content[-8:-4], "little") + 8
+            days.fs.pipe_file(file.path, b"PAR1" + bytes(len(content) - length - 4) + content[-length:])
+        assert dataset.count("id >= 10") == 30
+        assert dataset.count("id BETWEEN 20 AND 29 OR id < 0") == 10
+        assert dataset.count("day = DATE '2026-11-03'") == 10
+
     @pytest.mark.parametrize("limit", [0, 1, 15, 1000])
     def test_limit(self, days: Place, engine: Engine, limit: int) -> None:
         assert days.dataset(engine=engine).read(limit=limit).num_rows == min(limit, 30)
