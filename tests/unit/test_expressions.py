@@ -398,6 +398,8 @@ def test_every_expression_sees_the_old_row():
         ("dict", "new", "new"),
         ("view", sql("upper(view)"), "A"),
         ("raw", b"\x00", b"\x00"),
+        ("raw", bytearray(b"\x00"), b"\x00"),
+        ("f", Decimal("Infinity"), INF),
         ("ok", False, False),
         ("ok", sql("id = 2"), False),
         ("list", [5, 6], [5, 6]),
