@@ -194,7 +194,7 @@ def test_many_runs_of_files_out_of_order_are_planned_in_seconds() -> None:
 
 
 def test_many_columns_are_planned_in_seconds() -> None:
-    files, names = boxes(1500, 4, 40, 0.3), [f"c{at}" for at in range(40)]
+    files, names = boxes(700, 4, 40, 0.3), [f"c{at}" for at in range(40)]
     started = time.process_time()
     plan_clustering(files, check_clustering(names), Thresholds.of(1, None))
     assert time.process_time() - started < 5
