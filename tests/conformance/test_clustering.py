@@ -614,3 +614,17 @@ def test_empty_files_are_merged_with_small_ones(place: Place, engine: Engine) ->
     assert dataset.optimize(["a", "b"])["after_file_count"] == 1
     assert dataset.optimize(["a", "b"])["compacted_file_count"] == 0
     assert dataset.read().num_rows == 2
+
+
+def test_compaction_with_another_codec_keeps_clustered_row_groups(place: Place) -> None:
+    chance = np.random.default_rng(0)
+    place.write_files({"0.parquet": pa.table({"a": chance.random(60_000), "b": chance.random(60_000)})})
+    dataset = place.dataset()
+    dataset.optimize(["a", "b"], curve="hilbert", target_rows_per_file=20_000)
+    before = [group for file in dataset.files() for group in file.row_groups]
+    assert len(dataset.files()) > 1
+    dataset.compact(target_mb_per_file=64, compression="gzip")
+    [file] = dataset.files()
+    assert file.clustering is not None
+    assert [group.num_rows for group in file.row_groups] == [group.num_rows for group in before]
+    assert {group.codec for group in file.row_groups} == {"gzip"}

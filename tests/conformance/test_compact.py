@@ -441,3 +441,16 @@ def test_statistics_are_json_serializable(local: Place, engine: Engine) -> None:
     ]
     for result in results:
         assert json.loads(json.dumps(result)) == result
+
+
+@pytest.mark.parametrize("rewrite", ["auto", "encode", "copy"])
+def test_files_that_become_smaller_than_planned_are_packed_again(local: Place, rewrite: Any) -> None:
+    tables = [pa.table({"id": np.arange(n * 20_000, (n + 1) * 20_000)}) for n in range(6)]
+    local.write_files(
+        {f"{n}.parquet": table for n, table in enumerate(tables)}, compression="none", use_dictionary=False
+    )
+    stats = local.dataset().compact(target_mb_per_file=0.4, compression="zstd", rewrite=rewrite)
+    assert (stats["before_file_count"], stats["after_file_count"]) == (6, 1)
+    [path] = oracle.data_files(local.root)
+    assert oracle.read_file(path).equals(pa.concat_tables(tables))
+    assert local.left_behind() == []

@@ -122,7 +122,7 @@ except KeyboardInterrupt:
 """
 
 
-@pytest.mark.parametrize("delay", [0.3, 0.6, 0.9])
+@pytest.mark.parametrize("delay", [0.3, *(pytest.param(later, marks=pytest.mark.sweep) for later in (0.6, 0.9))])
 def test_ctrl_c_in_a_query_raises_keyboard_interrupt(tmp_path: Path, here: str, delay: float) -> None:
     dataset = Dataset(tmp_path / "t", engine=here)
     dataset.write(pa.table({"id": list(range(1000)), "s": ["x"] * 1000}))

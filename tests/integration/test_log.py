@@ -374,3 +374,24 @@ def as_user(user: int, group: int, work: Callable[[], object]) -> None:
         return "done"
 
     assert in_another_process(demoted) == "done"
+
+
+def test_interrupted_commit_of_another_user_is_not_applied_through_a_link(
+    local: Place, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The link may lead to files that its author may not write, but this user may."""
+    local.write_files({f"part=a/{n}.parquet": pa.table({"id": [n]}) for n in range(2)})
+    interrupted(local.root, lambda dataset: dataset.compact())
+    folder, elsewhere = Path(local.root, "part=a"), tmp_path / "elsewhere"
+    folder.rename(elsewhere)
+    folder.symlink_to(elsewhere)
+    owner = os.geteuid()
+    with monkeypatch.context() as other:
+        other.setattr(os, "geteuid", lambda: owner + 1)
+        with pytest.raises(CommitStateUnknown, match=r"through a symbolic link, .*part=a'. Nothing was changed"):
+            local.dataset().recover()
+    assert sorted(path.name for path in elsewhere.iterdir()) == ["0.parquet", "1.parquet"]
+    folder.unlink()
+    elsewhere.rename(folder)
+    assert local.dataset().recover().action == "completed"
+    assert len(local.files()) == 1

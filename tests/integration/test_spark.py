@@ -130,19 +130,30 @@ def test_appends_from_four_threads(local: Place, spark: Any) -> None:
     assert local.files() == [f"data_{number:03d}.parquet" for number in range(100)]
 
 
-def test_two_processes_merge_at_once(local: Place) -> None:
+@pytest.mark.parametrize("merges", [2, pytest.param(12, marks=pytest.mark.sweep)])
+def test_two_processes_merge_at_once(local: Place, merges: int) -> None:
     """The loser of a race gets a conflict and retries: no row is lost or duplicated."""
-    local.write_files({f"{n}.parquet": pa.table({"id": [n], "by": [""], "n": [0]}) for n in range(10)})
+    local.write_files({f"{n}.parquet": pa.table({"id": [n], "by": [""], "n": [0]}) for n in range(12)})
     workers = [
         subprocess.Popen(
-            [sys.executable, MERGER, local.root, name], env={**os.environ, "PARKETTO_ENGINE": "spark"}
+            [sys.executable, MERGER, local.root, name, str(merges)],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
         )
         for name in ("a", "b")
     ]
-    assert [worker.wait() for worker in workers] == [0, 0]
+    assert [worker.stdout.readline() for worker in workers if worker.stdout] == ["ready\n"] * 2
+    for worker in workers:
+        assert worker.stdin is not None
+        worker.stdin.write("start\n")
+        worker.stdin.flush()
+    for worker in workers:
+        worker.communicate()
+    assert [worker.returncode for worker in workers] == [0, 0]
     rows = local.dataset().read().to_pylist()
     ids = sorted(row["id"] for row in rows)
-    assert ids == [*range(10), *range(100, 106)]
+    assert ids == [*range(12), *range(100, 100 + merges)]
     assert local.left_behind() == []
 
 

@@ -40,11 +40,11 @@ def _rows(first: int, stop: int, value: float = 1.0) -> pa.Table:
 
 
 def test_new_rows_make_one_file_whatever_the_shuffle(spark: Any, tmp_path: Path) -> None:
-    """Spark's default of 200 shuffle partitions once wrote 200 files."""
+    """Every shuffle partition once wrote a file."""
     root = str(tmp_path / "data")
     _target(root)
     session = spark.newSession()
-    session.conf.set("spark.sql.shuffle.partitions", "200")
+    session.conf.set("spark.sql.shuffle.partitions", "20")
     session.conf.set("spark.sql.adaptive.enabled", "false")
     dataset = Dataset(root, engine=SparkEngine(session, broadcast_mb=1e-6))
     found = dataset.merge(session.createDataFrame(_rows(3500, 9000, 2.0)), "id")
@@ -56,11 +56,16 @@ def test_new_rows_make_one_file_whatever_the_shuffle(spark: Any, tmp_path: Path)
     assert added["id"].to_pylist() == list(range(4000, 9000)), "new rows keep the order of the source"
 
 
-@pytest.mark.parametrize("adaptive", ["true", "false"])
-def test_partitions_get_one_file_whatever_the_shuffle(spark: Any, tmp_path: Path, adaptive: str) -> None:
+@pytest.mark.parametrize(
+    ("adaptive", "partitions"),
+    [("true", "200"), ("false", "20"), pytest.param("false", "200", marks=pytest.mark.sweep)],
+)
+def test_partitions_get_one_file_whatever_the_shuffle(
+    spark: Any, tmp_path: Path, adaptive: str, partitions: str
+) -> None:
     root = str(tmp_path / "data")
     session = spark.newSession()
-    session.conf.set("spark.sql.shuffle.partitions", "200")
+    session.conf.set("spark.sql.shuffle.partitions", partitions)
     session.conf.set("spark.sql.adaptive.enabled", adaptive)
     dataset = Dataset(root, engine=SparkEngine(session, broadcast_mb=1e-6, shuffle_mb=1e-6))
     dataset.write(session.createDataFrame(_in_partitions(0, 4000)), partition_by=["part"])

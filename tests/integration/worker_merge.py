@@ -1,4 +1,7 @@
-"""A process that merges into a dataset while another one does the same; it retries after conflicts."""
+"""A process that merges into a dataset while another one does the same; it retries after conflicts.
+
+It prints a line when its session has started, and waits for a line before it merges.
+"""
 
 from __future__ import annotations
 
@@ -7,11 +10,16 @@ import sys
 import pyarrow as pa
 
 from parketto import CommitConflict, Dataset
+from parketto.engines.spark.engine import SparkEngine
 
 
-def main(root: str, name: str) -> None:
-    dataset = Dataset(root)
-    for number in range(6):
+def main(root: str, name: str, merges: int) -> None:
+    engine = SparkEngine()
+    engine.session.range(1).count()
+    print("ready", flush=True)
+    sys.stdin.readline()
+    dataset = Dataset(root, engine)
+    for number in range(merges):
         # The first key exists already; the second is inserted by the faster process, and only once.
         source = pa.table({"id": [number, 100 + number], "by": [name] * 2, "n": [number] * 2})
         while True:
@@ -25,4 +33,4 @@ def main(root: str, name: str) -> None:
 
 
 if __name__ == "__main__":
-    main(sys.argv[1], sys.argv[2])
+    main(sys.argv[1], sys.argv[2], int(sys.argv[3]))

@@ -217,9 +217,17 @@ def structs(depth: int) -> st.SearchStrategy[dict[int, Any]]:
     return st.lists(st.one_of(choices), max_size=8).map(dict)
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=30, deadline=None)
 @given(structs(2))
 def test_random_structs_round_trip(fields) -> None:
+    data = encode(fields)
+    assert encode(decode(data)) == data
+
+
+@pytest.mark.sweep
+@settings(max_examples=500, deadline=None)
+@given(structs(2))
+def test_many_random_structs_round_trip(fields) -> None:
     data = encode(fields)
     assert encode(decode(data)) == data
 

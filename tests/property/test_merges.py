@@ -125,8 +125,15 @@ COMMON = {
 
 
 @given(case=cases())
-@settings(max_examples=250, **COMMON)
+@settings(max_examples=60, **COMMON)
 def test_merges_in_memory(memory: Place, case: dict[str, Any]) -> None:
+    check(memory, "pyarrow", case)
+
+
+@pytest.mark.sweep
+@given(case=cases())
+@settings(max_examples=1000, **COMMON)
+def test_many_merges_in_memory(memory: Place, case: dict[str, Any]) -> None:
     check(memory, "pyarrow", case)
 
 

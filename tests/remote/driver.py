@@ -141,9 +141,6 @@ def main(how: str, root: str, *more: str) -> None:
         return
     session.sparkContext.addPyFile(slow.__file__)
     session.range(1).count()  # executors are there
-    if how == "stopped":
-        interfere(dataset, marks, session.stop)
-        return
     if how == "joining":
         slow.SlowShipped.marks = slow.SlowAdditions.marks = marks
         ship_with(slow.SlowShipped)
@@ -165,6 +162,7 @@ def main(how: str, root: str, *more: str) -> None:
         time.sleep(0.5)
         active = session.sparkContext.statusTracker().getActiveJobsIds()
         print("interrupted, jobs that go on:", list(active), flush=True)
+    interfere(dataset, marks, session.stop)
 
 
 def same_names(root: str) -> None:

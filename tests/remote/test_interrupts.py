@@ -1,4 +1,4 @@
-"""Ctrl-C during Spark jobs: the jobs are cancelled, the dataset is unchanged."""
+"""Ctrl-C or a stopped session during Spark jobs, and too little memory for Python workers."""
 
 from __future__ import annotations
 
@@ -22,7 +22,8 @@ LIMITED = str(Path(__file__).with_name("limited.py"))
 OPERATIONS = 7  # that it tries with each limit
 
 
-def test_interrupt_cancels_the_jobs(tmp_path: Path) -> None:
+def test_interrupt_and_stopped_session_end_the_operation(tmp_path: Path) -> None:
+    """The jobs are cancelled, or the error is typed; the dataset is unchanged, and nothing is left behind."""
     root = str(tmp_path / "data" / "events")
     driver = subprocess.Popen(
         [sys.executable, DRIVER, "interrupted", root],
@@ -35,22 +36,13 @@ def test_interrupt_cancels_the_jobs(tmp_path: Path) -> None:
         state = oracle.file_state(root)
         time.sleep(1.5)
         driver.send_signal(signal.SIGINT)
-        report = driver.stdout.read()
+        assert driver.stdout.readline() == "interrupted, jobs that go on: []\n"
+        assert driver.stdout.readline() == "working\n"
+        stopped = driver.stdout.read()
     assert driver.wait() == 0
-    assert report == "interrupted, jobs that go on: []\n"
+    assert stopped.startswith("OperationCancelled: the Spark session was stopped")
+    assert "nothing was changed" in stopped
     assert oracle.file_state(root) == state
-    assert beside(tmp_path / "data") == ["events"]
-
-
-def test_stopped_session_ends_the_operation(tmp_path: Path) -> None:
-    """With a typed error; the dataset is unchanged, and nothing is left behind."""
-    root = str(tmp_path / "data" / "events")
-    report = subprocess.run(
-        [sys.executable, DRIVER, "stopped", root], stdout=subprocess.PIPE, text=True, check=True
-    ).stdout.splitlines()
-    assert report[0] == "working"
-    assert report[1].startswith("OperationCancelled: the Spark session was stopped")
-    assert "nothing was changed" in report[1]
     assert len(oracle.data_files(root)) == 40
     assert beside(tmp_path / "data") == ["events"]
 

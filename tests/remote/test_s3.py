@@ -224,7 +224,13 @@ def test_concurrent_processes(s3: S3Place) -> None:
     assert s3.left_behind() == []
 
 
-@pytest.mark.parametrize("what", [("compact",), ("delete", "id < 125")], ids=["compact", "delete"])
+@pytest.mark.parametrize(
+    "what",
+    [
+        pytest.param(("compact",), id="compact", marks=pytest.mark.sweep),
+        pytest.param(("delete", "id < 125"), id="delete"),
+    ],
+)
 def test_killed_processes_lose_nothing(
     s3: S3Place, what: tuple[str, ...], count_crash_points: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:

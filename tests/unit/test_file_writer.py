@@ -125,8 +125,8 @@ def test_rows_round_trip_for_any_number_of_encoding_threads(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, threads: int
 ) -> None:
     """In several parts even without threads, in several row groups, with columns of every type."""
-    monkeypatch.setattr("parketto.parquet.file_writer._PART_BYTES", 2**20)
-    rows = pa.concat_tables([exotic(seed) for seed in range(100)] * 60)
+    monkeypatch.setattr("parketto.parquet.file_writer._PART_BYTES", 2**18)
+    rows = pa.concat_tables([exotic(seed) for seed in range(100)] * 20)
     rows = rows.append_column("nth", pa.array(range(rows.num_rows)))
     rows = rows.append_column("long", pa.array([f"{n:0300d}" for n in range(rows.num_rows)]))
     schema = rows.schema
@@ -135,7 +135,7 @@ def test_rows_round_trip_for_any_number_of_encoding_threads(
     carried = decoded_schema(schema).remove_metadata()
     form = FileFormat(carried, "zstd", notes, order_by=("nth",), readable_as=schema)
     with FileWriter(
-        LocalStore(LocalFileSystem()), form, lambda: staged, row_group_bytes=3 * 2**20, threads=threads
+        LocalStore(LocalFileSystem()), form, lambda: staged, row_group_bytes=3 * 2**18, threads=threads
     ) as writer:
         for batch in rows.to_batches(max_chunksize=777):
             writer.write(recast(batch, carried))

@@ -180,9 +180,7 @@ def test_files_of_another_type_are_kept():
     assert may_match(predicate("x = 5", NUMBERS.schema), [other]) == [True]
 
 
-@settings(max_examples=400, deadline=None, derandomize=True)
-@given(st.lists(tables(), min_size=1, max_size=3), conditions(), st.sampled_from([1, 2, 100]))
-def test_no_file_with_a_matching_row_is_pruned(contents, where, group_rows):
+def check_pruning(contents, where, group_rows):
     files = [file_of(table, row_group_size=group_rows) for table in contents]
     condition = predicate(where, contents[0].schema)
     for table, file, keep in zip(contents, files, may_match(condition, files), strict=True):
@@ -190,3 +188,19 @@ def test_no_file_with_a_matching_row_is_pruned(contents, where, group_rows):
         assert keep or not any(found), where
         for at, group in enumerate(row_groups_may_match(condition, file)):
             assert group or not any(found[at * group_rows : (at + 1) * group_rows]), where
+
+
+CASES = (st.lists(tables(), min_size=1, max_size=3), conditions(), st.sampled_from([1, 2, 100]))
+
+
+@settings(max_examples=100, deadline=None, derandomize=True)
+@given(*CASES)
+def test_no_file_with_a_matching_row_is_pruned(contents, where, group_rows):
+    check_pruning(contents, where, group_rows)
+
+
+@pytest.mark.sweep
+@settings(max_examples=2000, deadline=None)
+@given(*CASES)
+def test_no_file_of_many_with_a_matching_row_is_pruned(contents, where, group_rows):
+    check_pruning(contents, where, group_rows)

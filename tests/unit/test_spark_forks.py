@@ -52,7 +52,7 @@ print("done")
 
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="needs os.fork")
-@pytest.mark.parametrize("whose", ["ours", "the user's"])
+@pytest.mark.parametrize("whose", ["ours", pytest.param("the user's", marks=pytest.mark.sweep)])
 def test_a_forked_process_leaves_its_parents_session_alone(tmp_path: Path, whose: str) -> None:
     for number in range(2):
         oracle.write_files(str(tmp_path / "events"), {f"{number}.parquet": pa.table({"id": [number]})})

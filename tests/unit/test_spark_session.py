@@ -309,7 +309,7 @@ def test_session_life_cycle_on_a_machine_without_java(machine: Path) -> None:
     folder = machine / "empty"
     folder.mkdir()
     code = """
-        import os, threading
+        import gc, os, threading, time
         from parketto.engines.spark.session import active_session, get_session
         from parketto.engines.spark.session import is_connect, is_stopped, stop_session
 
@@ -333,8 +333,14 @@ def test_session_life_cycle_on_a_machine_without_java(machine: Path) -> None:
         assert not stop_session(theirs) and not is_stopped(theirs)
         assert theirs.sql("SELECT 2 AS x").first().x == 2
 
-        theirs.sparkContext._gateway.proc.kill()
-        theirs.sparkContext._gateway.proc.wait()
+        # A thread of Py4J releases objects of the JVM, and logs an error if that dies meanwhile.
+        gateway = theirs.sparkContext._gateway
+        gc.collect()
+        while gateway._gateway_client.finalizer_deque:
+            time.sleep(0.1)
+        time.sleep(1)
+        gateway.proc.kill()
+        gateway.proc.wait()
         assert is_stopped(theirs)
         again, ours = get_session()
         assert ours and again.sql("SELECT 4 AS x").first().x == 4

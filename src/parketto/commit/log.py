@@ -60,11 +60,6 @@ class LogView:
     mark: object = None
     names: Mapping[str, str] = field(default_factory=dict, compare=False)
 
-    @property
-    def first(self) -> int:
-        """The first commit that is not folded into the checkpoint."""
-        return self.checkpoint + 1
-
 
 def view_of(names: Mapping[str, str], mark: object = None) -> LogView:
     """The state of a log with these names and their fingerprints."""

@@ -183,8 +183,7 @@ class TaskEngine:
 
     def write(self, source: RowSource, output: Output, context: Context) -> Written:
         """Write rows as new files; at least one, even without rows."""
-        if isinstance(source, FrameRows):
-            raise InvalidArgument(f"the {self.name} engine cannot read a {type(source.frame).__name__}")
+        assert not isinstance(source, FrameRows), "only the Spark engine adopts DataFrames"
         with self.worker(context) as worker:
             if isinstance(source, FileRows):
                 worker.file_read = context.reporter(source.files)
@@ -193,8 +192,7 @@ class TaskEngine:
 
     def count_partitions(self, source: RowSource, columns: tuple[str, ...], context: Context) -> Counter[str]:
         """Row counts by partition folder, from footers where they suffice."""
-        if not isinstance(source, FileRows):
-            raise InvalidArgument(f"the {self.name} engine counts rows of files, not of a {type(source).__name__}")
+        assert isinstance(source, FileRows), "only the Spark engine adopts or returns DataFrames"
         counts, tasks = count_tasks(source, columns)
         for found in self.run(tasks, context):
             counts.update(found)
@@ -228,8 +226,7 @@ class TaskEngine:
 
     def merge(self, source: RowSource, target: MergeTarget, context: Context) -> MergeOutcome:
         """Write the new files of a merge; the source is held in memory."""
-        if isinstance(source, FrameRows):
-            raise InvalidArgument(f"the {self.name} engine cannot read a {type(source.frame).__name__}")
+        assert not isinstance(source, FrameRows), "only the Spark engine adopts DataFrames"
         return broadcast_merge(self, source, target, context)
 
     def rewrite(self, plan: RewritePlan, context: Context) -> Sequence[GroupResult]:

@@ -127,11 +127,6 @@ class MergeTarget:
             frozenset(name for name in self.rules.keys if not pat.is_floating(self.schema.field(name).type)),
         )
 
-    @property
-    def lacks_values(self) -> bool:
-        """Whether the source lacks a non-nullable column."""
-        return unfilled(self.rules, self.source, self.schema) is not None
-
     def refuse_unfilled(self, inserted: int) -> None:
         """Refuse new rows without values for non-nullable columns."""
         problem = unfilled(self.rules, self.source, self.schema)

@@ -31,11 +31,6 @@ class PartitionSpec:
                 file_schema = file_schema.append(pa.field(name, kind))
         return file_schema
 
-    def file_schema(self, row_schema: pa.Schema) -> pa.Schema:
-        """The columns that files contain."""
-        inside = [item for item in row_schema if item.name not in self.path_only]
-        return pa.schema(inside, metadata=row_schema.metadata)
-
 
 def partition_spec_of(files: Sequence[FileInfo]) -> PartitionSpec:
     """The partition spec that all files share. Files without rows are ignored if there are others."""

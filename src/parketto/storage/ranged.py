@@ -39,10 +39,6 @@ class RangedFile(io.RawIOBase):
         """Always true."""
         return True
 
-    def size(self) -> int:
-        """The file size in bytes."""
-        return self._size
-
     def tell(self) -> int:
         """The current position."""
         return self._position

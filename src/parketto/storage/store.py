@@ -133,9 +133,9 @@ class Store:
             return None
         return self._entry(path, info) if info["type"] == "file" else None
 
-    def stat_moved(self, path: str, origin: str) -> FileEntry | None:  # noqa: ARG002
+    def stat_moved(self, path: str, origin: str) -> FileEntry | None:
         """The entry of a moved file, with the fingerprint that it had at its origin, or None."""
-        return self.stat(path)
+        raise NotImplementedError
 
     def stat_many(self, paths: Sequence[str]) -> dict[str, FileEntry]:
         """The entries of the files that exist. Many files cost one listing, not a request each."""
@@ -241,9 +241,9 @@ class Store:
         """Move a file or a folder in one step, or raise FileExistsError if the name is taken."""
         raise NotImplementedError
 
-    def swap_problem(self, directory: str, folders: Iterable[str]) -> str | None:  # noqa: ARG002
+    def swap_problem(self, directory: str, folders: Iterable[str]) -> str | None:
         """Why a directory, with the folders in it, cannot be swapped for another one, as far as is known."""
-        return "this storage cannot swap directories"
+        raise NotImplementedError
 
     def make_dir_like(self, like: str, path: str) -> None:
         """Create an empty folder with the owner and the permissions of another one."""
@@ -323,8 +323,7 @@ class Store:
 
     def remove_empty_dirs(self, paths: Iterable[str]) -> None:
         """Remove the folders that are empty, or contain only others of them that are removed."""
-        for path in sorted(paths, reverse=True):
-            self.remove_empty_dir(path)
+        raise NotImplementedError
 
     def make_dirs(self, path: str) -> None:
         """Create a folder and its parents, where folders exist. Never creates a bucket."""
@@ -341,17 +340,17 @@ class Store:
         """The lock of that name, or None while it is held elsewhere."""
         return LeaseLock.attempt(self, path)
 
-    def birth(self, path: str) -> str | None:  # noqa: ARG002
+    def birth(self, path: str) -> str | None:
         """An identity that no other folder ever gets, and that survives moves; None if there is none."""
-        return None
+        raise NotImplementedError
 
     def is_own(self, path: str) -> bool:  # noqa: ARG002
         """Whether this user owns a file, as far as the filesystem has owners."""
         return True
 
-    def has_links(self, root: str, directory: str) -> bool:  # noqa: ARG002
+    def has_links(self, root: str, directory: str) -> bool:
         """Whether the path from a folder to one below it contains a symbolic link."""
-        return False
+        raise NotImplementedError
 
     def distrust(self, paths: Sequence[str], like: str) -> str | None:  # noqa: ARG002
         """Why another user may have written to some folders, given who may write to `like`; None if trusted."""
@@ -361,13 +360,13 @@ class Store:
         """Why files cannot be moved between a folder and the workspace, as far as is known in advance."""
         return None
 
-    def same_device(self, first: str, second: str) -> bool:  # noqa: ARG002
+    def same_device(self, first: str, second: str) -> bool:
         """Whether files can be moved between two folders without copying."""
-        return True
+        raise NotImplementedError
 
-    def change_mark(self, directory: str) -> object:  # noqa: ARG002
-        """A value that changes when a folder gains or loses names, where that is cheap to get; else None."""
-        return None
+    def change_mark(self, directory: str) -> object:
+        """A value that changes when a folder gains or loses names; None if it does not exist."""
+        raise NotImplementedError
 
     def url(self, path: str) -> str:
         """A path for display: with the protocol, where that is part of the name."""

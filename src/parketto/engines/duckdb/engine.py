@@ -18,7 +18,7 @@ from parketto.engines.duckdb.text_files import duckdb_text_rows
 from parketto.engines.merging import broadcast_merge
 from parketto.engines.text_files import TextFormat
 from parketto.engines.threads import ThreadEngine
-from parketto.errors import InvalidArgument, OutOfMemory
+from parketto.errors import OutOfMemory
 from parketto.merge.target import MergeOutcome, MergeTarget
 from parketto.parquet.decoded_types import decoded_schema
 from parketto.parquet.exchange_types import from_exchange, keeps_order
@@ -71,7 +71,8 @@ class DuckDBEngine(ThreadEngine):
 
     def write(self, source: RowSource, output: Output, context: Context) -> Written:
         """Write rows as new files; DuckDB sorts them by partition."""
-        if isinstance(source, FrameRows) or not output.partition_by or self._is_too_wide(source):
+        assert not isinstance(source, FrameRows), "only the Spark engine adopts DataFrames"
+        if not output.partition_by or self._is_too_wide(source):
             return super().write(source, output, context)
         with self._session(context) as (session, _):
             return self.run([DistributeRows(source, output, session)], context)[0]
@@ -82,8 +83,7 @@ class DuckDBEngine(ThreadEngine):
 
     def merge(self, source: RowSource, target: MergeTarget, context: Context) -> MergeOutcome:
         """Match by DuckDB's join; if DuckDB cannot sort the `order_by` columns, match by Arrow."""
-        if isinstance(source, FrameRows):
-            raise InvalidArgument(f"the {self.name} engine cannot read a {type(source.frame).__name__}")
+        assert not isinstance(source, FrameRows), "only the Spark engine adopts DataFrames"
         if not all(keeps_order(target.schema.field(name).type) for name in target.rules.order_by):
             return broadcast_merge(self, source, target, context)
         with self._session(context) as (session, worker):

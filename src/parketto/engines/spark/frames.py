@@ -56,7 +56,6 @@ class ReadRows:
 
     rows: FileRows
     columns: pa.Schema
-    as_read: pa.Schema
     memory: int
     exchanged: pa.Schema
     added: ExtraColumns | None = None
@@ -64,7 +63,7 @@ class ReadRows:
     def __call__(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         """The rows of the files at the incoming positions."""
         with raising_typed(), Worker(self.rows.store, Staging(""), self.memory) as worker:
-            reader = LogicalReader(self.rows.store, self.as_read, worker.batch_bytes, self.rows.spec)
+            reader = LogicalReader(self.rows.store, self.columns, worker.batch_bytes, self.rows.spec)
             for position in chain.from_iterable(batch.column(0).to_pylist() for batch in batches):
                 file = self.rows.files[position]
                 rows = as_target(reader.read(file), self.columns)
@@ -76,9 +75,6 @@ def read_frame(
     rows: FileRows,
     memory: int,
     *,
-    columns: Sequence[str] | None = None,
-    only: Sequence[int] | None = None,
-    as_read: pa.Schema | None = None,
     added: ExtraColumns | None = None,
     added_fields: Sequence[pa.Field] = (),
 ) -> DataFrame:
@@ -88,29 +84,24 @@ def read_frame(
         spark: The session.
         rows: The files and their schema.
         memory: Memory for the data of one task, in bytes.
-        columns: The columns to read; by default all.
-        only: The positions of the files to read; by default all.
-        as_read: The schema to read the files with, if it differs from that of the result.
         added: Computes columns from a file, its position, the number of a batch's first row, and the batch.
         added_fields: The names and types of these columns.
     """
     schema = decoded_schema(rows.schema).remove_metadata()
-    if columns is not None:
-        schema = pa.schema([schema.field(name) for name in columns])
     exchanged = pa.schema([*exchange_schema(schema), *added_fields])
-    frame = positions_frame(spark, rows, range(len(rows.files)) if only is None else only)
-    reader = ReadRows(rows, schema, as_read or schema, memory, exchanged, added)
+    frame = positions_frame(spark, rows)
+    reader = ReadRows(rows, schema, memory, exchanged, added)
     return frame.mapInArrow(PickledFunction(reader), spark_schema(exchanged))
 
 
-def positions_frame(spark: SparkSession, rows: FileRows, wanted: Sequence[int]) -> DataFrame:
+def positions_frame(spark: SparkSession, rows: FileRows) -> DataFrame:
     """A DataFrame of file positions, neighbours in one partition, so that the order of files is kept."""
-    size = sum(rows.files[position].size_bytes for position in wanted)
-    parts = int(max(1, min(len(wanted), max(-(-len(wanted) // _FILES_PER_READ), size // _READ_BYTES))))
+    count = len(rows.files)
+    parts = int(max(1, min(count, max(-(-count // _FILES_PER_READ), rows.size_bytes // _READ_BYTES))))
     table = pa.table(
         {
-            "position": pa.array(wanted, pa.int32()),
-            "part": pa.array([number * parts // len(wanted) for number in range(len(wanted))], pa.int32()),
+            "position": pa.array(range(count), pa.int32()),
+            "part": pa.array([number * parts // count for number in range(count)], pa.int32()),
         }
     )
     frame = spark.createDataFrame(table)

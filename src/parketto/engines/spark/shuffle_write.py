@@ -44,7 +44,7 @@ def shuffle_write(
     progress: StageProgress | None = None,
 ) -> Written:
     """Write the rows of files into the folders of their partitions."""
-    blocks = positions_frame(spark, rows, range(len(rows.files))).mapInArrow(
+    blocks = positions_frame(spark, rows).mapInArrow(
         PickledFunction(_SplitRows(rows, output.partition_by, memory)), _BLOCK_SCHEMA
     )
     shuffled = shuffle_by(spark, blocks, "folder").sortWithinPartitions("folder", "place")
