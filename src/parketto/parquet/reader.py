@@ -6,7 +6,6 @@ import contextlib
 import functools
 import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from itertools import chain
 from typing import Any
 
 import pyarrow as pa
@@ -306,8 +305,14 @@ class LogicalReader:
         self._has_file_columns = bool(inside)
 
     def read(self, file: FileInfo) -> Iterator[pa.RecordBatch]:
-        """The rows of one file, in decoded types."""
-        return chain.from_iterable(rows for _, rows in self.read_row_groups(file))
+        """The rows of one file, in decoded types. Its row groups are read together: on S3 by fewer requests."""
+        numbers = range(len(file.row_groups))
+        if not self._has_file_columns:
+            for number in numbers:
+                yield from self._constants(file, number)
+            return
+        with self._reader.open(file) as opened:
+            yield from self.rows(opened, *numbers)
 
     def read_row_groups(
         self, file: FileInfo, wanted: Sequence[int] | None = None
@@ -331,14 +336,15 @@ class LogicalReader:
         """A file that another reader opened, for this reader."""
         return opened.read_by(self._reader)
 
-    def rows(self, opened: OpenFile, number: int) -> Iterator[pa.RecordBatch]:
-        """The rows of a row group of an open file."""
+    def rows(self, opened: OpenFile, *numbers: int) -> Iterator[pa.RecordBatch]:
+        """The rows of row groups of an open file."""
         if not self._has_file_columns:  # without columns, Arrow does not report the number of rows
-            yield from self._constants(opened.file, number)
+            for number in numbers:
+                yield from self._constants(opened.file, number)
             return
         file = opened.file
         check = CalendarCheck(self._reader.schema, file.stored.metadata, file.stored.traits.int96)
-        for batch in opened.rows(number):
+        for batch in opened.rows(*numbers):
             check.refuse_read(file.path, batch)
             yield self._completed(batch, file) if self._has_path_columns else batch
 
