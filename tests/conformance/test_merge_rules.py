@@ -8,9 +8,10 @@ key are duplicates, and are deleted.
 from __future__ import annotations
 
 import posixpath
-from typing import Any, NamedTuple
+from typing import Any, ClassVar, NamedTuple
 
 import pyarrow as pa
+import pyarrow.compute as pc
 import pytest
 
 from conftest import Place
@@ -125,6 +126,48 @@ CASES = {
         {"b": [(3, 0)], "c": [(1, 5)]},
         (0, 1, 1),
         {"update_columns": ["p"]},
+    ),
+    "a full merge within a partition": Case(
+        {A: [(1, "a", 0), (2, "a", 0)], B: [(3, "b", 0)]},
+        [(1, "a", 9), (7, "a", 9)],
+        {"a": [(1, 9), (7, 9)], "b": [(3, 0)]},
+        (1, 1, 1),
+        {"strategy": "full_merge", "within": "p = 'a'"},
+    ),
+    "a full merge within some rows of a file": Case(
+        {A: [(1, "a", 0), (2, "a", 5), (3, "a", 0)]},
+        [(1, "a", 4)],
+        {"a": [(1, 4), (2, 5)]},
+        (0, 1, 1),
+        {"strategy": "full_merge", "within": "v < 5"},
+    ),
+    "a full merge does not match keys outside of its scope": Case(
+        {A: [(1, "a", 5), (2, "a", 0)]},
+        [(1, "a", 4)],
+        {"a": [(1, 4), (1, 5)]},
+        (1, 0, 1),
+        {"strategy": "full_merge", "within": "v < 5"},
+    ),
+    "a full merge deletes rows of its scope in files without a match": Case(
+        {A: [(1, "a", 0), (2, "a", 5)], B: [(3, "b", 0), (4, "b", 0)], "p=c/1.parquet": [(5, "c", 0)]},
+        [(3, "b", 4)],
+        {"a": [(2, 5)], "b": [(3, 4)]},
+        (0, 1, 3),
+        {"strategy": "full_merge", "within": "v < 5"},
+    ),
+    "a full merge moves rows of its scope": Case(
+        {A: [(1, "a", 0), (2, "a", 5)]},
+        [(1, "b", 4)],
+        {"a": [(2, 5)], "b": [(1, 4)]},
+        (0, 1, 0),
+        {"strategy": "full_merge", "within": "v < 5"},
+    ),
+    "a full merge within a scope, with a condition": Case(
+        {A: [(1, "a", 0), (2, "a", 5), (3, "a", 0)]},
+        [(1, "a", -1), (3, "a", 4)],
+        {"a": [(1, 0), (2, 5), (3, 4)]},
+        (0, 1, 0),
+        {"strategy": "full_merge", "within": "v < 5", "update_when": "source.v > target.v"},
     ),
     "update_when: only newer rows": Case(
         {A: [(1, "a", 0), (2, "a", 5)]},
@@ -417,3 +460,51 @@ class TestNullKeys:
     def test_unknown_choice(self, local: Place) -> None:
         with pytest.raises(ValueError, match="valid choices: 'refuse', 'match'"):
             local.dataset().merge(self.rows(("x", 1, 0)), "a", null_keys="equal")
+
+
+class TestScope:
+    WITHIN: ClassVar[dict[str, Any]] = {"strategy": "full_merge", "within": "p = 'a'"}
+
+    def test_files_outside_of_the_scope_are_not_read(self, local: Place, merge_engine: Engine) -> None:
+        local.write_files({A: table([(1, "a", 0), (2, "a", 0)], "old"), B: table([(1, "b", 0)], "old")})
+        content = local.fs.cat_file(f"{local.root}/{B}")
+        damaged = content[:4] + bytes(40) + content[44:]
+        local.fs.pipe_file(f"{local.root}/{B}", damaged)
+        dataset = local.dataset(engine=merge_engine)
+        source = table([(1, "a", 9)], "new")
+        counts = {"inserted": 0, "updated": 1, "deleted": 1, "total": 2}
+        assert dataset.merge(source, "id", **self.WITHIN, dry_run=True) == counts
+        assert dataset.merge(source, "id", **self.WITHIN) == counts
+        assert local.fs.cat_file(f"{local.root}/{B}") == damaged
+
+    @pytest.mark.parametrize("inside", [True, False], ids=["inside", "path only"])
+    def test_an_empty_source_empties_the_scope(self, local: Place, merge_engine: Engine, inside: bool) -> None:
+        files = {A: table([(1, "a", 0)], "old"), B: table([(2, "b", 0)], "old")}
+        local.write_files({path: each if inside else each.drop_columns("p") for path, each in files.items()})
+        dataset = local.dataset(engine=merge_engine)
+        stats = dataset.merge(table([], "new"), "id", **self.WITHIN)
+        assert stats == {"inserted": 0, "updated": 0, "deleted": 1, "total": 1}
+        assert local.files() == [B]
+        stats = dataset.merge(table([(7, "a", 9)], "new"), "id", **self.WITHIN)
+        assert stats == {"inserted": 1, "updated": 0, "deleted": 0, "total": 2}
+
+    def test_source_rows_must_be_in_the_scope(self, local: Place, merge_engine: Engine) -> None:
+        local.write_files({A: table([(1, "a", 0)], "old")})
+        before = local.state()
+        source = table([(1, "a", 9), (2, "b", 9)], "new")
+        with pytest.raises(ValueError, match=r"outside of within=\"p = 'a'\", such as \{'id': 2, 'p': 'b'\}"):
+            local.dataset(engine=merge_engine).merge(source, "id", **self.WITHIN)
+        assert local.state() == before
+
+    def test_only_for_full_merges(self, local: Place) -> None:
+        with pytest.raises(ValueError, match="within applies to the strategy 'full_merge', not to 'upsert'"):
+            local.dataset().merge(table([], "new"), "id", within="v = 1")
+
+    def test_a_repeated_merge_changes_nothing(self, local: Place, merge_engine: Engine) -> None:
+        local.write_files({A: table([(1, "a", 0), (2, "a", 5), (3, "a", 0)], "old")})
+        dataset = local.dataset(engine=merge_engine)
+        options: dict[str, Any] = {"strategy": "full_merge", "within": pc.field("v") < 5}
+        dataset.merge(table([(1, "a", 4)], "new"), "id", **options)
+        state = local.state()
+        assert dataset.merge(table([(1, "a", 4)], "new"), "id", **options)["updated"] == 1
+        assert local.state() == state

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import os
 from collections.abc import Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
+
+import pyarrow.compute as pc
 
 from parketto.arguments import check_codec
 from parketto.dataset.reading import ReadableDataset
@@ -15,6 +17,10 @@ from parketto.operations.context import DatasetContext, Isolation
 from parketto.operations.merge import MergeReport, merge
 from parketto.parquet.row_source import RowSource
 from parketto.planning.rewrite import check_partition_columns
+
+if TYPE_CHECKING:
+    import polars as pl
+    from pyspark.sql import Column
 
 
 class MergeableDataset(ReadableDataset):
@@ -34,6 +40,7 @@ class MergeableDataset(ReadableDataset):
         update_when: str | None = None,
         delete_when: str | None = None,
         insert_when: str | None = None,
+        within: str | pc.Expression | pl.Expr | Column | None = None,
         null_keys: NullKeys = "refuse",
         schema: SchemaMode = "strict",
         details: bool = False,
@@ -71,6 +78,9 @@ class MergeableDataset(ReadableDataset):
                 the source that the dataset lacks, and that conditions mention, are not written.
             insert_when: Which source rows without a match are inserted (`"source.op <> 'D'"`); by default all.
                 Rows for which `delete_when` is true are never inserted, if it only uses source columns.
+            within: For `"full_merge"`: a condition on rows of the dataset, as for `delete`, such as
+                `"day = DATE '2026-11-04'"`. Only rows for which it is true take part: others are neither matched
+                nor deleted, and files that cannot contain such rows are not read. All source rows must match it.
             null_keys: `"refuse"` raises an error for NULLs in key columns; with `"match"` they equal each other.
             schema: `"strict"`: the source has the types of the dataset. Encodings of the same values (strings of
                 any width, dictionaries, timestamps of any unit) are one type. `"cast"`: other numbers, decimals
@@ -118,6 +128,7 @@ class MergeableDataset(ReadableDataset):
             insert_when=insert_when,
             null_keys=null_keys,
             schema=check_schema_mode(schema),
+            within=within,
         )
         context = self._context_for(isolation, retries)
         report = self._merge(

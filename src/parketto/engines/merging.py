@@ -42,7 +42,7 @@ def broadcast_merge(
 def _prepare(engine: Engine, source: FileRows | ArrowRows, target: MergeTarget, context: Context) -> Prepared:
     path = context.staging.spool_path("source.arrow")
     context.store.make_dirs(path.rpartition("/")[0])
-    task = PrepareSource(source, target.schema, target.spec, target.rules, path, target.clauses)
+    task = PrepareSource(source, target.schema, target.spec, target.rules, path, target.clauses, target.scope)
     if isinstance(source, ArrowRows):
         return engine.run_here(task, context)
     return engine.run([task], replace(context, progress=None))[0]
@@ -55,14 +55,17 @@ def _decide(
     rules = target.rules
     files = [file for file in target.files if may_share_key(file, rules.keys, prepared.ranges)]
     clauses = target.clauses if target.judges else None
-    tasks = [MatchFile(file, prepared, rules, target.spec, target.folder_of(file), clauses) for file in files]
+    tasks = [
+        MatchFile(file, prepared, rules, target.spec, target.folder_of(file), clauses, target.scope)
+        for file in files
+    ]
     results = engine.run(tasks, replace(context, operation="match"))
     matches = [
         FileMatches(file, found.sources, found.same_folder, found.num_rows, found.matched, found.untouched)
         for file, found in zip(files, results, strict=True)
     ]
     row_groups = {file.path: found.row_groups for file, found in zip(files, results, strict=True)}
-    decision = decide(target.rules, target.change, target.files, matches, prepared.num_rows, refused)
+    decision = decide(target.rules, target.change, target.files, matches, prepared.num_rows, refused, target.scope)
     return decision, row_groups, len(files)
 
 
@@ -81,9 +84,10 @@ def _write(
             target.rules,
             each.in_place,
             each.moves_out,
-            row_groups[each.file.path],
+            row_groups.get(each.file.path, frozenset()),
             target.rewriting,
             target.clauses if target.judges else None,
+            target.scope,
         )
         for each in decision.rewrites
     ]

@@ -15,6 +15,7 @@ from parketto.merge.file_edits import Rewritten, logical_reader, rewrite_file
 from parketto.merge.keys import Indices, KeyIndex, Rows
 from parketto.merge.row_edits import Flags, Rewriting, RowEdits
 from parketto.merge.rules import MergeRules, null_keys
+from parketto.merge.scope import Scope
 from parketto.merge.source import FOLDER, Prepared, SpooledSource
 from parketto.parquet.file_info import FileInfo
 from parketto.parquet.output import Output, Written
@@ -51,6 +52,7 @@ class MatchFile:
     #: The folder that rows of the file belong to; None if rows never move.
     folder: str | None
     clauses: Clauses | None = None
+    scope: Scope | None = None
 
     @property
     def size_bytes(self) -> int:
@@ -78,6 +80,8 @@ class MatchFile:
             refuse_null_keys(rows, self.rules)
             if index is not None:
                 found = index.find(rows)
+                if self.scope is not None:
+                    found[~self.scope.matches(rows)] = -1
                 at = np.flatnonzero(found >= 0)
                 hit.update(distinct_numbers(numbers[at]).tolist())
                 sources = found[at] + start
@@ -102,7 +106,9 @@ class MatchFile:
         batches: list[pa.RecordBatch] = []
         numbers: list[int] = []
         size = 0
-        reader = logical_reader(worker, self.file, compared_columns(self.rules.keys, self.clauses), self.spec)
+        reader = logical_reader(
+            worker, self.file, compared_columns(self.rules.keys, self.clauses, self.scope), self.spec
+        )
         for number, rows in reader.read_row_groups(self.file, wanted):
             for batch in worker.until_cancelled(rows):
                 batches.append(batch)
@@ -121,9 +127,10 @@ class MatchFile:
         return np.asarray(pc.equal(belongs, self.folder).to_numpy(), dtype=np.bool_)
 
 
-def compared_columns(keys: Sequence[str], clauses: Clauses | None) -> tuple[str, ...]:
+def compared_columns(keys: Sequence[str], clauses: Clauses | None, scope: Scope | None) -> tuple[str, ...]:
     """The columns of target rows that are read to match them: the keys, and those that conditions use."""
-    return tuple(dict.fromkeys((*keys, *(() if clauses is None else clauses.target_columns))))
+    used = () if clauses is None else clauses.target_columns
+    return tuple(dict.fromkeys((*keys, *used, *(() if scope is None else scope.columns))))
 
 
 def judged(clauses: Clauses, source: pa.Table, sources: Indices, target: Rows, at: Indices) -> Verdicts:
@@ -157,6 +164,7 @@ class RewriteMatches:
     row_groups: frozenset[int]
     rewriting: Rewriting
     clauses: Clauses | None = None
+    scope: Scope | None = None
 
     @property
     def size_bytes(self) -> int:
@@ -167,7 +175,16 @@ class RewriteMatches:
         """Rewrite the file with the edits of the source."""
         source = SpooledSource.of(worker, self.source, self.rules)
         in_place, moves_out = self._flags(self.in_place), self._flags(self.moves_out)
-        edits = _Edits(source, self.file, self.rules.keys, in_place, moves_out, self.row_groups, self.clauses)
+        edits = _Edits(
+            source,
+            self.file,
+            self.rules.keys,
+            in_place,
+            moves_out,
+            self.row_groups,
+            self.clauses,
+            self.scope,
+        )
         return rewrite_file(self.file, self.rewriting, edits, worker)
 
     def _flags(self, rows: Indices) -> Flags:
@@ -188,8 +205,9 @@ class _Edits:
         moves_out: Flags,
         row_groups: frozenset[int],
         clauses: Clauses | None,
+        scope: Scope | None,
     ) -> None:
-        self._keys, self._clauses = keys, clauses
+        self._keys, self._clauses, self._scope = keys, clauses, scope
         self._source, self._in_place, self._moves_out, self._row_groups = source, in_place, moves_out, row_groups
         self._index: KeyIndex | None = None
         self._first = 0
@@ -199,15 +217,19 @@ class _Edits:
     @property
     def columns(self) -> Sequence[str]:
         """The keys, and the columns that conditions use."""
-        return compared_columns(self._keys, self._clauses)
+        return compared_columns(self._keys, self._clauses, self._scope)
 
     def touch(self, number: int, _stop: int) -> bool:
-        """Whether a row group has matched rows."""
-        return number in self._row_groups
+        """Whether a row group has matched rows, or may have rows outside of the scope, which stay."""
+        return number in self._row_groups or self._scope is not None
 
     def of(self, _start: int, batch: pa.RecordBatch) -> RowEdits:
         """The edits of a batch."""
         found = np.full(batch.num_rows, -1) if self._index is None else self._index.find(batch)
+        outside = np.empty(0, np.int64)
+        if self._scope is not None:
+            outside = np.flatnonzero(~self._scope.matches(batch))
+            found[outside] = -1
         at = np.flatnonzero(found >= 0)
         sources = found[at] + self._first
         updates, untouched = np.ones(len(at), np.bool_), at[:0]
@@ -217,7 +239,7 @@ class _Edits:
             at, sources, updates = at[edits], sources[edits], verdicts.updates[edits]
         rows = self._source.rows.take(pa.array(sources))
         in_place, moves_out = (_first(sources, updates, flags) for flags in (self._in_place, self._moves_out))
-        return RowEdits(at, in_place, moves_out, rows, untouched)
+        return RowEdits(at, in_place, moves_out, rows, np.union1d(untouched, outside))
 
 
 def _first(sources: Indices, updates: Flags, pending: Flags) -> Flags:

@@ -9,6 +9,7 @@ import numpy as np
 import numpy.typing as npt
 
 from parketto.merge.rules import Change, MergeRules
+from parketto.merge.scope import Scope
 from parketto.parquet.file_info import FileInfo
 
 Indices = npt.NDArray[np.int64]
@@ -62,6 +63,7 @@ def decide(
     matches: Sequence[FileMatches],
     source_rows: int,
     refused: Indices | None = None,
+    scope: Scope | None = None,
 ) -> MergeDecision:
     """Decide what happens to each row.
 
@@ -72,6 +74,7 @@ def decide(
         matches: The matches of files, in path order.
         source_rows: The number of source rows.
         refused: Source rows that are not inserted.
+        scope: Limits a full merge to some rows of the files.
     """
     is_matched = _mask(
         source_rows, [found.sources if found.matched is None else found.matched for found in matches]
@@ -100,19 +103,22 @@ def decide(
     edited = sum(found.num_rows for found, _, _ in touched)
     gone = 0
     removals = [
-        found.file for found, updates, moves in touched if not len(moves) and _emptied(rules, found, updates)
+        found.file
+        for found, updates, moves in touched
+        if not len(moves) and _emptied(rules, found, updates, scope)
     ]
+    rest: list[FileInfo] = []
     if rules.removes_missing:
-        gone = sum(file.num_rows for file in files) - edited - sum(found.untouched for found, _, _ in touched)
+        total = sum(file.num_rows for file in files) if scope is None else scope.num_rows
+        gone = total - edited - sum(found.untouched for found, _, _ in touched)
         hit = {found.file.path for found, _, _ in touched}
-        removals += [file for file in files if file.path not in hit and file.num_rows]
+        rest = [file for file in files if file.path not in hit and file.num_rows]
+        removals += [file for file in rest if scope is None or not scope.rows_outside(file)]
     removed = {file.path for file in removals}
+    rewrites = [FileRewrite(found.file, updates, moves) for found, updates, moves in touched]
+    rewrites += [FileRewrite(file, none, none) for file in rest]
     return MergeDecision(
-        rewrites=tuple(
-            FileRewrite(found.file, updates, moves)
-            for found, updates, moves in touched
-            if found.file.path not in removed
-        ),
+        rewrites=tuple(each for each in rewrites if each.file.path not in removed),
         removals=tuple(removals),
         additions=np.concatenate([missing, moved]),
         inserted=len(missing),
@@ -121,10 +127,11 @@ def decide(
     )
 
 
-def _emptied(rules: MergeRules, found: FileMatches, in_place: Indices) -> bool:
+def _emptied(rules: MergeRules, found: FileMatches, in_place: Indices, scope: Scope | None) -> bool:
     """Whether no row of the file remains."""
     stays = found.untouched if rules.removes_missing else found.file.num_rows - found.num_rows
-    return not len(in_place) and not stays
+    outside = 0 if scope is None else scope.rows_outside(found.file)
+    return not len(in_place) and not stays and not outside
 
 
 def distinct_numbers(numbers: Indices) -> Indices:

@@ -15,6 +15,7 @@ import pyarrow as pa
 from parketto.merge.broadcast import refuse_null_keys
 from parketto.merge.file_edits import Rewritten, rewrite_file
 from parketto.merge.row_edits import RowEdits
+from parketto.merge.scope import Scope
 from parketto.merge.source import check_nulls
 from parketto.merge.target import MergeOutcome, MergeTarget
 from parketto.parquet.exchange_types import exchange_name, from_exchange
@@ -30,8 +31,13 @@ SOURCE_FIELDS = (
     pa.field("folder", pa.string()),
     pa.field("insertable", pa.bool_()),
 )
-#: Columns that a join needs of a target row: the position of its file, its row number, and its folder.
-TARGET_FIELDS = (pa.field("file", pa.int32()), pa.field("row", pa.int64()), pa.field("file_folder", pa.string()))
+#: Columns that a join needs of a target row: the position of its file, its row number, its folder, and its scope.
+TARGET_FIELDS = (
+    pa.field("file", pa.int32()),
+    pa.field("row", pa.int64()),
+    pa.field("file_folder", pa.string()),
+    pa.field("in_scope", pa.bool_()),
+)
 
 
 @dataclass(frozen=True)
@@ -52,6 +58,8 @@ class SourceColumns:
             if partition_by
             else pa.nulls(batch.num_rows, pa.string())
         )
+        if self.target.scope is not None:
+            self.target.scope.refuse_outside(batch, self.target.rules.keys)
         clauses = self.target.clauses
         insertable = np.ones(batch.num_rows, np.bool_) if clauses is None else clauses.insertable(batch)
         return {"seq": pa.array(sequence), "folder": found, "insertable": pa.array(insertable)}
@@ -66,10 +74,13 @@ class TargetColumns:
     def __call__(self, file: FileInfo, position: int, row: int, batch: pa.RecordBatch) -> dict[str, pa.Array]:
         """Further columns for a batch, whose first row has the number `row` in the file at `position`."""
         refuse_null_keys(batch, self.target.rules)
+        scope = self.target.scope
+        in_scope = np.ones(batch.num_rows, np.bool_) if scope is None else scope.matches(batch)
         return {
             "file": pa.repeat(pa.scalar(position, pa.int32()), batch.num_rows),
             "row": pa.array(row + np.arange(batch.num_rows)),
             "file_folder": pa.repeat(pa.scalar(self.target.folder_of(file), pa.string()), batch.num_rows),
+            "in_scope": pa.array(in_scope),
         }
 
 
@@ -95,7 +106,7 @@ def edit_file(
     moves to another partition (`moves_out`) or stays as it is (`untouched`), and the columns of the source row in
     exchange types, of the schema `values_schema`. Rows that are none of these are deleted.
     """
-    edits = _Edits(pieces, values_schema)
+    edits = _Edits(pieces, values_schema, target.scope)
     rewritten = rewrite_file(target.files[position], target.rewriting, edits, worker)
     return Edited(position, rewritten, edits.matched, edits.replaced, edits.untouched)
 
@@ -103,18 +114,20 @@ def edit_file(
 class _Edits:
     """The edits of one file, consumed in row order."""
 
-    def __init__(self, pieces: Iterator[pa.RecordBatch], schema: pa.Schema) -> None:
-        self._pieces, self._schema = pieces, schema
+    def __init__(self, pieces: Iterator[pa.RecordBatch], schema: pa.Schema, scope: Scope | None) -> None:
+        self._pieces, self._schema, self._scope = pieces, schema, scope
         self._pending: pa.Table | None = None
         self.matched = self.replaced = self.untouched = 0
 
     @property
     def columns(self) -> Sequence[str]:
-        """None: row numbers identify rows."""
-        return ()
+        """None but those of the scope: row numbers identify rows."""
+        return () if self._scope is None else self._scope.columns
 
     def touch(self, _number: int, stop: int) -> bool:
-        """Whether a pending edit is before the row `stop`."""
+        """Whether a pending edit is before the row `stop`, or rows may be outside of the scope, which stay."""
+        if self._scope is not None:
+            return True
         while self._pending is None:
             piece = next(self._pieces, None)
             if piece is None:
@@ -126,9 +139,12 @@ class _Edits:
     def of(self, start: int, batch: pa.RecordBatch) -> RowEdits:
         """The edits of a batch, whose first row has the number `start`."""
         ready = self._up_to(start + batch.num_rows)
+        outside = np.empty(0, np.int64)
+        if self._scope is not None:
+            outside = np.flatnonzero(~self._scope.matches(batch))
         if ready is None:
             nothing = np.empty(0, np.bool_)
-            return RowEdits(np.empty(0, np.int64), nothing, nothing, self._schema.empty_table())
+            return RowEdits(np.empty(0, np.int64), nothing, nothing, self._schema.empty_table(), outside)
         stays = ready.column("untouched").to_numpy()
         untouched = ready.column("row").to_numpy()[stays] - start
         if len(untouched):
@@ -138,7 +154,7 @@ class _Edits:
         self.matched += ready.num_rows
         self.replaced += int(in_place.sum() + moves_out.sum())
         rows = ready.column("row").to_numpy() - start
-        return RowEdits(rows, in_place, moves_out, self._rows(ready), untouched)
+        return RowEdits(rows, in_place, moves_out, self._rows(ready), np.union1d(untouched, outside))
 
     def _up_to(self, stop: int) -> pa.Table | None:
         parts = [] if self._pending is None else [self._pending]
@@ -181,7 +197,8 @@ def join_outcome(
     gone = 0
     if target.rules.removes_missing:
         removed += [file for position, file in files.items() if position not in edited and file.num_rows]
-        gone = target.num_rows - matched - sum(edit.untouched for edit in edited.values())
+        total = target.num_rows if target.scope is None else target.scope.num_rows
+        gone = total - matched - sum(edit.untouched for edit in edited.values())
     return MergeOutcome(
         rewritten=tuple((files[position], written) for position, written in kept.items() if written.staged),
         removed=tuple(removed),
@@ -192,6 +209,30 @@ def join_outcome(
         ranges=ranges,
         scanned=scanned,
     )
+
+
+def partly_in_scope(target: MergeTarget) -> list[int]:
+    """The positions of files with rows outside of the scope: they are rewritten, even without a match."""
+    if target.scope is None:
+        return []
+    return [at for at, file in enumerate(target.files) if target.scope.rows_outside(file)]
+
+
+@dataclass(frozen=True)
+class EditUnmatched:
+    """Rewrite a file of which no row has a source row: only those outside of the scope stay."""
+
+    position: int
+    target: MergeTarget
+
+    @property
+    def size_bytes(self) -> int:
+        """The size of the file."""
+        return self.target.files[self.position].size_bytes
+
+    def run(self, worker: Worker) -> Edited:
+        """Rewrite the file."""
+        return edit_file(self.position, iter(()), self.target, pa.schema([]), worker)
 
 
 def planned_outcome(
@@ -211,7 +252,7 @@ def planned_outcome(
             found.replaced,
             found.untouched,
         )
-        for position, found in counts.items()
+        for position, found in {**dict.fromkeys(partly_in_scope(target), FileCounts(0, 0, 0)), **counts}.items()
     }
     outcome = join_outcome(target, edited, Written(), inserted, 0, ranges, scanned)
     return replace(outcome, added_folders=tuple(added_folders))
@@ -240,7 +281,8 @@ class FileCounts:
     def stay(self, target: MergeTarget, file: FileInfo) -> int:
         """The number of rows that stay in the file."""
         stay = self.untouched if target.rules.removes_missing else file.num_rows - self.matched
-        return self.in_place + stay
+        outside = 0 if target.scope is None else target.scope.rows_outside(file)
+        return self.in_place + stay + (outside if target.rules.removes_missing else 0)
 
 
 #: Placeholder for a file that would be written.

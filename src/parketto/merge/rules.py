@@ -17,7 +17,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Literal, NotRequired, TypedDict, get_args
+from typing import Any, Literal, NotRequired, TypedDict, get_args
 
 import pyarrow as pa
 import pyarrow.types as pat
@@ -72,6 +72,8 @@ class MergeRules:
     null_keys_match: bool = False
     #: How the source meets the dataset's schema: see `merge/append_schema.py`.
     schema: str = "strict"
+    #: For a full merge: a condition on target rows; the others do not take part.
+    within: Any = None
 
     @classmethod
     def of(
@@ -87,6 +89,7 @@ class MergeRules:
         insert_when: str | None = None,
         null_keys: str = "refuse",
         schema: str = "strict",
+        within: Any = None,
     ) -> MergeRules:
         """Check what can be checked without any data.
 
@@ -106,6 +109,8 @@ class MergeRules:
             if strategy != "deduplicate":
                 raise InvalidArgument(f"dedup_order_by applies to the strategy 'deduplicate', not to {strategy!r}")
             order_by = check_names("dedup_order_by", _listed(dedup_order_by))
+        if within is not None and strategy != "full_merge":
+            raise InvalidArgument(f"within applies to the strategy 'full_merge', not to {strategy!r}")
         columns = None if update_columns is None else check_names("update_columns", _listed(update_columns))
         for argument, given in (("update_columns", update_columns), ("update_when", update_when)):
             if strategy == "insert" and given is not None:
@@ -127,6 +132,7 @@ class MergeRules:
             insert_when,
             null_keys_match=null_keys == "match",
             schema=schema,
+            within=within,
         )
 
     @property

@@ -15,6 +15,7 @@ from parketto.errors import InvalidArgument
 from parketto.merge.clauses import Clauses
 from parketto.merge.keys import Indices, KeyIndex, SortedKeys, have_different_values, sort_by_key
 from parketto.merge.rules import MergeRules, duplicate_keys, null_keys
+from parketto.merge.scope import Scope
 from parketto.parquet.decoded_types import cast_column, decoded_schema
 from parketto.parquet.file_info import FileInfo
 from parketto.parquet.partition_spec import PartitionSpec
@@ -50,6 +51,7 @@ class PrepareSource:
     rules: MergeRules
     path: str
     clauses: Clauses | None = None
+    scope: Scope | None = None
 
     @property
     def size_bytes(self) -> int:
@@ -61,6 +63,8 @@ class PrepareSource:
         extra = () if self.clauses is None else self.clauses.extra
         rows = source_table(self.source.read(worker), self.target, self.spec, extra)
         check_nulls(rows, self.target, self.rules, self.source.schema.names)
+        if self.scope is not None:
+            self.scope.refuse_outside(rows, self.rules.keys)
         rows = distinct(rows, self.rules)
         rows = sort_by_key(rows, self.rules.keys[0])
         if self.spec.partition_by:

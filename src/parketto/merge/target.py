@@ -16,6 +16,7 @@ from parketto.merge.clauses import Clauses
 from parketto.merge.evolved_schema import evolved_files
 from parketto.merge.row_edits import Rewriting
 from parketto.merge.rules import Change, MergeRules, null_keys, unfilled
+from parketto.merge.scope import Scope
 from parketto.merge.source import prepared_schema
 from parketto.parquet.clustering_metadata import without_record
 from parketto.parquet.file_format import FileFormat
@@ -44,6 +45,9 @@ class MergeTarget:
     #: Only report what would happen: no file of the dataset is written.
     dry_run: bool = False
     clauses: Clauses | None = None
+    scope: Scope | None = None
+    #: Files of the dataset that are outside of the scope.
+    outside: tuple[FileInfo, ...] = ()
 
     @classmethod
     def of(
@@ -75,6 +79,17 @@ class MergeTarget:
             return self
         return replace(self, clauses=Clauses.of(rules, self.source, self.schema, self.spec, clock))
 
+    def within(self, scope: Scope) -> MergeTarget:
+        """The same target, limited to the rows of a scope."""
+        inside = tuple(file for file in self.files if scope.counts.get(file.path))
+        outside = tuple(file for file in self.files if not scope.counts.get(file.path))
+        return replace(self, files=inside, outside=outside, scope=scope)
+
+    @property
+    def all_files(self) -> tuple[FileInfo, ...]:
+        """All files of the dataset."""
+        return (*self.files, *self.outside)
+
     def evolved(self) -> MergeTarget:
         """The same target, with the columns and types that the source needs."""
         files = evolved_files(self.files, self.source, self.spec, self.unwritten)
@@ -105,7 +120,8 @@ class MergeTarget:
     def matched_columns(self) -> tuple[str, ...]:
         """The columns of target rows that are read to match them: the keys, and those that conditions use."""
         more = self.clauses.target_columns if self.judges and self.clauses is not None else ()
-        return tuple(dict.fromkeys((*self.rules.keys, *more)))
+        scoped = () if self.scope is None else self.scope.columns
+        return tuple(dict.fromkeys((*self.rules.keys, *more, *scoped)))
 
     @cached_property
     def change(self) -> Change:
@@ -146,16 +162,16 @@ class MergeTarget:
     @property
     def num_rows(self) -> int:
         """The number of rows before the merge."""
-        return sum(file.num_rows for file in self.files)
+        return sum(file.num_rows for file in self.all_files)
 
     @cached_property
     def additions(self) -> Output:
         """The output for new rows, in the format of the first file."""
         rows = self.row_schema
-        if not self.files:
+        if not self.all_files:
             file_format = FileFormat(self.schema, self.compression)
             return Output(self.root, file_format, rows, self.spec.partition_by, roll_bytes=_TARGET_BYTES)
-        first = self.files[0]
+        first = self.all_files[0]
         assert first.schema is not None, "files of a target come from a snapshot"
         file_format = FileFormat(
             first.schema,
@@ -164,7 +180,7 @@ class MergeTarget:
             first.traits,
             readable_as=first.schema,
         )
-        folders = folder_names(self.files, self.spec, self.root) if self.spec.partition_by else {}
+        folders = folder_names(self.all_files, self.spec, self.root) if self.spec.partition_by else {}
         return Output(
             self.root,
             file_format,

@@ -11,8 +11,12 @@ from parketto.commit.transaction import Transaction
 from parketto.commit.verify import verify_edits, verify_written
 from parketto.engines.base import Context, ProgressCallback
 from parketto.errors import CommitConflict, CommitFailed, DatasetNotFound
+from parketto.expressions.dispatch import predicate
+from parketto.expressions.pruning import may_match
+from parketto.expressions.time_zones import Clock
 from parketto.merge.keys import may_share_key
 from parketto.merge.rules import MergeRules, MergeStats, check_schemas, check_source
+from parketto.merge.scope import Scope
 from parketto.merge.target import MergeOutcome, MergeTarget
 from parketto.operations.context import Backups, DatasetContext, entries
 from parketto.operations.edits import write_empty_file
@@ -25,6 +29,7 @@ from parketto.planning.naming import Replacement, appended, in_place
 from parketto.runtime.staging import StagedFile
 from parketto.storage.listing import refuse_foreign, relative_paths
 from parketto.storage.store import FileEntry
+from parketto.tasks.edit import EditFile
 
 
 @dataclass(frozen=True)
@@ -86,8 +91,10 @@ def merge(
             if rules.schema == "evolve":
                 target = target.evolved().with_clauses(clock)
             check_schemas(rules, source.schema, target.schema, target.spec, target.unwritten)
-            target.refuse_null_keys()
         context = dataset.context(transaction, progress)
+        if rules.within is not None:
+            target = _within(dataset, target, clock, context)
+        target.refuse_null_keys()
         with transaction.conflicts_over(entries(target.files)):
             outcome = dataset.engine.merge(source, target, context)
         staged: Sequence[StagedFile] = ()
@@ -104,6 +111,7 @@ def merge(
         "delete_when": rules.delete_when,
         "insert_when": rules.insert_when,
         "schema": None if rules.schema == "strict" else rules.schema,
+        "within": None if rules.within is None else str(rules.within),
         "null_keys": "match" if rules.null_keys_match else None,
         "partition_by": list(partition_by) or None,
     }
@@ -114,6 +122,21 @@ def merge(
         backups=backups,
         repeatable=source.repeatable,
     )
+
+
+def _within(dataset: DatasetContext, target: MergeTarget, clock: Clock, context: Context) -> MergeTarget:
+    """The target, limited to the rows of the scope. Files that paths and bounds rule out are not read."""
+    scope = Scope(predicate(target.rules.within, target.schema, clock), target.spec.path_only)
+    possible = may_match(scope.condition, target.files, target.spec.path_only)
+    tasks = [
+        EditFile(file, "merge", scope.condition, None, target.spec, None, dry_run=True)
+        for file, read in zip(target.files, possible, strict=True)
+        if read
+    ]
+    with_counts = replace(context, operation="scope", progress=None)
+    counted = dataset.engine.run(tasks, with_counts) if tasks else []
+    counts = {task.file.path: found.matched for task, found in zip(tasks, counted, strict=True) if found.matched}
+    return target.within(replace(scope, counts=counts))
 
 
 def _logged_report(statistics: Mapping[str, Any]) -> MergeReport:
@@ -167,9 +190,13 @@ class _ConflictCheck:
     def refuse(self, added: Sequence[FileEntry], who: Callable[[str], str]) -> None:
         rules, dataset = self.target.rules, self.dataset
         found = read_snapshot(dataset.store, dataset.root, added, stats_columns=None).files
-        files = unified([*self.target.files[:1], *found]).files[len(self.target.files[:1]) :]
+        like = self.target.all_files[:1]
+        files = unified([*like, *found]).files[len(like) :]
         candidates = [file for file in files if may_share_key(file, rules.keys, self.outcome.ranges)]
-        if rules.removes_missing:
+        if self.target.scope is not None:
+            possible = may_match(self.target.scope.condition, files, self.target.spec.path_only)
+            candidates = [file for file, matters in zip(files, possible, strict=True) if matters]
+        elif rules.removes_missing:
             candidates = [file for file in files if file.num_rows]
         elif candidates and self.source.repeatable and not self._shares_keys(candidates):
             candidates = []
@@ -194,6 +221,14 @@ class _ConflictCheck:
             dry_run=True,
         )
         return self.dataset.engine.merge(self.source, added_target, self.context).updated > 0
+
+
+def _read_files(target: MergeTarget) -> Sequence[FileInfo]:
+    """The files whose rows the result depends on."""
+    if target.scope is None:
+        return target.files
+    possible = may_match(target.scope.condition, target.all_files, target.spec.path_only)
+    return [file for file, matters in zip(target.all_files, possible, strict=True) if matters]
 
 
 def _publish(
@@ -222,11 +257,11 @@ def _publish(
         *in_place(
             "merge",
             [Replacement(file.path, written.staged) for file, written in outcome.rewritten],
-            [file.path for file in target.files if file.path not in paths],
+            [file.path for file in target.all_files if file.path not in paths],
         ),
         *appended(outcome.added.staged),
     ]
-    if not staged and len(retired) == len(target.files):
+    if not staged and len(retired) == len(target.all_files):
         first = retired[0].directory if retired else target.root
         staged = write_empty_file(dataset.engine, target.additions, first, context)
     if staged or retired or always:
@@ -234,7 +269,7 @@ def _publish(
         transaction.commit(
             staged,
             entries(retired),
-            read=entries(target.files) if serializable else (),
+            read=entries(_read_files(target)) if serializable else (),
             check_added=_ConflictCheck(dataset, source, target, outcome, context).refuse if serializable else None,
             follows=target.spec.partition_by,
             statistics=lambda backup_path: _report(target, outcome, backup_path, staged),

@@ -36,6 +36,7 @@ from parketto.merge.join import (
     TargetColumns,
     edit_file,
     join_outcome,
+    partly_in_scope,
     planned_outcome,
 )
 from parketto.merge.keys import SortedKeys, matchable, may_share_key
@@ -195,6 +196,7 @@ class Merge:
             and not self._floats
             # Conditions need other columns, and Arrow evaluates them.
             and not self._target.judges
+            and self._target.scope is None
             and can_open(self._context.store, file)
             # The join would skip NULL keys.
             and all(file.column_stats(name).null_count == 0 for name in self._inside())
@@ -235,13 +237,14 @@ class Merge:
         )
         equals = "IS NOT DISTINCT FROM" if target.rules.null_keys_match else "="
         same = " AND ".join(f"source.{key} {equals} t.t{at}" for at, key in enumerate(self._keys))
+        same += " AND t.in_scope"
         same_folder = self._same_folder("source.folder", "t.file_folder")
         if target.judges:
             self._judge(named, same, same_folder, read)
             return
         self._session.run(
             f"INSERT INTO found SELECT source.seq, t.file, t.row, {same_folder}, true, false "
-            f"FROM source JOIN (SELECT {named}, file, row, file_folder FROM streamed) AS t ON {same}"
+            f"FROM source JOIN (SELECT {named}, file, row, file_folder, in_scope FROM streamed) AS t ON {same}"
         )
 
     def _judge(self, keys: str, same: str, same_folder: str, read: pa.Schema) -> None:
@@ -255,7 +258,7 @@ class Merge:
         self._session.run(
             f"CREATE TABLE pairs AS SELECT source.seq, t.file, t.row, {same_folder} AS same_folder, "
             f"{', '.join(columns)} FROM source JOIN "
-            f"(SELECT {keys}, {values}, file, row, file_folder FROM streamed) AS t ON {same}"
+            f"(SELECT {keys}, {values}, file, row, file_folder, in_scope FROM streamed) AS t ON {same}"
         )
         pairs = self._session.cursor().rows("SELECT * FROM pairs")
         fields = [("seq", pa.int64()), ("file", pa.int32()), ("row", pa.int64()), ("same_folder", pa.bool_())]
@@ -287,7 +290,7 @@ class Merge:
         found = session.all_rows("SELECT DISTINCT file FROM edits ORDER BY file").column("file").to_pylist()
         tasks: list[AnyTask] = [
             _EditFile(position, session, self._target, self._target.row_schema, self._payload)
-            for position in found
+            for position in sorted({*found, *partly_in_scope(self._target)})
         ]
         return {edited.position: edited for edited in self._engine.run(tasks, self._context)}
 

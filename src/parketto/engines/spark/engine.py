@@ -318,7 +318,8 @@ class SparkEngine(TaskEngine):
             # Tasks spool to this folder, which exists only if the source was spooled.
             context.store.make_dirs(context.staging.spool_path("").rstrip("/"))
             write = partial(self._write_added, session, context)
-            return ShuffleMerge(session, rows, target, context, self._memory, write).run()
+            run = partial(self.run, context=context)
+            return ShuffleMerge(session, rows, target, context, self._memory, write, run).run()
 
     def _write_added(self, session: SparkSession, context: Context, rows: FileRows, output: Output) -> Written:
         """Write rows that a merge adds: in the order of the source, unless they are shuffled by partition."""

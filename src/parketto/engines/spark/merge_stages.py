@@ -86,6 +86,8 @@ class Read:
         for row, batch in _rows_of(reader, self.source.files[unit.position], unit):
             [rows] = as_target([batch], target.source_schema)
             check_nulls(rows, target.schema, target.rules, target.source.names)
+            if target.scope is not None:
+                target.scope.refuse_outside(rows, target.rules.keys)
             sequence = pa.array((unit.position << 40) + row + np.arange(rows.num_rows))
             rows = rows.append_column(SEQUENCE, sequence)
             if target.spec.partition_by:
@@ -97,7 +99,9 @@ class Read:
         for row, batch in _rows_of(reader, self.target.files[unit.position], unit):
             refuse_null_keys(batch, self.target.rules)
             files = pa.repeat(pa.scalar(unit.position, pa.int32()), batch.num_rows)
-            yield batch.append_column(FILE, files).append_column(ROW, pa.array(row + np.arange(batch.num_rows)))
+            keys = batch.append_column(FILE, files).append_column(ROW, pa.array(row + np.arange(batch.num_rows)))
+            scope = self.target.scope
+            yield keys if scope is None else keys.filter(pa.array(scope.matches(batch)))
 
     def _string_spec(self) -> PartitionSpec:
         """A spec with strings for keys that are stored only in the path: these are compared as strings."""

@@ -18,7 +18,14 @@ from parketto.engines.spark.frames import spool_footers
 from parketto.engines.spark.merge_stages import BUCKETED, SENT, Edit, Join, Read, Report, Unit
 from parketto.engines.spark.shipping import PickledFunction, dumps
 from parketto.engines.spark.tasks import parallelism, payload_frame, results, stage_progress
-from parketto.merge.join import Edited, FileCounts, join_outcome, planned_outcome
+from parketto.merge.join import (
+    Edited,
+    EditUnmatched,
+    FileCounts,
+    join_outcome,
+    partly_in_scope,
+    planned_outcome,
+)
 from parketto.merge.key_join import SEQUENCE, edit_schema
 from parketto.merge.keys import may_share_key
 from parketto.merge.target import MergeOutcome, MergeTarget
@@ -26,6 +33,7 @@ from parketto.parquet.bounds import bounds
 from parketto.parquet.file_info import FileInfo
 from parketto.parquet.output import Output, Written
 from parketto.parquet.row_source import FileRows
+from parketto.runtime.task import AnyTask
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -42,11 +50,12 @@ _DECODED = 2  # approximate ratio of decoded bytes to `total_byte_size` in the f
 _CHUNK_SHARE = 8  # the new values of a chunk get 1/8 of a task's memory
 _MIN_CHUNK_ROWS, _MAX_CHUNK_ROWS = 4096, 1 << 20
 
+RunTasks = Callable[[Sequence[AnyTask]], list[Any]]
 WriteAdded = Callable[[FileRows, Output], Written]
 
 
 class ShuffleMerge:
-    """One shuffle merge. `write` writes spooled rows to new files of the dataset."""
+    """One shuffle merge. `write` writes spooled rows to new files of the dataset, `run` runs further tasks."""
 
     def __init__(
         self,
@@ -56,9 +65,10 @@ class ShuffleMerge:
         context: Context,
         memory: int,
         write: WriteAdded,
+        run: RunTasks,
     ) -> None:
         self._spark, self._source, self._target, self._context = spark, source, target, context
-        self._memory, self._write = memory, write
+        self._memory, self._write, self._run = memory, write, run
         self._cores = parallelism(spark)
         found = {name: self._source_bounds(name) for name in target.rules.keys}
         self._ranges = {name: pair for name, pair in found.items() if pair is not None}
@@ -79,6 +89,8 @@ class ShuffleMerge:
             folders = sorted(frozenset[str]().union(*(report.folders for report in reports)))
             return planned_outcome(target, counts, inserted, folders, self._ranges, len(self._scanned))
         edited = {each.position: each for each in found if isinstance(each, Edited)}
+        unmatched = [EditUnmatched(at, target) for at in partly_in_scope(target) if at not in edited]
+        edited |= {each.position: each for each in self._run(unmatched)}
         added = self._added([report.additions for report in reports if report.additions is not None])
         moved = sum(report.moved for report in reports)
         return join_outcome(target, edited, added, inserted, moved, self._ranges, len(self._scanned))
