@@ -333,7 +333,7 @@ def test_files_with_equal_rows_are_not_rewritten(local: Place, merge_engine: Eng
     source = pa.concat_tables(tables).set_column(1, "x", pa.array([float("nan"), -0.0, None, 0.5]))
     stats = local.dataset(engine=merge_engine).merge(source, "id")
     assert stats == {"inserted": 0, "updated": 4, "deleted": 0, "total": 4}
-    assert sorted(set(local.files()) - {"1.parquet"})[:3] == ["0.parquet", "2.parquet", "3.parquet"]
+    assert {"0.parquet", "2.parquet", "3.parquet"} <= set(local.files())
     assert "1.parquet" not in local.files(), "zeros of different signs differ"
 
 
