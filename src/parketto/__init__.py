@@ -64,6 +64,7 @@ if TYPE_CHECKING:
     from parketto.results import (
         AlterStats,
         ChangedFile,
+        ChangeStats,
         CheckReport,
         ColumnReads,
         Damage,
@@ -91,6 +92,7 @@ __all__ = [
     "AwsStorageOptions",
     "BucketNotFound",
     "CRUDStats",
+    "ChangeStats",
     "ChangedFile",
     "CheckReport",
     "ColumnNotFound",
@@ -212,6 +214,7 @@ _HOMES = {
         ),
         "parketto.results": (
             "AlterStats",
+            "ChangeStats",
             "ChangedFile",
             "CheckReport",
             "ColumnReads",

@@ -142,6 +142,23 @@ class EditStats(TypedDict):
     added_files: list[str]
 
 
+class ChangeStats(TypedDict):
+    """What applied changes did, in rows. With history (`scd=2`) a row is a version of a key."""
+
+    #: New rows, or versions.
+    inserted: int
+    #: Rows that got new values, or versions that got another end.
+    updated: int
+    #: Rows that were deleted, or versions that a delete of the same sequence has replaced.
+    deleted: int
+    #: Records without an effect: stale, repeated, or superseded by another record.
+    ignored: int
+    #: The rows of the dataset afterwards.
+    total: int
+    #: With `backup=`: where the replaced files are, for `restore`; None if none were replaced.
+    backup_path: NotRequired[str | None]
+
+
 class Damage(TypedDict):
     """A damaged file, row group or column."""
 

@@ -53,6 +53,8 @@ OPERATIONS: dict[str, Callable[[Dataset], object]] = {
     "update": lambda dataset: dataset.update("id BETWEEN 3 AND 30 AND day = 1", {"day": sql("day + id % 3")}),
     "update of one column": lambda dataset: dataset.update("id BETWEEN 3 AND 30", {"n": sql("n + 1000")}),
     "upsert of one column": lambda dataset: dataset.merge(NEW_NUMBERS, ["id"], update_columns=["n"]),
+    "delete by keys": lambda dataset: dataset.delete(keys=SOURCE, key_columns=["id"]),
+    "deduplicate": lambda dataset: dataset.deduplicate("id", "day"),
     "repartition": lambda dataset: dataset.repartition(None),
     "alter": lambda dataset: dataset.alter(add={"x": "string"}, rename={"n": "m"}, cast={"id": "double"}),
     "unify schemas": lambda dataset: dataset.unify_schema(cast={"n": "double"}),

@@ -89,6 +89,17 @@ def test_healing_example_runs() -> None:
     assert "all checked: 5,000 rows" in done.stdout
 
 
+def test_change_data_capture_example_runs() -> None:
+    """With the engine of the tests: the same operations run on Spark elsewhere."""
+    done = subprocess.run(
+        [sys.executable, ROOT / "examples" / "cdc.py"], capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    assert "Paris was deleted before it arrived:    {1: 'Berlin', 3: 'Oslo'}" in done.stdout
+    assert "1  30 to now  Munich (current)" in done.stdout
+    assert "all checked" in done.stdout
+
+
 @pytest.mark.sweep
 def test_repartitioning_example_runs() -> None:
     """As a user runs it: on Spark, with functions of the script that is run."""

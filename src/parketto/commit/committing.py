@@ -68,6 +68,7 @@ class Change:
     names_may_exist: bool = False
     statistics: Any = None
     backup: Backup | None = None
+    validate: Callable[[], None] | None = None
 
     @property
     def inputs(self) -> list[FileEntry]:
@@ -155,6 +156,8 @@ class Commit:
         self._check(change.inputs, there)
         if change.check_added is not None and (added := self._added((there or {}).values())):
             change.check_added(added, self._who_changed)
+        if change.validate is not None:
+            change.validate()
         if change.follows is not None and (store.is_local_disk or state.log.last != self._last_seen):
             self._check_layout(there, change.follows)
         publish = change.publish if change.naming is None else self._named(change.publish, change.naming)

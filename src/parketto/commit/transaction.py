@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import logging
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from types import TracebackType
 from typing import Any
 
@@ -158,6 +158,7 @@ class Transaction:
         follows: tuple[str, ...] | None = None,
         names_may_exist: bool = False,
         statistics: Any = None,
+        validate: Callable[[], None] | None = None,
     ) -> None:
         """Publish the staged files and retire the old ones: all of it, or nothing.
 
@@ -171,6 +172,8 @@ class Transaction:
                 conflict.
             names_may_exist: Whether files of these names may already exist, which is a conflict.
             statistics: The statistics to log: a mapping, or a function that gets the path of the backup.
+            validate: Raises CommitConflict if something besides files has changed that the operation relies on. No
+                other commit comes between its last call and this one.
         """
         self._store.sync([*(file.path for file in publish), f"{self._directory}/new", self._directory])
         backup = self._backup if retire else None
@@ -180,7 +183,9 @@ class Transaction:
                 backup.preserve(self._store, self._workspace.root, retire)
                 self.backup_path = backup.name
             logged = statistics(self.backup_path) if callable(statistics) else statistics
-            change = Change(publish, retire, naming, read, check_added, follows, names_may_exist, logged, backup)
+            change = Change(
+                publish, retire, naming, read, check_added, follows, names_may_exist, logged, backup, validate
+            )
             self._commit(change)
         except CommitStateUnknown:
             raise

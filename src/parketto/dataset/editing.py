@@ -11,8 +11,10 @@ import pyarrow.compute as pc
 from parketto.arguments import check_codec
 from parketto.dataset.merging import MergeableDataset
 from parketto.engines.base import ProgressCallback
+from parketto.errors import InvalidArgument
 from parketto.operations.alter import Changes, TypeLike, alter, unify_schema
 from parketto.operations.context import DatasetContext, Isolation
+from parketto.operations.delete_keys import KeyRequest, delete_keys
 from parketto.operations.edit import edit
 from parketto.operations.edit_run import EditRequest
 from parketto.operations.restore import restore
@@ -30,8 +32,10 @@ class EditableDataset(MergeableDataset):
 
     def delete(
         self,
-        where: str | pc.Expression | pl.Expr | Column,
+        where: str | pc.Expression | pl.Expr | Column | None = None,
         *,
+        keys: Any = None,
+        key_columns: str | Sequence[str] | None = None,
         partition_filter: PartitionFilter = None,
         compression: str | None = None,
         dry_run: bool = False,
@@ -41,12 +45,19 @@ class EditableDataset(MergeableDataset):
         retries: int | None = None,
         progress: ProgressCallback | None = None,
     ) -> EditStats:
-        """Delete the rows that match a condition. Files without matching rows are not rewritten.
+        """Delete the rows that match a condition, or whose key is in a table.
+
+        Files without such rows are not rewritten.
 
         Args:
             where: A condition: SQL (`"price > 100 AND side = 'ask'"`), a PyArrow expression, a Polars expression
                 (`pl.col("price") > 100`) or a Spark Column (`F.col("price") > 100`). Rows for which it is NULL are
                 kept. Timestamps in SQL use the Spark session's time zone, or the dataset's `timezone`.
+            keys: Instead of a condition, a table of keys: a PyArrow table or reader, a pandas or Polars DataFrame,
+                a path, or a Spark DataFrame. Duplicates are fine, and columns that are no keys are ignored. The
+                keys are held in memory.
+            key_columns: The columns of `keys` that identify a row. A NULL in them is an error. NULLs of the
+                dataset match no key.
             partition_filter: The partitions to edit; the others are not read.
             compression: The codec of rewritten files; by default each file keeps its codec.
             dry_run: Only count: nothing is written or removed.
@@ -76,7 +87,22 @@ class EditableDataset(MergeableDataset):
             >>> import polars as pl
             >>> prices.delete(pl.col("price").is_null())["rows_matched"]
             1
+            >>> prices.delete(keys=pa.table({"price": [1.0, 7.0]}), key_columns=["price"])["rows_matched"]
+            1
         """
+        if (where is None) == (keys is None):
+            raise InvalidArgument("delete needs either a condition (where) or a table of keys (keys, key_columns)")
+        if (keys is None) != (key_columns is None):
+            raise InvalidArgument("keys needs key_columns" if key_columns is None else "key_columns needs keys")
+        if key_columns is not None:
+            codec = check_codec(compression)
+            return delete_keys(
+                self._context_for(isolation, retries),
+                KeyRequest.of(self._rows(keys), key_columns, codec, partition_filter, commit_id),
+                dry_run=dry_run,
+                progress=progress,
+                backups=self._backups(backup),
+            )
         request = EditRequest("delete", where, None, check_codec(compression), commit_id)
         return self._edit(
             request, partition_filter, progress, dry_run, backup, self._context_for(isolation, retries)

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Literal, TypedDict, Unpack, overload
 import pyarrow.compute as pc
 
 from parketto.arguments import Thresholds, check_codec, check_positive_integer
-from parketto.dataset.editing import EditableDataset
+from parketto.dataset.changes import ChangeableDataset
 from parketto.engines.base import ProgressCallback
 from parketto.errors import InvalidArgument, quoted
 from parketto.merge.append_schema import SchemaMode, check_schema_mode
@@ -55,7 +55,7 @@ class WriteOptions(TypedDict, total=False):
     progress: ProgressCallback | None
 
 
-class WritableDataset(EditableDataset):
+class WritableDataset(ChangeableDataset):
     """The operations that write rows."""
 
     @overload

@@ -2,14 +2,24 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 
 import pyarrow as pa
 
+from parketto.commit.transaction import Transaction
+from parketto.commit.verify import verify_edits
 from parketto.engines.base import Context, Engine
-from parketto.parquet.output import Output
+from parketto.operations.context import DatasetContext, entries
+from parketto.parquet.file_info import FileInfo
+from parketto.parquet.output import Output, Written, output_like
 from parketto.parquet.row_source import ArrowRows
+from parketto.results import EditStats
 from parketto.runtime.staging import StagedFile
+from parketto.storage.listing import relative_paths
+
+#: A file, and how many of its rows are dropped.
+Drop = tuple[FileInfo, int]
 
 
 def write_empty_file(engine: Engine, output: Output, directory: str, context: Context) -> list[StagedFile]:
@@ -17,3 +27,54 @@ def write_empty_file(engine: Engine, output: Output, directory: str, context: Co
     schema: pa.Schema = output.format.schema
     empty = replace(output, directory=directory, partition_by=(), row_schema=schema)
     return list(engine.write(ArrowRows(schema, ()), empty, context).staged)
+
+
+def staged_drops(
+    dataset: DatasetContext,
+    transaction: Transaction,
+    files: Sequence[FileInfo],
+    drops: Sequence[Drop],
+    results: Sequence[Written],
+) -> list[StagedFile]:
+    """The verified files that replace those that lose rows; an empty one if the dataset has no rows left."""
+    for (file, dropped), written in zip(drops, results, strict=True):
+        assert written.num_rows == file.num_rows - dropped, "every row is kept or dropped"
+    verify_edits(dataset.store, [(file, written) for (file, _), written in zip(drops, results, strict=True)])
+    staged = [new for written in results for new in written.staged]
+    if drops and not staged and len(drops) == len(files) and transaction.lists_only(entries(files)):
+        first = drops[0][0]
+        output = output_like(first, "delete")
+        return write_empty_file(dataset.engine, output, first.directory, dataset.context(transaction))
+    return staged
+
+
+def drop_stats(
+    root: str,
+    files: Sequence[FileInfo],
+    scanned: int,
+    drops: Sequence[Drop],
+    staged: Sequence[StagedFile] = (),
+    *,
+    dry_run: bool = False,
+    backup_path: str | None = None,
+) -> EditStats:
+    """The statistics of an operation that only removes rows."""
+    dropped = sum(count for _, count in drops)
+    before = sum(file.num_rows for file in files)
+    rewritten = [file for file, count in drops if count < file.num_rows]
+    return EditStats(
+        rows_matched=dropped,
+        rows_before=before,
+        rows_after=before - dropped,
+        files_before=len(files),
+        files_scanned=scanned,
+        files_rewritten=len(rewritten),
+        files_removed=len(drops) - len(rewritten),
+        files_written=len(rewritten),
+        rewritten_bytes=sum(file.size_bytes for file in rewritten),
+        partitions_affected=len({file.directory for file, _ in drops}),
+        dry_run=dry_run,
+        backup_path=backup_path,
+        rewritten_files=relative_paths((file.path for file, _ in drops), root),
+        added_files=relative_paths((file.destination for file in staged), root),
+    )

@@ -100,7 +100,7 @@ def merge(
         staged: Sequence[StagedFile] = ()
         if not dry_run:
             always = commit_id is not None
-            staged = _publish(dataset, transaction, source, target, outcome, context, always=always)
+            staged = publish_merge(dataset, transaction, source, target, outcome, context, always=always)
         return _report(target, outcome, transaction.backup_path, staged)
 
     arguments = {
@@ -203,7 +203,7 @@ class _ConflictCheck:
         if candidates:
             path = candidates[0].path
             raise CommitConflict.because_of(
-                path, operation="merge", matters="may have the same keys", who=who(path)
+                path, operation=self.context.operation, matters="may have the same keys", who=who(path)
             )
 
     def _shares_keys(self, files: Sequence[FileInfo]) -> bool:
@@ -231,7 +231,7 @@ def _read_files(target: MergeTarget) -> Sequence[FileInfo]:
     return [file for file, matters in zip(target.all_files, possible, strict=True) if matters]
 
 
-def _publish(
+def publish_merge(
     dataset: DatasetContext,
     transaction: Transaction,
     source: RowSource,
@@ -240,8 +240,10 @@ def _publish(
     context: Context,
     *,
     always: bool,
+    statistics: Any = None,
+    validate: Callable[[], None] | None = None,
 ) -> Sequence[StagedFile]:
-    """Verify and commit what the merge wrote; return the published files."""
+    """Verify and commit what the merge wrote; return the published files. Arguments as in `Transaction.commit`."""
     total = _total(target, outcome)
     rewritten = [file for file, _ in outcome.rewritten]
     retired = [*rewritten, *outcome.removed]
@@ -272,6 +274,7 @@ def _publish(
             read=entries(_read_files(target)) if serializable else (),
             check_added=_ConflictCheck(dataset, source, target, outcome, context).refuse if serializable else None,
             follows=target.spec.partition_by,
-            statistics=lambda backup_path: _report(target, outcome, backup_path, staged),
+            statistics=statistics or (lambda backup_path: _report(target, outcome, backup_path, staged)),
+            validate=validate,
         )
     return staged

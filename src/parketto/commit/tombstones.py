@@ -1,0 +1,106 @@
+"""Tombstones: the keys that applied changes have deleted, so that a late record does not bring them back.
+
+They are a file in the workspace, which the record of a commit names. So they change exactly when that commit is
+settled, and a file that no commit names has no effect (docs/decisions/2026-11-18-tombstones.md).
+"""
+
+from __future__ import annotations
+
+import contextlib
+import datetime as dt
+import re
+import uuid
+from dataclasses import dataclass
+
+import pyarrow as pa
+
+from parketto.commit.identity import identity_of
+from parketto.commit.log import LogView
+from parketto.commit.workspace import Workspace
+from parketto.errors import CommitConflict
+
+#: The operation whose commits have tombstones, and the name of the file in their statistics.
+OPERATION, STATISTIC = "apply_changes", "tombstones"
+_FOLDER = "changes"
+_NAME = re.compile(r"[0-9]{8}T[0-9]{6}-[0-9a-f]{32}\.arrow")
+_TIME = "%Y%m%dT%H%M%S"
+_ABANDONED = dt.timedelta(days=1)  # a file that no commit names after this time never will be named
+
+
+@dataclass(frozen=True)
+class Tombstones:
+    """The tombstones after a commit."""
+
+    #: The id of the last commit that applied changes; None if there is none.
+    commit: str | None = None
+    #: The name of their file; None if there are none.
+    name: str | None = None
+    rows: pa.Table | None = None
+
+
+def read_tombstones(workspace: Workspace) -> Tombstones:
+    """The current tombstones of a dataset."""
+    commit, name = _last(workspace)
+    if name is None:
+        return Tombstones(commit)
+    try:
+        content = workspace.store.read(_path(workspace, name))
+    except FileNotFoundError:
+        if _last(workspace) == (commit, name):
+            return Tombstones(commit)  # removed by hand: nothing is known to be deleted
+        raise _conflict() from None
+    with pa.ipc.open_file(pa.BufferReader(content)) as reader:
+        return Tombstones(commit, name, reader.read_all())
+
+
+def stage_tombstones(workspace: Workspace, rows: pa.Table) -> str:
+    """Write tombstones to a new file, and return its name for the statistics of the commit."""
+    name = f"{_now().strftime(_TIME)}-{uuid.uuid4().hex}.arrow"
+    sink = pa.BufferOutputStream()
+    options = pa.ipc.IpcWriteOptions(compression="lz4")
+    with pa.ipc.new_file(sink, rows.schema, options=options) as writer:
+        writer.write_table(rows)
+    workspace.store.make_dirs(f"{workspace.path}/{_FOLDER}")
+    workspace.store.write(_path(workspace, name), sink.getvalue().to_pybytes())
+    return name
+
+
+def check_tombstones(workspace: Workspace, seen: Tombstones) -> None:
+    """Raise CommitConflict if another writer has applied changes since."""
+    if _last(workspace)[0] != seen.commit:
+        raise _conflict()
+
+
+def remove_tombstones(workspace: Workspace, replaced: str | None, current: str | None) -> None:
+    """Remove the file that a commit has replaced, and those of processes that died before their commit."""
+    since = (_now() - _ABANDONED).strftime(_TIME)
+    with contextlib.suppress(OSError):  # a later commit tries again
+        names = filter(_NAME.fullmatch, workspace.store.list_names(f"{workspace.path}/{_FOLDER}"))
+        old = [name for name in names if name != current and (name == replaced or name < since)]
+        workspace.store.remove_many([_path(workspace, name) for name in old])
+
+
+def _last(workspace: Workspace) -> tuple[str | None, str | None]:
+    """The id of the last commit that applied changes, and the name of its tombstones."""
+    identity = identity_of(workspace.store, workspace.root)
+
+    def find(view: LogView) -> tuple[str | None, str | None]:
+        for entry in workspace.log.history(view, identity):
+            if entry["operation"] == OPERATION:
+                name = entry["statistics"].get(STATISTIC)
+                return entry["id"], name if name and _NAME.fullmatch(name) else None
+        return None, None
+
+    return workspace.read_log(find)
+
+
+def _path(workspace: Workspace, name: str) -> str:
+    return f"{workspace.path}/{_FOLDER}/{name}"
+
+
+def _conflict() -> CommitConflict:
+    return CommitConflict("another writer has applied changes meanwhile; nothing was published, run it again")
+
+
+def _now() -> dt.datetime:
+    return dt.datetime.now(dt.UTC)

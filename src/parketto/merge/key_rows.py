@@ -1,0 +1,141 @@
+"""Tasks that find the rows of a file by a table of keys: to delete them, or to return them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from parketto.errors import ColumnNotFound, IncompatibleTypes
+from parketto.merge.dropping import drop_rows
+from parketto.merge.file_edits import logical_reader
+from parketto.merge.keys import Indices, KeyIndex
+from parketto.merge.rules import MergeRules, path_text_type, same_kind
+from parketto.merge.source import Prepared, SpooledSource
+from parketto.parquet.file_info import FileInfo
+from parketto.parquet.output import Written, output_like
+from parketto.parquet.partition_spec import PartitionSpec
+from parketto.runtime.task import Worker
+
+
+def key_fields(keys: Sequence[str], given: pa.Schema, schema: pa.Schema, spec: PartitionSpec) -> pa.Schema:
+    """The key columns of a dataset, if a table of keys has them in comparable types.
+
+    Args:
+        keys: Their names.
+        given: The schema of the table of keys.
+        schema: The schema of the dataset.
+        spec: Its partition spec.
+    """
+    for where, names in (("of the keys", given.names), ("of the dataset", schema.names)):
+        if missing := [name for name in keys if name not in names]:
+            raise ColumnNotFound(missing, names, f"key_columns {where}")
+    wrong = [
+        f"{name!r} is {own} in the keys and {kind} in the dataset"
+        for name, own, kind in ((name, given.field(name).type, schema.field(name).type) for name in keys)
+        if not (path_text_type(own) if name in spec.path_only else same_kind(own, kind))
+    ]
+    if wrong:
+        raise IncompatibleTypes(f"incompatible types: {'; '.join(wrong)}. Cast the keys first")
+    return pa.schema([schema.field(name) for name in keys])
+
+
+@dataclass(frozen=True)
+class KeyLookup:
+    """A file, and the keys to look up in it."""
+
+    file: FileInfo
+    source: Prepared
+    keys: tuple[str, ...]
+    spec: PartitionSpec
+
+    def batches(self, worker: Worker, columns: Sequence[str] = ()) -> Iterator[tuple[Indices, pa.RecordBatch]]:
+        """The rows with one of the keys: their numbers, and their keys and `columns`, batch by batch."""
+        source = SpooledSource.of(worker, self.source, MergeRules("deduplicate", self.keys))
+        found = source.lookup(self.file)
+        if found is None or not self.file.num_rows:
+            return
+        index, _ = found
+        starts = np.cumsum([0, *(group.num_rows for group in self.file.row_groups)])
+        names = tuple(dict.fromkeys((*self.keys, *columns)))
+        reader = logical_reader(worker, self.file, names, self.spec)
+        for number, rows in reader.read_row_groups(self.file, source.row_groups(self.file)):
+            start = int(starts[number])
+            for batch in worker.until_cancelled(rows):
+                at = _found(index, batch, self.keys)
+                if len(at):
+                    yield start + at, batch.take(pa.array(at))
+                start += batch.num_rows
+
+
+def _found(index: KeyIndex, batch: pa.RecordBatch, keys: Sequence[str]) -> Indices:
+    """The positions of the rows whose key is in the index; a key with a NULL is in none."""
+    at: Indices = np.arange(batch.num_rows)
+    rows = batch.select(list(keys))
+    for name in keys:
+        if rows.column(name).null_count:
+            valid = np.flatnonzero(pc.is_valid(rows.column(name)).to_numpy(zero_copy_only=False))
+            at, rows = at[valid], rows.take(pa.array(valid))
+    return at[index.find(rows) >= 0]
+
+
+@dataclass(frozen=True)
+class Deleted:
+    """The number of deleted rows of a file, and what replaces it."""
+
+    matched: int
+    kept: Written = field(default_factory=Written)
+
+
+@dataclass(frozen=True)
+class DeleteKeys:
+    """Delete the rows of a file that have one of the keys. A file without such rows stays as it is."""
+
+    lookup: KeyLookup
+    compression: str | None
+    dry_run: bool = False
+
+    @property
+    def size_bytes(self) -> int:
+        """The size of the file."""
+        return self.lookup.file.size_bytes
+
+    @property
+    def files(self) -> tuple[FileInfo, ...]:
+        """The file."""
+        return (self.lookup.file,)
+
+    def run(self, worker: Worker) -> Deleted:
+        """Find the rows, and rewrite the file without them."""
+        file = self.lookup.file
+        numbers = [np.empty(0, np.int64), *(numbers for numbers, _ in self.lookup.batches(worker))]
+        rows = np.concatenate(numbers)
+        if self.dry_run or not len(rows) or len(rows) == file.num_rows:
+            return Deleted(len(rows))
+        return Deleted(len(rows), drop_rows(file, rows, output_like(file, "delete", self.compression), worker))
+
+
+@dataclass(frozen=True)
+class FindRows:
+    """Find the rows of a file that have one of the keys; returns their keys and some columns."""
+
+    lookup: KeyLookup
+    columns: tuple[str, ...]
+
+    @property
+    def size_bytes(self) -> int:
+        """The size of the file."""
+        return self.lookup.file.size_bytes
+
+    @property
+    def files(self) -> tuple[FileInfo, ...]:
+        """The file."""
+        return (self.lookup.file,)
+
+    def run(self, worker: Worker) -> pa.Table | None:
+        """Find the rows; None if there are none."""
+        parts = [batch for _, batch in self.lookup.batches(worker, self.columns)]
+        return pa.Table.from_batches(parts) if parts else None
