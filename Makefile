@@ -30,7 +30,7 @@ demo: $(READY)  ## market data on Spark: ingest, upsert, delete, compact, cluste
 	$(BIN)/python examples/demo.py
 
 test-fast: lint  ## lint, types, unit tests, and conformance without Spark (3 minutes)
-	$(BIN)/python -m pytest $(PARALLEL) -m "not (sweep or spark or own_spark or s3)" src tests/unit tests/conformance
+	$(BIN)/python -m pytest --numprocesses auto -m "not (sweep or spark or own_spark or s3)" src tests/unit tests/conformance
 
 test: lint  ## lint, types and the test suite (what CI runs)
 	$(BIN)/python -m pytest $(PARALLEL)
