@@ -321,7 +321,8 @@ def test_bounds_exclude_row_groups_from_reading(
 def test_upsert_copies_unaffected_row_groups(place: Place, merge_engine: Engine, sorted_file: list[bytes]) -> None:
     """Updated rows keep their positions, so an order by the key still holds."""
     new = numbers(3, 1000).set_column(1, "value", pa.array([0.5] * 3))
-    place.dataset(engine=merge_engine).merge(pa.concat_tables([new, numbers(1, 4999)]), ["id"])
+    last = numbers(1, 4999).set_column(1, "value", pa.array([0.5]))
+    place.dataset(engine=merge_engine).merge(pa.concat_tables([new, last]), ["id"])
     check_copies(place, sorted_file, {1, 4})
     assert sizes(place) == [[SMALL] * 5]
     assert declared(place) == [2, 1, 2, 2, 1]

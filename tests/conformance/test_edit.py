@@ -410,7 +410,8 @@ class TestLanguages:
             dataset = place.dataset(engine=engine)
             stats = dataset.delete(where) if operation == "delete" else dataset.update(where, values)
             rows = sorted(map(repr, dataset.read().to_pylist()))
-            found[language] = (stats, rows)
+            names = {"rewritten_files", "added_files"}  # with ids, which differ
+            found[language] = ({key: value for key, value in stats.items() if key not in names}, rows)
         stats, rows = found["sql"]
         assert (stats["rows_matched"], stats["files_scanned"], stats["files_rewritten"]) == (2, 1, 1)
         assert len(rows) == (70 if operation == "delete" else 72)

@@ -241,7 +241,7 @@ def compacted(
     """The `rewrite` mode of a compaction, and its result."""
     monkeypatch.setattr(copying, "_MIN_COPY_ROWS", GOOD)
     shutil.copytree(written.folder, local.root)
-    local.dataset(engine="pyarrow").compact(rewrite=request.param)
+    local.dataset(engine="pyarrow").compact(rewrite=request.param, schema="exact")
     # Files with large types, INT96 or legacy lists are not merged with the rest.
     assert len(local.files()) == 4
     return request.param, local
@@ -397,7 +397,7 @@ def test_spark_handler_finds_brotli_in_the_middle_of_a_file(local: Place, spark:
         lambda dataset: dataset.compact(rewrite="encode"),
         lambda dataset: dataset.optimize(["small", "x"]),
         lambda dataset: dataset.repartition("small"),
-        lambda dataset: dataset.update("small = 5", {"small": 5}),
+        lambda dataset: dataset.update("small >= 0", {"small": 5}),
     ],
 )
 def test_hadoop_lz4_of_spark_becomes_lz4_raw(local: Place, written: Written, run: Any) -> None:

@@ -153,7 +153,7 @@ class TestHotKeys:
         rules = MergeRules.of(strategy, "id", ["value"] if strategy == "deduplicate" else None)
         schema = rows.schema
         merge = MergeTarget.of(str(tmp_path / "target"), target, rules, "snappy", schema, ())
-        read = Read(FileRows.of(store, source), merge, store, schema, memory, buckets=8)
+        read = Read(FileRows.of(store, source), merge, store, memory, buckets=8)
         unit = Unit(is_source=True, position=0, first=0, stop=len(source[0].row_groups))
         packets, errors = [], []
         for batch in read([pa.record_batch({"payload": [dumps([unit])]})]):
