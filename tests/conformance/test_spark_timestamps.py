@@ -505,7 +505,7 @@ class TestMixedTimestampTypes:
                 frame(spark, table([rows[number]])).coalesce(1).write.mode("append").parquet(local.root)
         dataset = Dataset(local.root, engine)
         assert dataset.schema.field("at").type == pa.timestamp("us", "UTC")
-        assert {value for value in dataset.read(["at"]).column("at").cast(pa.int64()).to_pylist()} == {START}
+        assert set(dataset.read(["at"]).column("at").cast(pa.int64()).to_pylist()) == {START}
         assert DuckDBParquetHandler().read_parquet(local.root).num_rows == 2
         assert SparkParquetHandler(spark).read_parquet(local.root).count() == 2
         rows |= {1: row(1, "merged"), 2: row(2)}
