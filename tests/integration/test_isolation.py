@@ -238,7 +238,7 @@ def test_a_source_that_can_be_read_once_is_not_retried(
     reader = pa.RecordBatchReader.from_batches(source.schema, iter(source.to_batches()))
 
     def other() -> None:
-        local.dataset().update("id = 1", {"n": 3})
+        local.dataset().update("id = 1", {"n": sql("n + 3")})
 
     with (
         before_the_commit(monkeypatch, other) as attempts,

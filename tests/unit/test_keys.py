@@ -16,6 +16,7 @@ from parketto.merge import keys as keys_module
 from parketto.merge.hashing import key_hashes
 from parketto.merge.key_join import by_bucket
 from parketto.merge.keys import KeyIndex
+from parketto.merge.rules import MergeRules
 
 VALUES: list[tuple[pa.DataType, list[Any]]] = [
     (pa.bool_(), [True, False, True]),
@@ -87,9 +88,9 @@ def test_equal_hash_of_a_different_key_is_no_match(monkeypatch: pytest.MonkeyPat
 
 
 def test_buckets_are_about_equal_and_depend_on_the_key_alone() -> None:
-    rows = pa.table({"key": range(40_000)})
-    found = dict(by_bucket(rows, ("key",), 8))
+    rows, rules = pa.table({"key": range(40_000)}), MergeRules("upsert", ("key",))
+    found = dict(by_bucket(rows, rules, 8))
     assert sorted(found) == list(range(8))
     assert all(4_500 < piece.num_rows < 5_500 for piece in found.values())
-    backwards = dict(by_bucket(rows.take(pa.array(np.arange(40_000)[::-1])), ("key",), 8))
+    backwards = dict(by_bucket(rows.take(pa.array(np.arange(40_000)[::-1])), rules, 8))
     assert all(sorted(found[at]["key"].to_pylist()) == sorted(backwards[at]["key"].to_pylist()) for at in found)
