@@ -429,3 +429,68 @@ class TestWriters:
         assert dataset.compact()["after_file_count"] == 1
         assert found(local) == sorted(rows.to_pylist() * 4, key=lambda row: row["id"])
         check_healthy(local)
+
+
+class TestAlter:
+    def test_rows_keep_their_order(self, local: Place, engine: Engine | str) -> None:
+        local.write_files({f"{n}.parquet": pa.table({"id": [n], "v": [n]}) for n in range(5)})
+        local.dataset(engine=engine).alter(rename={"v": "w"}, cast={"id": "double"})
+        assert local.dataset(engine="pyarrow").read().column("w").to_pylist() == [0, 1, 2, 3, 4]
+
+    def test_file_of_another_writer_gets_the_new_schema(self, local: Place) -> None:
+        """It arrives while others are rewritten: the change is planned again."""
+        local.write_files({"a.parquet": pa.table({"id": [1], "v": ["x"]})})
+        dataset = local.dataset(engine="pyarrow", retries=1)
+        run, late = dataset.engine.run, [pa.table({"id": [2], "v": ["y"]})]
+
+        def slow(*arguments: Any) -> Any:
+            if late:
+                local.write_files({"b.parquet": late.pop()})
+            return run(*arguments)
+
+        dataset.engine.run = slow  # type: ignore[method-assign]
+        dataset.alter(rename={"v": "w"})
+        assert dataset.read().to_pylist() == [{"id": 1, "w": "x"}, {"id": 2, "w": "y"}]
+
+    @pytest.mark.parametrize(
+        ("arguments", "match"),
+        [
+            ({}, "nothing to alter"),
+            ({"drop": "nope"}, "'nope'; available columns: 'id', 'v'"),
+            ({"drop": ["id", "v"]}, "every column would be dropped"),
+            ({"rename": {"v": "id"}}, "several columns named 'id'"),
+            ({"add": {"v": "int"}}, "several columns named 'v'"),
+            ({"add": {"w": "imaginary"}}, "unknown type 'imaginary'; available: 'DECIMAL', 'BOOLEAN'"),
+            ({"drop": "v", "cast": {"v": "int"}}, "a column that is dropped cannot be renamed or cast"),
+            ({"rename": {"day": "date"}}, "'day': partition columns are changed by repartition"),
+        ],
+    )
+    def test_invalid_changes_are_refused(self, local: Place, arguments: Any, match: str) -> None:
+        local.write_files({"day=1/a.parquet": pa.table({"id": [1], "v": ["x"]})})
+        before = local.state()
+        with pytest.raises(ValueError, match=match):
+            local.dataset(engine="pyarrow").alter(**arguments)
+        assert local.state() == before
+        assert local.left_behind() == []
+
+    def test_unchanged_columns_are_copied(self, local: Place, engine: Engine | str) -> None:
+        """Their pages are the same bytes, under the new name and in the same order of row groups."""
+        texts = [f"text {n % 97}" for n in range(10_000)]
+        local.write_files({"a.parquet": pa.table({"s": texts, "n": range(10_000)})}, row_group_size=4_000)
+
+        def pages(name: str) -> list[bytes]:
+            (path,) = local.files()
+            content = local.fs.cat_file(f"{local.root}/{path}")
+            footer = pq.read_metadata(pa.BufferReader(content))
+            found = []
+            for group in (footer.row_group(at) for at in range(footer.num_row_groups)):
+                chunk = next(group.column(at) for at in range(2) if group.column(at).path_in_schema == name)
+                start = chunk.dictionary_page_offset or chunk.data_page_offset
+                found.append(content[start : start + chunk.total_compressed_size])
+            return found
+
+        before = pages("s")
+        local.dataset(engine=engine).alter(rename={"s": "t"}, cast={"n": "double"})
+        assert pages("t") == before
+        assert len(before) == 3
+        check_healthy(local)

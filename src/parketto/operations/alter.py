@@ -9,12 +9,14 @@ from typing import TypeAlias
 import pyarrow as pa
 
 from parketto.arguments import DEFAULT_CODEC
+from parketto.commit.committing import CheckAdded
 from parketto.commit.transaction import Transaction
 from parketto.commit.verify import verify_conformed
 from parketto.engines.base import ProgressCallback
-from parketto.errors import ColumnNotFound, InvalidArgument, quoted
+from parketto.errors import ColumnNotFound, CommitConflict, InvalidArgument, quoted
 from parketto.expressions.casts import named_type
 from parketto.operations.context import Backups, DatasetContext, entries
+from parketto.operations.edits import in_same_places
 from parketto.parquet.clustering_metadata import read_clustering, without_record
 from parketto.parquet.dataset_schema import has_layout_of, template_file, unified, without_description
 from parketto.parquet.decoded_types import decoded_schema
@@ -24,6 +26,7 @@ from parketto.parquet.output import Output
 from parketto.parquet.row_group_info import writable_codec
 from parketto.parquet.spark_schema import renamed_notes
 from parketto.results import AlterStats
+from parketto.storage.store import FileEntry
 from parketto.tasks.conform import ConformFile
 
 #: A type: an Arrow type, or the name of an SQL type.
@@ -116,7 +119,24 @@ def alter(
         "drop": list(changes.drop) or None,
         "cast": {name: str(kind) for name, kind in changes.cast.items()} or None,
     }
-    return _conform(dataset, "alter", plan, arguments, dry_run=dry_run, progress=progress, backups=backups)
+    return _conform(
+        dataset,
+        "alter",
+        plan,
+        arguments,
+        dry_run=dry_run,
+        progress=progress,
+        backups=backups,
+        check_added=_refuse_added,
+    )
+
+
+def _refuse_added(added: Sequence[FileEntry], who: Callable[[str], str]) -> None:
+    """Refuse files that were added meanwhile: they have the schema before the change."""
+    for entry in added[:1]:
+        raise CommitConflict.because_of(
+            entry.path, operation="alter", matters="has the schema before the change", who=who(entry.path)
+        )
 
 
 def unify_schema(
@@ -195,6 +215,7 @@ def _conform(
     dry_run: bool,
     progress: ProgressCallback | None,
     backups: Backups | None,
+    check_added: CheckAdded | None = None,
 ) -> AlterStats:
     """Rewrite files in another schema."""
     dataset.check_exists()
@@ -212,7 +233,9 @@ def _conform(
         verify_conformed(dataset.store, [(task.file, task.output) for task in tasks], staged)
         stats = _stats(files, tasks, dry_run=False)
         if staged:
-            transaction.commit(staged, inputs, statistics=stats)
+            rewritten = [(task.file, [file]) for task, file in zip(tasks, staged, strict=True)]
+            named = in_same_places(operation, rewritten, files)
+            transaction.commit(named, inputs, check_added=check_added, statistics=stats)
         return AlterStats(**{**stats, "backup_path": transaction.backup_path})
 
     return dataset.run(dataset.request(operation, arguments), attempt, backups=backups)

@@ -23,14 +23,14 @@ from parketto.expressions.dispatch import assignments, predicate
 from parketto.expressions.pruning import may_match
 from parketto.expressions.time_zones import Clock
 from parketto.operations.context import DatasetContext, entries
-from parketto.operations.edits import write_empty_file
+from parketto.operations.edits import in_same_places, write_empty_file
 from parketto.parquet.dataset_schema import unified
 from parketto.parquet.file_info import FileInfo, MentionedColumns, StatsColumns
 from parketto.parquet.output import Output, Written, output_like
 from parketto.parquet.partition_spec import PartitionSpec, partition_spec_of
 from parketto.parquet.partitions import folder_names
 from parketto.parquet.snapshot import read_snapshot
-from parketto.planning.naming import Replacement, appended, in_place
+from parketto.planning.naming import appended
 from parketto.runtime.staging import StagedFile, Staging
 from parketto.storage.hive import PartitionFilter, directory_matcher
 from parketto.storage.listing import relative
@@ -75,16 +75,9 @@ class EditRun:
 
     def staged(self, operation: str) -> list[StagedFile]:
         """The files that replace those with matching rows, under names that keep the order of rows."""
-        edited = {task.file.path for task, _ in self.edits}
+        kept = [(task.file, result.kept.staged) for task, result in self.edits]
         moved = [file for _, result in self.edits for file in result.moved.staged]
-        return [
-            *in_place(
-                operation,
-                [Replacement(task.file.path, result.kept.staged) for task, result in self.edits],
-                [file.path for file in self.files if file.path not in edited],
-            ),
-            *appended(moved),
-        ]
+        return [*in_same_places(operation, kept, self.files), *appended(moved)]
 
     @property
     def read(self) -> list[FileEntry]:

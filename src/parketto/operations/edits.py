@@ -14,6 +14,7 @@ from parketto.operations.context import DatasetContext, entries
 from parketto.parquet.file_info import FileInfo
 from parketto.parquet.output import Output, Written, output_like
 from parketto.parquet.row_source import ArrowRows
+from parketto.planning.naming import Replacement, in_place
 from parketto.results import EditStats
 from parketto.runtime.staging import StagedFile
 from parketto.storage.listing import relative_paths
@@ -29,6 +30,24 @@ def write_empty_file(engine: Engine, output: Output, directory: str, context: Co
     return list(engine.write(ArrowRows(schema, ()), empty, context).staged)
 
 
+def in_same_places(
+    operation: str, rewritten: Sequence[tuple[FileInfo, Sequence[StagedFile]]], files: Sequence[FileInfo]
+) -> list[StagedFile]:
+    """Staged files under names that sort where the files sorted that they replace.
+
+    Args:
+        operation: What has replaced the files.
+        rewritten: Files, each with those that replace it.
+        files: All files of the dataset.
+    """
+    replaced = {file.path for file, _ in rewritten}
+    return in_place(
+        operation,
+        [Replacement(file.path, tuple(staged)) for file, staged in rewritten],
+        [file.path for file in files if file.path not in replaced],
+    )
+
+
 def staged_drops(
     dataset: DatasetContext,
     transaction: Transaction,
@@ -40,7 +59,8 @@ def staged_drops(
     for (file, dropped), written in zip(drops, results, strict=True):
         assert written.num_rows == file.num_rows - dropped, "every row is kept or dropped"
     verify_edits(dataset.store, [(file, written) for (file, _), written in zip(drops, results, strict=True)])
-    staged = [new for written in results for new in written.staged]
+    rewritten = [(file, written.staged) for (file, _), written in zip(drops, results, strict=True)]
+    staged = in_same_places(transaction.operation, rewritten, files)
     if drops and not staged and len(drops) == len(files) and transaction.lists_only(entries(files)):
         first = drops[0][0]
         output = output_like(first, "delete")

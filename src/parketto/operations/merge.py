@@ -19,13 +19,13 @@ from parketto.merge.rules import MergeRules, MergeStats, check_schemas, check_so
 from parketto.merge.scope import Scope
 from parketto.merge.target import MergeOutcome, MergeTarget
 from parketto.operations.context import Backups, DatasetContext, entries
-from parketto.operations.edits import write_empty_file
+from parketto.operations.edits import in_same_places, write_empty_file
 from parketto.parquet.dataset_schema import unified
 from parketto.parquet.file_info import FileInfo
 from parketto.parquet.partition_spec import PartitionSpec, partition_spec_of
 from parketto.parquet.row_source import RowSource
 from parketto.parquet.snapshot import read_snapshot
-from parketto.planning.naming import Replacement, appended, in_place
+from parketto.planning.naming import appended
 from parketto.runtime.staging import StagedFile
 from parketto.storage.listing import refuse_foreign, relative_paths
 from parketto.storage.store import FileEntry
@@ -254,15 +254,9 @@ def publish_merge(
     verify_edits(dataset.store, outcome.rewritten)
     names = target.additions.format.schema.names
     verify_written(dataset.store, outcome.added.staged, outcome.added.num_rows, names)
-    paths = {file.path for file in retired}
-    staged = [
-        *in_place(
-            "merge",
-            [Replacement(file.path, written.staged) for file, written in outcome.rewritten],
-            [file.path for file in target.all_files if file.path not in paths],
-        ),
-        *appended(outcome.added.staged),
-    ]
+    kept = [(file, written.staged) for file, written in outcome.rewritten]
+    stay = [file for file in target.all_files if file not in outcome.removed]
+    staged = [*in_same_places("merge", kept, stay), *appended(outcome.added.staged)]
     if not staged and len(retired) == len(target.all_files):
         first = retired[0].directory if retired else target.root
         staged = write_empty_file(dataset.engine, target.additions, first, context)
