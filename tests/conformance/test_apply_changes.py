@@ -151,6 +151,16 @@ def test_tombstones_survive_other_commits(place: Place, history: Any) -> None:
     assert apply(dataset, (1, "late", 4, "u"), (2, "late", 4, "u"))["inserted"] == 0
 
 
+def test_an_overwrite_ends_tombstones(local: Place) -> None:
+    dataset = local.dataset(engine="pyarrow")
+    apply(dataset, (1, "a", 1, "u"), (2, "b", 1, "u"))
+    apply(dataset, (1, None, 5, "d"))
+    dataset.write(dataset.read(), mode="overwrite", replace_where="id = 2")
+    assert counts(apply(dataset, (1, "late", 4, "u"))) == (0, 0, 0, 1, 1)
+    dataset.write(dataset.read(), mode="overwrite")
+    assert counts(apply(dataset, (1, "again", 4, "u"))) == (1, 0, 0, 0, 2)
+
+
 def test_a_failed_commit_leaves_no_tombstones(local: Place, monkeypatch: pytest.MonkeyPatch) -> None:
     dataset = local.dataset()
     apply(dataset, (1, "a", 1, "u"))

@@ -121,6 +121,9 @@ class TestConditions:
             days.dataset(engine=engine).read(["nope"])
         with pytest.raises(ColumnNotFound, match="nope"):
             days.dataset(engine=engine).count("nope = 1")
+        with pytest.raises(InvalidArgument, match="columns is empty"):
+            days.dataset(engine=engine).read([])
+        assert days.dataset(engine=engine).read("id").column_names == ["id"]
 
 
 def test_scan_streams_in_bounded_memory(local: Place) -> None:

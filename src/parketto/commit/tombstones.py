@@ -31,7 +31,7 @@ _ABANDONED = dt.timedelta(days=1)  # a file that no commit names after this time
 class Tombstones:
     """The tombstones after a commit."""
 
-    #: The id of the last commit that applied changes; None if there is none.
+    #: The id of the last commit that applied changes, or replaced all rows; None if there is none.
     commit: str | None = None
     #: The name of their file; None if there are none.
     name: str | None = None
@@ -81,7 +81,7 @@ def remove_tombstones(workspace: Workspace, replaced: str | None, current: str |
 
 
 def _last(workspace: Workspace) -> tuple[str | None, str | None]:
-    """The id of the last commit that applied changes, and the name of its tombstones."""
+    """The id of the last commit that applied changes or replaced all rows, and the name of its tombstones."""
     identity = identity_of(workspace.store, workspace.root)
 
     def find(view: LogView) -> tuple[str | None, str | None]:
@@ -89,6 +89,8 @@ def _last(workspace: Workspace) -> tuple[str | None, str | None]:
             if entry["operation"] == OPERATION:
                 name = entry["statistics"].get(STATISTIC)
                 return entry["id"], name if name and _NAME.fullmatch(name) else None
+            if entry["operation"] == "overwrite" and "replace_where" not in entry["arguments"]:
+                return entry["id"], None  # all rows were replaced: what was deleted before does not matter
         return None, None
 
     return workspace.read_log(find)

@@ -66,7 +66,7 @@ class ReadableDataset(BaseDataset):
 
     def read(
         self,
-        columns: Sequence[str] | None = None,
+        columns: str | Sequence[str] | None = None,
         *,
         where: Condition | None = None,
         limit: int | None = None,
@@ -99,7 +99,7 @@ class ReadableDataset(BaseDataset):
 
     def scan(
         self,
-        columns: Sequence[str] | None = None,
+        columns: str | Sequence[str] | None = None,
         *,
         where: Condition | None = None,
         limit: int | None = None,

@@ -9,7 +9,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from parketto.arguments import check_columns_exist
+from parketto.arguments import check_columns_exist, check_names
 from parketto.errors import InvalidArgument
 from parketto.expressions.conditions import Predicate, predicate
 from parketto.expressions.pruning import may_match, row_groups_may_match
@@ -30,7 +30,7 @@ _THREADS = 4  # files that are read ahead of the consumer, in order
 class RowQuery:
     """Which rows and columns to read from a dataset."""
 
-    columns: Sequence[str] | None = None
+    columns: str | Sequence[str] | None = None
     where: Any = None
     limit: int | None = None
     partition_filter: PartitionFilter = None
@@ -54,8 +54,9 @@ def scan(dataset: DatasetContext, query: RowQuery) -> pa.RecordBatchReader:
     snapshot = dataset.snapshot(query.partition_filter, mentioned)
     schema = row_schema(snapshot)
     if query.columns is not None:
-        check_columns_exist(query.columns, schema)
-        schema = pa.schema([schema.field(name) for name in query.columns])
+        names = (query.columns,) if isinstance(query.columns, str) else check_names("columns", query.columns)
+        check_columns_exist(names, schema)
+        schema = pa.schema([schema.field(name) for name in names])
     condition = None if query.where is None else predicate(query.where, row_schema(snapshot), dataset.clock())
     work = _Scan(dataset, snapshot, schema, condition)
     return pa.RecordBatchReader.from_batches(schema, _limited(work.batches(), query.limit))
@@ -83,9 +84,7 @@ class _Scan:
         self._spec: PartitionSpec = partition_spec_of(snapshot.files)
         whole = row_schema(snapshot)
         used = () if condition is None else (name for name in condition.columns if name not in schema.names)
-        fields = [*schema, *(whole.field(name) for name in used)]
-        # A query of no columns still needs the number of rows.
-        read = pa.schema(fields or [whole.field(0)])
+        read = pa.schema([*schema, *(whole.field(name) for name in used)])
         # Conditions are evaluated on decoded types; without one, values keep the types of the schema.
         self._reader = LogicalReader(
             dataset.store, read, _BATCH_BYTES, self._spec, use_threads=True, decoded=condition is not None
