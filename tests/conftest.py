@@ -125,7 +125,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption(
         "--share",
         type=int,
-        default=3,
+        default=4,
         help="on Spark, one in SHARE cases of each test runs, at least one; the others are part of the sweeps",
     )
 

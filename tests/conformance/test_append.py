@@ -182,6 +182,18 @@ class TestSchemaModes:
         with pytest.raises(IncompatibleTypes, match="No type holds the values of both"):
             dataset.write(pa.table({"id": ["text"]}), schema="evolve")
 
+    def test_units_become_finer(self, place: Place, engine: Engine) -> None:
+        place.write_files({"a.parquet": pa.table({"at": pa.array([1], pa.timestamp("ms"))})})
+        dataset = place.dataset(engine=engine)
+        dataset.write(pa.table({"at": pa.array([3], pa.timestamp("us"))}), schema="evolve")
+        assert dataset.schema.field("at").type == pa.timestamp("us")
+        assert sorted(dataset.read().column("at").cast(pa.int64()).to_pylist()) == [3, 1000]
+
+    def test_floats_inside_of_structs_are_not_rounded(self, place: Place, engine: Engine) -> None:
+        place.write_files({"a.parquet": pa.table({"s": pa.array([{"x": 0.5}], pa.struct({"x": pa.float32()}))})})
+        with pytest.raises(IncompatibleTypes, match="'s' is struct<x: double> in the rows"):
+            place.dataset(engine=engine).write(pa.table({"s": [{"x": 0.1}]}))
+
     def test_columns_of_any_file_are_known(self, typed: Place, engine: Engine) -> None:
         """An append reads one footer; before it refuses rows, it reads all of them."""
         typed.write_files({"b.parquet": pa.table({"id": [2], "s": ["b"], "y": [2.5]})})

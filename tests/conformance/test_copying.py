@@ -313,8 +313,8 @@ def test_bounds_exclude_row_groups_from_reading(
     dataset.delete("id BETWEEN 1990 AND 2010")
     assert read == [1, 2, 1, 2]
     read.clear()
-    dataset.merge(numbers(5, 3500), ["id"])
-    assert read == [3, 3]
+    dataset.merge(numbers(5, 3500).set_column(1, "value", pa.array([0.5] * 5)), ["id"])
+    assert set(read) == {3}
     check_copies(place, sorted_file, {1, 2, 3})
 
 

@@ -14,7 +14,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from conftest import Place
-from parketto import IncompatibleTypes
+from parketto import IncompatibleTypes, InvalidArgument
 from parketto.engines.base import Engine
 
 ROWS = 6
@@ -71,6 +71,12 @@ PAIRS: dict[str, tuple[pa.DataType, pa.DataType, list[Any], pa.DataType]] = {
         pa.timestamp("ns", "UTC"),
     ),
     "UTC, +00:00": (pa.timestamp("us", "UTC"), pa.timestamp("us", "+00:00"), INSTANTS, pa.timestamp("us", "UTC")),
+    "durations": (
+        pa.duration("s"),
+        pa.duration("us"),
+        [dt.timedelta(seconds=n) for n in range(ROWS)],
+        pa.duration("us"),
+    ),
     "decimals": (pa.decimal128(5, 2), pa.decimal128(10, 4), MONEY, pa.decimal128(10, 4)),
     "null, int": (pa.null(), pa.int64(), [None] * ROWS, pa.int64()),
     "lists": (pa.list_(pa.int32()), pa.large_list(pa.int64()), LISTS, pa.large_list(pa.int64())),
@@ -494,3 +500,58 @@ class TestAlter:
         assert pages("t") == before
         assert len(before) == 3
         check_healthy(local)
+
+    def test_values_that_a_type_cannot_hold_are_refused(self, local: Place) -> None:
+        """Arrow rounds floats and cuts times off silently."""
+        columns = {
+            "f": pa.array([0.1], pa.float64()),
+            "d": pa.array([Decimal("12345678901234567890.12")]),
+            "t": pa.array([NOON], pa.timestamp("us")),
+            "s": pa.array([{"a": 1, "b": 2}]),
+            "n": pa.array([None], pa.int32()),
+        }
+        local.write_files({"a.parquet": pa.table(columns)})
+        before = local.state()
+        kinds = {
+            "f": "float",
+            "d": "double",
+            "t": "date",
+            "s": pa.struct({"a": pa.int64()}),
+            "n": pa.list_(pa.int8()),
+        }
+        for name, kind in kinds.items():
+            with pytest.raises(IncompatibleTypes, match=f"column '{name}' of .*a.parquet"):
+                local.dataset(engine="pyarrow").alter(cast={name: kind})
+        assert local.state() == before
+
+    def test_types_that_parquet_does_not_have_are_refused(self, local: Place) -> None:
+        local.write_files({"a.parquet": pa.table({"t": pa.array([NOON], pa.timestamp("us"))})})
+        dataset = local.dataset(engine="pyarrow")
+        with pytest.raises(InvalidArgument, match=r"Parquet has no timestamp\[s\] for 't'; use timestamp\[ms\]"):
+            dataset.alter(cast={"t": pa.timestamp("s")})
+        with pytest.raises(InvalidArgument, match=r"Parquet has no timestamp\[s\] for 't'"):
+            dataset.unify_schema(cast={"t": pa.timestamp("s")})
+        with pytest.raises(InvalidArgument, match="cannot be stored in Parquet"):
+            dataset.alter(add={"u": pa.sparse_union([pa.field("a", pa.int8())])})
+        with pytest.raises(InvalidArgument, match="'' is not a column name"):
+            dataset.alter(rename={"t": ""})
+
+
+@pytest.mark.parametrize("operation", [delete, update, merge, unify_schema, alter])
+def test_durations_of_copied_row_groups_keep_their_unit(local: Place, operation: Operation) -> None:
+    """Parquet does not know the unit of durations: equal bytes are other values."""
+    times = [dt.timedelta(seconds=n) for n in range(ROWS)]
+    for path, keys, unit in (("a", "old", "s"), ("b", "new", "us")):
+        rows = pa.table({"id": IDS[keys], "v": pa.array(times, pa.duration(unit))})
+        local.write_files({f"{path}.parquet": rows}, row_group_size=1)
+    rows = [{"id": key, "v": value} for keys in IDS.values() for key, value in zip(keys, times, strict=True)]
+    assert operation(local, "pyarrow", rows) == found(local)
+
+
+def test_categories_of_several_files_exceed_their_index_type(local: Place, engine: Engine | str) -> None:
+    kind = pa.dictionary(pa.int8(), pa.string())
+    tables = [pa.table({"id": [n], "v": pa.array([f"{n}"]).cast(kind)}) for n in range(3)]
+    many = [pa.array([f"{k} {n}" for n in range(100)]).dictionary_encode().cast(kind) for k in range(2)]
+    tables += [pa.table({"id": range(100), "v": each}) for each in many]
+    local.write_files({f"{n}.parquet": table for n, table in enumerate(tables)})
+    assert len(set(local.dataset(engine=engine).read().column("v").to_pylist())) == 203

@@ -174,6 +174,12 @@ def test_partitions(days: Place, engine: Engine) -> None:
     assert only["values"] == {"day": dt.date(2026, 11, 2)}
 
 
+def test_partitions_of_categories(local: Place, engine: Engine) -> None:
+    dataset = local.dataset(engine=engine)
+    dataset.write(pa.table({"id": [1, 2], "p": pa.array(["a", "b"]).dictionary_encode()}), partition_by="p")
+    assert [each["values"] for each in dataset.partitions()] == [{"p": "a"}, {"p": "b"}]
+
+
 def test_exists(place: Place) -> None:
     dataset = place.dataset(engine="pyarrow")
     assert not dataset.exists()

@@ -305,7 +305,7 @@ class TestLayouts:
 def test_append_while_its_schema_file_is_replaced(local: Place, monkeypatch: pytest.MonkeyPatch) -> None:
     """New files take the schema of an existing file; if that is replaced concurrently, of another one."""
     local.write_files({f"{n}.parquet": table(id=[n]) for n in range(4)})
-    listing, calls = Transaction.list_files, []
+    listing, calls = Transaction.listing, []
 
     def late(self: Transaction, *arguments: Any) -> Any:
         found = listing(self, *arguments)
@@ -314,7 +314,7 @@ def test_append_while_its_schema_file_is_replaced(local: Place, monkeypatch: pyt
             local.dataset().compact()
         return found
 
-    monkeypatch.setattr(Transaction, "list_files", late)
+    monkeypatch.setattr(Transaction, "listing", late)
     local.dataset(retries=0).write(table(id=[9]))
     assert calls == ["append", "compact", "append"]
     assert rows(local) == [(0,), (1,), (2,), (3,), (9,)]

@@ -25,9 +25,12 @@ from parketto.tasks.edit import Edited
 Fault = Callable[[str], None]
 
 
+TIME = pa.timestamp("ns", "UTC")
+
+
 def rows(first: int) -> pa.Table:
     ids = range(first, first + 4)
-    return pa.table({"id": pa.array(ids, pa.int64()), "at": pa.array(ids, pa.timestamp("ns", "UTC"))})
+    return pa.table({"id": pa.array(ids, pa.int64()), "at": pa.array(ids, TIME)})
 
 
 def rewrite(path: str, change: Callable[[pa.Table], pa.Table], **options: Any) -> None:
@@ -92,7 +95,7 @@ OPERATIONS: dict[str, Callable[[Dataset], object]] = {
     "repartition": lambda dataset: dataset.repartition(["id"]),
     "delete": lambda dataset: dataset.delete("id = 1"),
     "update": lambda dataset: dataset.update("id = 1", {"at": None}),
-    "merge": lambda dataset: dataset.merge(rows(2), ["id"]),
+    "merge": lambda dataset: dataset.merge(rows(2).set_column(1, "at", pa.nulls(4, TIME)), ["id"]),
 }
 ROWS, SCHEMA = "row counts differ", "the schema of a file"
 FAULTS: list[tuple[str, Fault, str]] = [

@@ -54,6 +54,8 @@ def partition_constants(file: FileInfo, types: Mapping[str, pa.DataType]) -> dic
 @functools.lru_cache(maxsize=4096)
 def partition_value(text: str | None, kind: pa.DataType) -> pa.Scalar:
     """The value of a partition column, from its text in a path."""
+    if pat.is_dictionary(kind):
+        return partition_value(text, kind.value_type)
     if text is None:
         return pa.scalar(None, kind)
     return pa.scalar(text, kind) if family(kind) == "text" else parse_text(text, kind).cast(kind)

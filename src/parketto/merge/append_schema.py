@@ -92,6 +92,8 @@ _HINTS = {
 
 def _fitting_type(rows: pa.DataType, dataset: pa.DataType, mode: SchemaMode) -> pa.DataType | None:
     """The type of a column in new files; None if the rows do not fit."""
+    if mode == "evolve" and pat.is_temporal(rows) and pat.is_temporal(dataset):
+        return common_type([dataset, rows])  # the finer unit
     if pat.is_null(rows) or same_kind(rows, dataset):
         return dataset
     if mode == "evolve":

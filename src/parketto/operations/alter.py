@@ -18,7 +18,7 @@ from parketto.expressions.casts import named_type
 from parketto.operations.context import Backups, DatasetContext, entries
 from parketto.operations.edits import in_same_places
 from parketto.parquet.clustering_metadata import read_clustering, without_record
-from parketto.parquet.dataset_schema import has_layout_of, template_file, unified, without_description
+from parketto.parquet.dataset_schema import Unified, has_layout_of, template_file, unified, without_description
 from parketto.parquet.decoded_types import decoded_schema
 from parketto.parquet.file_format import FileFormat
 from parketto.parquet.file_info import FileInfo, PhysicalTraits
@@ -53,7 +53,12 @@ class Changes:
         """The validated changes."""
         dropped = (drop,) if isinstance(drop, str) else tuple(drop or ())
         types = [{name: named_type(kind) for name, kind in (given or {}).items()} for given in (add, cast)]
-        found = cls(types[0], dict(rename or {}), dropped, types[1])
+        renamed = {old: new for old, new in (rename or {}).items() if old != new}
+        names: list[object] = [*types[0], *renamed.values()]
+        for name in names:
+            if not (isinstance(name, str) and name and name.isprintable()):
+                raise InvalidArgument(f"{name!r} is not a column name: expected a text of printable characters")
+        found = cls(types[0], renamed, dropped, types[1])
         if not (found.add or found.rename or found.drop or found.cast):
             raise InvalidArgument("nothing to alter: pass add, rename, drop or cast")
         return found
@@ -102,11 +107,11 @@ def alter(
     """Discover → plan → execute → verify → commit → report."""
 
     def plan(files: Sequence[FileInfo]) -> list[ConformFile]:
-        found = unified(files, {name: kind for name, kind in changes.cast.items() if name in _names(files)})
+        found = _unified(files, {name: kind for name, kind in changes.cast.items() if name in _names(files)})
         schema = found.files[0].schema
         assert schema is not None, "files to alter come from a snapshot"
         changes.check(schema, [name for name, _ in files[0].partition])
-        target = template_file(changes.applied(schema), _traits_after(found.files[0], changes))
+        target = _target(changes, schema, found.files[0])
         return [
             _task(file, target, changes.origins(_schema(file)), "alter")
             for file in files
@@ -153,7 +158,7 @@ def unify_schema(
     def plan(files: Sequence[FileInfo]) -> list[ConformFile]:
         if missing := [name for name in types if name not in _names(files)]:
             raise ColumnNotFound(missing, _names(files))
-        found = unified(files, types)
+        found = _unified(files, types)
         return [
             _task(file.stored, file, {name: name for name in _schema(file.stored).names}, "unify")
             for file in found.files
@@ -162,6 +167,34 @@ def unify_schema(
 
     arguments = {"cast": {name: str(kind) for name, kind in types.items()} or None}
     return _conform(dataset, "unify_schema", plan, arguments, dry_run=dry_run, progress=progress, backups=backups)
+
+
+def _unified(files: Sequence[FileInfo], types: Mapping[str, pa.DataType]) -> Unified:
+    """The files in one schema, with some types given; refuses types that Parquet does not have."""
+    try:
+        found = unified(files, types)
+    except (pa.ArrowInvalid, pa.ArrowNotImplementedError) as error:
+        raise InvalidArgument(f"a type cannot be stored in Parquet: {error}") from error
+    for name, kind in types.items():
+        _check_stored(name, kind, _schema(found.files[0]))
+    return found
+
+
+def _check_stored(name: str, kind: pa.DataType, schema: pa.Schema) -> None:
+    if (stored := schema.field(name).type) != kind:
+        raise InvalidArgument(f"Parquet has no {kind} for {name!r}; use {stored}")
+
+
+def _target(changes: Changes, schema: pa.Schema, file: FileInfo) -> FileInfo:
+    """An empty file with the schema after the changes; refuses types that Parquet does not have."""
+    wanted = changes.applied(schema)
+    try:
+        target = template_file(wanted, _traits_after(file, changes))
+    except (pa.ArrowInvalid, pa.ArrowNotImplementedError) as error:
+        raise InvalidArgument(f"a type cannot be stored in Parquet: {error}") from error
+    for item in wanted:
+        _check_stored(item.name, item.type, _schema(target))
+    return target
 
 
 def _schema(file: FileInfo) -> pa.Schema:

@@ -92,7 +92,7 @@ def _cast(column: pa.Array, kind: pa.DataType) -> pa.Array:
     if has_variants(column.type, kind) or not _refuses_nulls(column.type, kind):
         return cast(column, kind)
     # Arrow casts lists without checking their NULLs, and does not cast structs at all.
-    if _has_refused_nulls(column, kind):
+    if has_refused_nulls(column, kind):
         raise pa.ArrowInvalid("there are NULLs in a nested field that is declared not null")
     return cast_back(column, kind)
 
@@ -122,7 +122,8 @@ def _refuses_nulls(source: pa.DataType, kind: pa.DataType) -> bool:
     )
 
 
-def _has_refused_nulls(column: pa.Array, kind: pa.DataType) -> bool:
+def has_refused_nulls(column: pa.Array, kind: pa.DataType) -> bool:
+    """Whether nested fields that are not nullable in a type of the same shape have NULLs."""
     if not pat.is_nested(kind):
         return False
     column = column.drop_null()
@@ -135,7 +136,7 @@ def _has_refused_nulls(column: pa.Array, kind: pa.DataType) -> bool:
     else:
         children, fields = [column.flatten()], [kind.value_field]
     return any(
-        (child.null_count and not field.nullable) or _has_refused_nulls(child, field.type)
+        (child.null_count and not field.nullable) or has_refused_nulls(child, field.type)
         for child, field in zip(children, fields, strict=True)
     )
 

@@ -17,6 +17,7 @@ from parketto.parquet.annotations import Annotation, read_annotations
 from parketto.parquet.clustering_metadata import Clustering, read_clustering
 from parketto.parquet.footer import MAGIC, FileKeys
 from parketto.parquet.int96 import int96_leaves, int96_type, is_micros, with_instants
+from parketto.parquet.promotion import means_the_same
 from parketto.parquet.row_group_info import UNKNOWN_STATS, ColumnStats, RowGroupInfo, read_row_groups
 from parketto.parquet.thrift import LIST, find_field, skip
 from parketto.parquet.unreadable import naming_file
@@ -119,6 +120,7 @@ class FileInfo:
             and own.schema.names == self.schema.names
             and own.traits.leaves == self.traits.leaves
             and own.traits.annotations == self.traits.annotations
+            and all(map(means_the_same, own.schema.types, self.schema.types))
         )
 
     @property

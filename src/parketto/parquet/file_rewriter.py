@@ -44,7 +44,7 @@ class FileRewriter:
         self._calendar = CalendarCheck(self._schema, file.metadata, file.traits.int96)
         footer = copyable_footer(opened.source, len(file.row_groups))
         self._footer = footer
-        if footer is not None and why_not_combined(footer, output.format) is None:
+        if footer is not None and file.has_stored_types and why_not_combined(footer, output.format) is None:
             self._copyable, like = copyable(footer, file.schema, codec), (opened.source, footer)
         else:
             self._copyable, like = [False] * len(file.row_groups), None

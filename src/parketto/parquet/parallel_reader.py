@@ -109,5 +109,8 @@ def _combined(batches: list[pa.RecordBatch]) -> list[pa.RecordBatch]:
     # Combining large batches would only copy them.
     if len(batches) < 2 or sum(batch.num_rows for batch in batches) > _SMALL_BATCH_ROWS * len(batches):
         return batches
-    found: Iterable[pa.RecordBatch] = pa.Table.from_batches(batches).combine_chunks().to_batches()
+    try:
+        found: Iterable[pa.RecordBatch] = pa.Table.from_batches(batches).combine_chunks().to_batches()
+    except pa.ArrowInvalid:  # the dictionaries of several files have more values than their index type
+        return batches
     return list(found)

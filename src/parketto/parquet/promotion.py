@@ -167,8 +167,23 @@ _JOINS: tuple[tuple[tuple[_Test, ...], Callable[[Sequence[pa.DataType]], pa.Data
 )
 
 
-def is_castable(source: pa.DataType, target: pa.DataType) -> bool:
+def means_the_same(one: pa.DataType, other: pa.DataType) -> bool:
+    """Whether equal bytes of equal Parquet types are equal values. Parquet does not know the unit of durations.
+
+    >>> means_the_same(pa.duration("s"), pa.duration("ms")), means_the_same(pa.string(), pa.large_string())
+    (False, True)
+    """
+    if pat.is_duration(one) or pat.is_duration(other):
+        return bool(one == other)
+    if not pat.is_nested(one) or not pat.is_nested(other) or one.num_fields != other.num_fields:
+        return True
+    return all(means_the_same(one.field(at).type, other.field(at).type) for at in range(one.num_fields))
+
+
+def is_castable(source: pa.DataType, target: pa.DataType, *, nested: bool = False) -> bool:
     """Whether values of one type may be cast to another where they fit: numbers to numbers, text to text.
+
+    Inside of structs floats do not become narrower: Arrow would round them silently.
 
     >>> is_castable(pa.int64(), pa.int32()), is_castable(pa.string(), pa.int8())
     (True, False)
@@ -178,13 +193,15 @@ def is_castable(source: pa.DataType, target: pa.DataType) -> bool:
         return True
     if pat.is_struct(target) and pat.is_struct(source):
         return all(target.get_field_index(item.name) >= 0 for item in source.fields) and all(
-            is_castable(source.field(item.name).type, item.type)
+            is_castable(source.field(item.name).type, item.type, nested=True)
             if source.get_field_index(item.name) >= 0
             else item.nullable
             for item in target.fields
         )
     if pat.is_nested(target):
         return bool(common_type([source, target]) == target)
+    if nested and pat.is_floating(source) and pat.is_floating(target) and target.bit_width < source.bit_width:
+        return False
     if pat.is_timestamp(source) and pat.is_timestamp(target):
         return _timestamps([source, target]) is not None
     return any(all(any(test(kind) for test in tests) for kind in (source, target)) for tests, _ in _JOINS)
@@ -218,6 +235,9 @@ def promoted(array: pa.Array, kind: pa.DataType) -> pa.Array:
 
 
 def _promoted_nested(array: pa.Array, kind: pa.DataType) -> pa.Array:
+    shapes = (pat.is_struct, pat.is_map, lambda each: not pat.is_struct(each) and not pat.is_map(each))
+    if not pat.is_nested(array.type) or not any(test(array.type) and test(kind) for test in shapes):
+        raise pa.ArrowNotImplementedError(f"{array.type} and {kind} are not nested in the same way")
     # Concatenated with an empty one, an array has no offset: then its children have matching lengths.
     array = pa.concat_arrays([array, pa.array([], array.type)])
     mask = array.is_null() if array.null_count else None

@@ -14,12 +14,13 @@ from parketto.parquet.appender import RowGroupAppender
 from parketto.parquet.compatible import why_not_woven
 from parketto.parquet.copy_rules import codec_of, copyable_footer
 from parketto.parquet.dataset_schema import path_value
-from parketto.parquet.decoded_types import decoded_schema
+from parketto.parquet.decoded_types import decoded_schema, has_refused_nulls
+from parketto.parquet.equality import equal_values
 from parketto.parquet.file_info import FileInfo
 from parketto.parquet.file_writer import file_writer
 from parketto.parquet.footer import Footer, read_footer
 from parketto.parquet.output import Output
-from parketto.parquet.promotion import promoted
+from parketto.parquet.promotion import common_type, means_the_same, promoted
 from parketto.parquet.reader import BatchReader, OpenFile
 from parketto.parquet.schema import difference, narrowed
 from parketto.parquet.thrift import I32, STRUCT, decode, decode_list, encode, encode_structs, key
@@ -93,11 +94,11 @@ class ConformFile:
         )
 
     def _has_same_type(self, name: str) -> bool:
-        """Whether a column is a categorical in both files, or in neither: a categorical needs dictionary pages."""
+        """Whether the bytes of a column mean the same in both files. A categorical also needs dictionary pages."""
         assert self.file.schema is not None, "files to rewrite come from a snapshot"
         readable = self.output.format.readable_as or self.output.format.schema
         kinds = (self.file.schema.field(self.origins[name]).type, readable.field(name).type)
-        return kinds[0] == kinds[1] or not any(map(pat.is_dictionary, kinds))
+        return kinds[0] == kinds[1] or (not any(map(pat.is_dictionary, kinds)) and means_the_same(*kinds))
 
     def _weave(self, opened: OpenFile, copies: _Copies, sink: IO[bytes], worker: Worker) -> None:
         whole = self.output.format.empty_footer
@@ -169,19 +170,33 @@ class ConformFile:
         return pa.RecordBatch.from_arrays(found, schema=schema)
 
     def _cast(self, column: pa.Array, item: pa.Field) -> pa.Array:
+        name, kind = self.origins[item.name], item.type
         try:
-            found = promoted(column, item.type)
+            found = promoted(column, kind)
+            exact = common_type([column.type, kind]) == kind or _is_text(column.type) or _is_text(kind)
+            changed = None if exact else ~equal_values(promoted(found, column.type), column)
         except (pa.ArrowInvalid, pa.ArrowNotImplementedError) as error:
             raise IncompatibleTypes(
-                f"column {self.origins[item.name]!r} of {self.file.path!r} cannot be cast from {column.type} to "
-                f"{item.type}: {error}. Nothing was changed"
+                f"column {name!r} of {self.file.path!r} cannot be cast from {column.type} to {kind}: {error}. "
+                "Nothing was changed"
             ) from error
-        if not item.nullable and found.null_count:
+        if changed is not None and changed.any():
+            example = column[int(changed.argmax())].as_py()
             raise IncompatibleTypes(
-                f"column {self.origins[item.name]!r} of {self.file.path!r} has NULLs, which {item} does not "
-                "allow. Nothing was changed"
+                f"column {name!r} of {self.file.path!r} has the value {example!r}, which {kind} cannot hold "
+                "exactly. Round it with update first; nothing was changed"
+            )
+        if (not item.nullable and found.null_count) or has_refused_nulls(found, kind):
+            raise IncompatibleTypes(
+                f"column {name!r} of {self.file.path!r} has NULLs, which {item} does not allow. Nothing was "
+                "changed"
             )
         return found
+
+
+def _is_text(kind: pa.DataType) -> bool:
+    plain = kind.value_type if pat.is_dictionary(kind) else kind
+    return bool(pat.is_string(plain) or pat.is_large_string(plain) or pat.is_string_view(plain))
 
 
 @dataclass(frozen=True)

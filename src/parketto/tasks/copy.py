@@ -85,7 +85,8 @@ def _copied_or_not(
     """Copy the row groups to copy; yield the numbers of those to encode, run by run."""
     schema = opened.file.schema
     assert schema is not None, "files to combine come from a snapshot"
-    footer = copyable_footer(opened.source, len(copies)) if any(copies) else None
+    bytes_fit = any(copies) and opened.file.has_stored_types
+    footer = copyable_footer(opened.source, len(copies)) if bytes_fit else None
     allowed = [] if footer is None else copyable(footer, schema, group.required_codec)
     wanted = [copied and bool(allowed) and allowed[number] for number, copied in enumerate(copies)]
     for copied, found in groupby(range(len(copies)), key=wanted.__getitem__):
