@@ -4,7 +4,7 @@ VENV   := .venv
 BIN    := $(VENV)/bin
 READY  := $(VENV)/.ready
 RESULTS := benchmarks/results
-EXTRAS := spark,connect,jdk,duckdb,s3
+EXTRAS := spark,connect,pipelines,jdk,duckdb,s3,maintenance
 UV     := $(BIN)/uv pip --quiet
 # Three processes: one has Spark, one starts Sparks of its own, one does the rest.
 PARALLEL := --numprocesses 3 --dist loadgroup
@@ -26,7 +26,7 @@ $(READY): pyproject.toml constraints.txt
 	$(UV) install --python $(BIN)/python --constraints constraints.txt --group dev --editable ".[$(EXTRAS)]"
 	@touch $@
 
-demo: $(READY)  ## market data on Spark: ingest, upsert, delete, compact, cluster, survive a crash
+demo: $(READY)  ## a Spark pipeline of JSON events: ingest, merge, total, maintain, survive a kill -9
 	$(BIN)/python examples/demo.py
 
 test-fast: lint  ## lint, types, unit tests, and conformance without Spark (3 minutes)
@@ -36,7 +36,7 @@ test: lint  ## lint, types and the test suite (what CI runs)
 	$(BIN)/python -m pytest $(PARALLEL)
 
 test-all: lint  ## the test suite with its large sweeps
-	$(BIN)/python -m pytest $(PARALLEL) -m "sweep or not sweep"
+	$(BIN)/python -m pytest $(PARALLEL) -m "sweep or not sweep" --share 1
 
 coverage: $(READY)  ## which lines the tests execute, Spark's workers aside
 	$(BIN)/python -m pytest $(PARALLEL) --cov --cov-report term:skip-covered --cov-report html:$(RESULTS)/coverage

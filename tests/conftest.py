@@ -55,7 +55,7 @@ class Place:
         return oracle.file_state(self.root, self.fs)
 
     def left_behind(self) -> list[str]:
-        """Paths in the parent folder other than the dataset, workspaces and log records."""
+        """Paths in the parent folder other than the dataset, workspaces, log records and kept files."""
         parent = self.root.rpartition("/")[0]
         found = [path.rstrip("/") for path in self.fs.ls(parent, detail=False)] if self.fs.isdir(parent) else []
         workspaces = [path for path in found if path.endswith(".parketto")]
@@ -64,12 +64,13 @@ class Place:
 
 
 def is_log(path: str) -> bool:
-    """Whether a path is that of a log record, or of the lock next to the log."""
-    return bool(re.search(r"\.parketto/(lock|log/(checkpoint-)?[0-9]{20}(\.done|\.undo)?\.json)$", path))
+    """Whether a path is part of the history: a log record, the lock next to the log, or a kept file."""
+    kept = r"kept/[0-9]+-[0-9]+-[^/]+/([0-9]+|manifest\.json)"
+    return bool(re.search(rf"\.parketto/(lock|log/(checkpoint-)?[0-9]{{20}}(\.done|\.undo)?\.json|{kept})$", path))
 
 
 def beside(folder: str | os.PathLike[str]) -> list[str]:
-    """The names in a folder, without workspaces that contain only a log."""
+    """The names in a folder, without workspaces that contain only a log and kept files."""
     return [name for name in sorted(os.listdir(folder)) if not _is_only_log(os.path.join(folder, name))]
 
 
@@ -125,8 +126,8 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption(
         "--share",
         type=int,
-        default=4,
-        help="on Spark, one in SHARE cases of each test runs, at least one; the others are part of the sweeps",
+        default=6,
+        help="one in SHARE runs, at least one: of each test's cases on Spark, and of the steps of crash sweeps",
     )
 
 
@@ -168,12 +169,20 @@ def _uses_spark(item: pytest.Item) -> bool:
 
 
 def _beyond_share(items: list[pytest.Item], share: int) -> Iterator[pytest.Item]:
-    """Slow cases that other parameters cover as well: on Spark, and where files are renamed one by one."""
+    """Slow cases that others cover as well: on Spark, stalls on S3, and where files are renamed one by one."""
     cases: defaultdict[tuple[str, str], list[pytest.Item]] = defaultdict(list)
     for item in items:
+        test = item.nodeid.partition("[")[0]
         for way in _parameters(item):
-            if way.startswith("spark") or way == "local, renamed":
-                cases[item.nodeid.partition("[")[0], way].append(item)
+            if way.startswith("spark"):
+                # Every engine runs the same tasks: some cases of each class, or module, are enough.
+                cases[test.rpartition("::")[0], way].append(item)
+            elif way == "local, renamed":
+                cases[test, way].append(item)
+        if "test_s3_stalls" in test:
+            cases[test, "stalls"].append(item)
+        if "test_handlers" in test and _uses_spark(item):
+            cases[test.rpartition("::")[0], "handler"].append(item)
     for found in cases.values():
         # The choice is deterministic, and does not depend on the order of tests.
         found.sort(key=lambda item: zlib.crc32(item.nodeid.encode()))
@@ -219,6 +228,12 @@ def spark() -> Any:
     from parketto.engines.spark.session import get_session
 
     return get_session()[0]
+
+
+@pytest.fixture
+def share(request: pytest.FixtureRequest) -> int:
+    """One in so many points of a sweep is tested."""
+    return int(request.config.getoption("--share"))
 
 
 @pytest.fixture

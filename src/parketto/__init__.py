@@ -43,6 +43,7 @@ if TYPE_CHECKING:
         CommitStateUnknown,
         DatasetNotFound,
         EngineUnavailable,
+        ExpectationFailed,
         IncompatibleTypes,
         InvalidArgument,
         LockTimeout,
@@ -51,6 +52,7 @@ if TYPE_CHECKING:
         OperationCancelled,
         OutOfMemory,
         ParkettoError,
+        StreamStopped,
         TransformFailed,
         UnreadableFile,
         UntrustedWorkspace,
@@ -69,11 +71,16 @@ if TYPE_CHECKING:
         ColumnReads,
         Damage,
         EditStats,
+        ExpectationStats,
+        MaintenanceAction,
+        MaintenanceLeft,
+        MaintenanceRun,
         MaintenanceStats,
         OtherSchema,
         PartitionInfo,
         PlannedRewrite,
         RestoreStats,
+        RuleCounts,
         WritePlan,
         WriteStats,
     )
@@ -111,6 +118,8 @@ __all__ = [
     "DuckDBParquetHandler",
     "EditStats",
     "EngineUnavailable",
+    "ExpectationFailed",
+    "ExpectationStats",
     "FileGroup",
     "FileInfo",
     "GroupPlan",
@@ -118,6 +127,9 @@ __all__ = [
     "InvalidArgument",
     "LocalStorageOptions",
     "LockTimeout",
+    "MaintenanceAction",
+    "MaintenanceLeft",
+    "MaintenanceRun",
     "MaintenanceStats",
     "MergeStats",
     "NotADataset",
@@ -136,9 +148,11 @@ __all__ = [
     "Repartitioner",
     "RestoreStats",
     "RowGroupInfo",
+    "RuleCounts",
     "SizeEstimate",
     "SparkParquetHandler",
     "StorageOptions",
+    "StreamStopped",
     "Suggestion",
     "TransformFailed",
     "UnreadableFile",
@@ -173,6 +187,7 @@ _HOMES = {
             "CommitStateUnknown",
             "DatasetNotFound",
             "EngineUnavailable",
+            "ExpectationFailed",
             "IncompatibleTypes",
             "InvalidArgument",
             "LockTimeout",
@@ -181,6 +196,7 @@ _HOMES = {
             "OperationCancelled",
             "OutOfMemory",
             "ParkettoError",
+            "StreamStopped",
             "TransformFailed",
             "UnreadableFile",
             "UntrustedWorkspace",
@@ -220,11 +236,16 @@ _HOMES = {
             "ColumnReads",
             "Damage",
             "EditStats",
+            "ExpectationStats",
+            "MaintenanceAction",
+            "MaintenanceLeft",
+            "MaintenanceRun",
             "MaintenanceStats",
             "OtherSchema",
             "PartitionInfo",
             "PlannedRewrite",
             "RestoreStats",
+            "RuleCounts",
             "WritePlan",
             "WriteStats",
         ),
@@ -242,8 +263,13 @@ _HOMES = {
     for name in names
 }
 
+# Modules with public functions.
+_SUBMODULES = ("maintenance", "streaming")
+
 
 def __getattr__(name: str) -> _Any:
+    if name in _SUBMODULES:
+        return _importlib.import_module(f"{__name__}.{name}")
     if name not in _HOMES:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     value = globals()[name] = getattr(_importlib.import_module(_HOMES[name]), name)
@@ -251,4 +277,4 @@ def __getattr__(name: str) -> _Any:
 
 
 def __dir__() -> list[str]:
-    return sorted({*globals(), *_HOMES})
+    return sorted({*globals(), *_HOMES, *_SUBMODULES})

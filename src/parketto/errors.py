@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import Any
+
+_EXAMPLE_CHARACTERS = 500  # of a row, in messages
 
 
 class ParkettoError(Exception):
@@ -63,6 +65,37 @@ class IncompatibleTypes(ParkettoError, TypeError):
 
 class TransformFailed(ParkettoError, ValueError):
     """A user function failed, or its result does not fit the expected schema. Nothing was changed."""
+
+
+class ExpectationFailed(ParkettoError, ValueError):
+    """Rows break expectations. Nothing was changed.
+
+    `counts` has the number of rows that break each rule, and `examples` one of them, by the names of the rules.
+    """
+
+    def __init__(
+        self,
+        rows: int,
+        violating: int,
+        counts: Mapping[str, int],
+        examples: Mapping[str, Mapping[str, Any] | None],
+    ) -> None:
+        self.rows, self.violating, self.counts = rows, violating, dict(counts)
+        self.examples = {name: row for name, row in examples.items() if row is not None}
+        broken = "; ".join(
+            f"{name!r} by {counts[name]:,} rows, for example {shortened_row(row)}"
+            for name, row in self.examples.items()
+        )
+        super().__init__(
+            f"{violating:,} of {rows:,} rows break expectations (NULL breaks them, too): {broken}. Correct these "
+            "rows, or pass on_violation='drop' or 'quarantine'. Nothing was changed"
+        )
+
+
+def shortened_row(row: Mapping[str, Any]) -> str:
+    """A row as text for a message."""
+    shown = repr(dict(row))
+    return shown if len(shown) <= _EXAMPLE_CHARACTERS else f"{shown[:_EXAMPLE_CHARACTERS]}…"
 
 
 class DatasetNotFound(ParkettoError, FileNotFoundError):
@@ -148,6 +181,10 @@ class CommitConflict(CommitFailed):
             f"{path!r} was added {author}while this {operation} ran, and {matters}. That file is kept and nothing "
             f"of this {operation} was published; run it again, or use isolation='snapshot'"
         )
+
+
+class StreamStopped(ParkettoError, RuntimeError):
+    """A stream cannot continue without losing or repeating rows. Names the commit, and the choices."""
 
 
 class LockTimeout(CommitFailed, TimeoutError):

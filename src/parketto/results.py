@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any, Literal, NotRequired, TypedDict
 
 
@@ -53,7 +54,28 @@ class MaintenanceStats(TypedDict):
     backup_path: str | None
 
 
-class WriteStats(TypedDict):
+class RuleCounts(TypedDict):
+    """How many rows met an expectation, and how many broke it."""
+
+    passed: int
+    violations: int
+
+
+class ExpectationStats(TypedDict, total=False):
+    """With `expect=`: how many rows broke rules. They were left out (in a dry run: would be).
+
+    Counts are None in a dry run with rows that can be read only once: these are not read.
+    """
+
+    #: The counts of each rule, by its name. All rows are checked against all rules.
+    expectations: dict[str, RuleCounts] | None
+    #: The rows that broke at least one rule.
+    rows_violating: int | None
+    #: With `on_violation="quarantine"`: the dataset with these rows; None if there are none.
+    quarantine: str | None
+
+
+class WriteStats(ExpectationStats):
     """What a write did."""
 
     rows_written: int
@@ -67,7 +89,7 @@ class WriteStats(TypedDict):
     source_files: NotRequired[list[str]]
 
 
-class WritePlan(TypedDict):
+class WritePlan(ExpectationStats):
     """What a write or a repartition would do (`dry_run=True`). Nothing was written.
 
     Counts are exact. They are None if the rows can be read only once (a `RecordBatchReader`): these are not read.
@@ -142,7 +164,7 @@ class EditStats(TypedDict):
     added_files: list[str]
 
 
-class ChangeStats(TypedDict):
+class ChangeStats(ExpectationStats):
     """What applied changes did, in rows. With history (`scd=2`) a row is a version of a key."""
 
     #: New rows, or versions.
@@ -221,3 +243,120 @@ class ColumnReads(TypedDict):
     range: float
     #: The maximum number of row groups whose bounds contain the same value.
     depth: int
+
+
+LeftBecause = Literal["budget", "left alone", "conflict", "error"]
+
+
+class MaintenanceAction(TypedDict):
+    """One operation of a maintenance run: one commit."""
+
+    dataset: str
+    #: `compact`, `optimize` or `unify_schema`.
+    operation: str
+    #: The folder below the dataset; None if the dataset has no partitions, or the operation concerns all of them.
+    partition: str | None
+    #: Why it was due.
+    reason: str
+    #: The files of the partition; those that were rewritten if a schema was unified.
+    files_before: int
+    #: In a dry run: the planned number.
+    files_after: int
+    #: The size of the files that were rewritten.
+    rewritten_bytes: int
+    seconds: float
+
+
+class MaintenanceLeft(TypedDict):
+    """What a maintenance run did not do."""
+
+    dataset: str
+    #: None if the dataset or partition could not be examined at all.
+    operation: str | None
+    partition: str | None
+    #: Why it was due.
+    reason: str
+    #: Why it was not done.
+    because: LeftBecause
+    details: str
+    #: The size of the files to rewrite.
+    bytes: int
+
+
+class MaintenanceRun(dict[str, Any]):
+    """What a maintenance run did, why, and what it left. A mapping, serialisable with `json.dumps`.
+
+    Keys: `datasets` (paths), `dry_run`, `actions`, `left` and `seconds`. Printed, it is a short summary.
+
+    >>> print(MaintenanceRun(datasets=["events"], dry_run=False, actions=[], left=[], seconds=0.01))
+    nothing to do in 1 dataset
+    """
+
+    @property
+    def actions(self) -> list[MaintenanceAction]:
+        """What was done, or would be done (`dry_run`), in this order."""
+        return self["actions"]  # type: ignore[no-any-return]
+
+    @property
+    def left(self) -> list[MaintenanceLeft]:
+        """What is due and was not done."""
+        return self["left"]  # type: ignore[no-any-return]
+
+    @property
+    def rewritten_bytes(self) -> int:
+        """The size of all files that were rewritten."""
+        return sum(action["rewritten_bytes"] for action in self.actions)
+
+    def summary(self) -> str:
+        """One line."""
+        datasets = _counted(len(self["datasets"]), "dataset")
+        parts = []
+        if self.actions:
+            before, after = (sum(each[key] for each in self.actions) for key in ("files_before", "files_after"))
+            verb = "would run " if self["dry_run"] else ""
+            parts.append(
+                f"{verb}{_counted(len(self.actions), 'operation')} in {datasets}: {before:,} files -> {after:,}, "
+                f"{_megabytes(self.rewritten_bytes)} rewritten"
+            )
+            parts += [] if self["dry_run"] else [f"{self['seconds']:.1f} s"]
+        elif not self.left:
+            return f"nothing to do in {datasets}"
+        else:
+            parts.append(f"nothing done in {datasets}")
+        return ", ".join([*parts, *([f"{len(self.left):,} left"] if self.left else [])])
+
+    def __str__(self) -> str:
+        lines = [self.summary()]
+        lines += [
+            f"  {each['operation']} {_place(each)}: {each['files_before']:,} files -> {each['files_after']:,}, "
+            f"{_megabytes(each['rewritten_bytes'])}: {each['reason']}"
+            for each in self.actions[:_LINES]
+        ]
+        lines += _more(self.actions)
+        lines += [
+            f"  left: {each['operation'] or 'everything'} {_place(each)}: {each['because']}: {each['details']}"
+            for each in self.left[:_LINES]
+        ]
+        return "\n".join([*lines, *_more(self.left)])
+
+    def __repr__(self) -> str:
+        return f"<MaintenanceRun: {self.summary()}>"
+
+
+_LINES = 20  # of each list that a printed run shows
+
+
+def _more(entries: Sequence[object]) -> list[str]:
+    return [f"  … and {len(entries) - _LINES:,} more"] if len(entries) > _LINES else []
+
+
+def _place(entry: MaintenanceAction | MaintenanceLeft) -> str:
+    return f"{entry['dataset']}/{entry['partition']}" if entry["partition"] else entry["dataset"]
+
+
+def _megabytes(size: int) -> str:
+    return f"{size / 1024**2:,.1f} MB"
+
+
+def _counted(count: int, noun: str) -> str:
+    return f"{count:,} {noun}{'' if count == 1 else 's'}"

@@ -201,6 +201,25 @@ class TestSchemaModes:
         dataset.write(pa.table({"id": [3], "s": ["c"], "y": [3.5]}))
         assert sorted(dataset.read(["y"]).column("y").drop_null().to_pylist()) == [2.5, 3.5]
 
+    @pytest.mark.parametrize("stream", [False, True])
+    @pytest.mark.parametrize("values", [(pa.timestamp("ms"), 1_000_001), (pa.timestamp("us"), None)], ids=str)
+    def test_values_that_only_other_files_can_have(
+        self, place: Place, engine: Engine, values: tuple[pa.DataType, Any], stream: bool
+    ) -> None:
+        """The first file has a coarser unit, or requires values: the dataset's type decides."""
+        kind, value = values
+        required = pa.schema([pa.field("at", kind, nullable=value is not None)])
+        place.write_files(
+            {
+                "a.parquet": pa.table({"at": pa.array([0], kind)}, schema=required),
+                "b.parquet": pa.table({"at": pa.array([None], pa.timestamp("us"))}),
+            }
+        )
+        rows = pa.table({"at": pa.array([value], pa.timestamp("us"))})
+        dataset = place.dataset(engine=engine)
+        dataset.write(rows.to_reader() if stream else rows)
+        assert dataset.read().column("at").cast(pa.int64()).to_pylist().count(value) == (1 if value else 2)
+
     def test_unknown_mode(self, typed: Place, engine: Engine) -> None:
         with pytest.raises(
             InvalidArgument, match="unknown schema 'loose'; valid choices: 'cast', 'evolve', 'strict'"

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import datetime as dt
+from decimal import Decimal
 from typing import Any
 
 import pyarrow as pa
@@ -99,6 +101,59 @@ def test_null_keys(place: Place, engine: Engine) -> None:
         dataset.delete(keys=pa.table({"id": [1, None]}), key_columns=["id"])
     # NULLs of the dataset match no key.
     assert dataset.delete(keys=pa.table({"id": [0, 1]}), key_columns=["id"])["rows_matched"] == 1
+
+
+NOON = dt.datetime(2026, 11, 4, 12, 30, 15, 5, dt.UTC)
+# Stored values and their type, keys and their type, and the values that stay.
+OTHER_TYPES: dict[str, tuple[list[Any], pa.DataType, list[Any], pa.DataType, list[Any]]] = {
+    "wide integers": ([1, 2, 2**31 - 1], pa.int32(), [2, 2**31 - 1, 2**31, 2**32 + 1, -(2**40)], pa.int64(), [1]),
+    "narrow integers": ([1, 300], pa.int64(), [1, 44], pa.int8(), [300]),
+    "signed, unsigned": ([0, 2**64 - 1], pa.uint64(), [0, -1], pa.int64(), [2**64 - 1]),
+    "unsigned, signed": ([1, -1], pa.int64(), [1, 2**64 - 1], pa.uint64(), [-1]),
+    "floats for integers": ([1, 2, 3], pa.int16(), [2.0, 3.5, 1e30, float("nan")], pa.float64(), [1, 3]),
+    "integers for floats": ([1.0, 2.5], pa.float32(), [1, 2, 2**53 + 1], pa.int64(), [2.5]),
+    "double for float": (
+        [0.5, 0.1],
+        pa.float32(),
+        [0.5, 0.25],
+        pa.float64(),
+        pa.array([0.1], pa.float32()).to_pylist(),
+    ),
+    "text": (["a", "b"], pa.string(), ["b", "x"], pa.large_string(), ["a"]),
+    "categories": (["a", "b"], pa.string(), ["b", "x"], pa.dictionary(pa.int8(), pa.large_string()), ["a"]),
+    "units": ([NOON], pa.timestamp("ms", "UTC"), [NOON], pa.timestamp("us", "UTC"), [NOON.replace(microsecond=0)]),
+    "far timestamps": (
+        [NOON],
+        pa.timestamp("ns", "UTC"),
+        [NOON, NOON.replace(year=3000)],
+        pa.timestamp("us", "UTC"),
+        [],
+    ),
+    "decimals": (
+        [Decimal("1.50"), Decimal("2.00")],
+        pa.decimal128(5, 2),
+        [Decimal("1.500"), Decimal("0.001"), Decimal("99999")],
+        pa.decimal128(12, 3),
+        [Decimal("2.00")],
+    ),
+}
+
+
+@pytest.mark.parametrize("name", OTHER_TYPES)
+def test_keys_are_cast_and_those_that_the_column_cannot_hold_match_nothing(
+    local: Place, engine: Engine, name: str
+) -> None:
+    stored, kind, keys, other, left = OTHER_TYPES[name]
+    column = (
+        pa.array(stored, pa.timestamp("us", "UTC")).cast(kind, safe=False)
+        if name == "units"
+        else pa.array(stored, kind)
+    )
+    local.write_files({"a.parquet": pa.table({"id": column, "n": range(len(stored))})})
+    table = pa.table({"id": pa.array(keys, other)})
+    stats = local.dataset(engine=engine).delete(keys=table, key_columns="id")
+    assert ids(local) == left
+    assert stats["rows_matched"] == len(stored) - len(left)
 
 
 def test_no_keys_delete_nothing(market: Place, engine: Engine) -> None:

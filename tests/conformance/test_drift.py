@@ -343,6 +343,40 @@ def test_timestamps_that_no_finer_unit_holds_are_refused(local: Place, engine: E
     assert local.state() == state
 
 
+@pytest.mark.parametrize("view", ["to_pyarrow", "to_polars", "to_duckdb"])
+@pytest.mark.parametrize(
+    ("coarse", "fine", "values"),
+    [
+        (
+            pa.timestamp("ms", "UTC"),
+            pa.timestamp("ns", "UTC"),
+            [None, INSTANTS[0], dt.datetime(3000, 1, 1, tzinfo=dt.UTC)],
+        ),
+        (pa.timestamp("us"), pa.timestamp("ns"), [dt.datetime(1500, 1, 1), NOON, None]),  # noqa: DTZ001
+        (pa.duration("s"), pa.duration("ns"), [dt.timedelta(days=365 * 1000), None, dt.timedelta(0)]),
+    ],
+)
+def test_views_refuse_values_that_no_finer_unit_holds(
+    local: Place, view: str, coarse: pa.DataType, fine: pa.DataType, values: list[Any]
+) -> None:
+    """Footers show such values, so a view is refused before anything is read."""
+    local.write_files(
+        {
+            "a.parquet": pa.table({"id": [1, 2, 3], "v": column(values, coarse)}),
+            "b.parquet": pa.table({"id": [4], "v": pa.nulls(1, fine)}),
+        }
+    )
+    dataset = local.dataset(engine="pyarrow")
+    with pytest.raises(IncompatibleTypes) as reading:
+        dataset.read()
+    with pytest.raises(IncompatibleTypes, match=r"column 'v' of '.*a\.parquet'.*\[ns.*cannot hold") as viewing:
+        getattr(dataset, view)()
+    assert str(viewing.value) == str(reading.value)
+    local.write_files({"a.parquet": pa.table({"id": [1], "v": column([values[1]], coarse)})})
+    getattr(dataset, view)()
+    assert dataset.to_pyarrow().to_table().equals(dataset.read())
+
+
 def test_row_groups_of_the_same_parquet_types_are_copied(local: Place, engine: Engine | str) -> None:
     """Strings of any width are the same in Parquet: their bytes are not decoded."""
     texts = [f"text {n % 97}" for n in range(40_000)]
@@ -375,6 +409,30 @@ def test_partition_column_in_some_files_only(local: Place, engine: Engine | str)
     assert dataset.schema.field("day").type == pa.int32()
     dataset.delete("id = 2 AND day = 1")
     assert found(local, engine) == [expected[0], expected[2]]
+
+
+def test_instants_as_partition_column_in_some_files_only(local: Place, engine: Engine | str) -> None:
+    """A path with an offset names an instant. Without one it names a different instant in every time zone."""
+    kind = pa.timestamp("us", "Europe/Berlin")
+    noon = dt.datetime(2026, 11, 4, 12, tzinfo=dt.UTC)
+    local.write_files(
+        {
+            "at=2026-11-04 13%3A00%3A00+01%3A00/a.parquet": pa.table({"id": [1, 2]}),
+            "at=2026-11-05 13%3A00%3A00+01%3A00/b.parquet": pa.table(
+                {"id": [3], "at": pa.array([noon + dt.timedelta(days=1)], kind)}
+            ),
+        }
+    )
+    dataset = local.dataset(engine=engine)
+    assert [row["at"] for row in found(local, engine)] == [noon, noon, noon + dt.timedelta(days=1)]
+    assert dataset.count("at = TIMESTAMP '2026-11-04 12:00:00+00:00'") == 2
+    dataset.delete("id = 2 AND at < TIMESTAMP '2026-11-05 00:00:00+00:00'")
+    assert [row["id"] for row in found(local, engine)] == [1, 3]
+    local.write_files({"at=2026-11-06 13%3A00%3A00/c.parquet": pa.table({"id": [4]})})
+    state = local.state()
+    with pytest.raises(IncompatibleTypes, match=r"'at' is .*Berlin.*'2026-11-06 13:00:00' in the path.*no offset"):
+        dataset.delete("id = 1")
+    assert local.state() == state
 
 
 class TestWriters:

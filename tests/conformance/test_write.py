@@ -79,6 +79,35 @@ def test_empty_table_still_writes_its_schema(place: Place, engine: Engine) -> No
     assert found.schema.equals(TABLE.schema)
 
 
+@pytest.mark.parametrize("columns", [None, "id"])
+def test_appending_no_rows_adds_no_file(place: Place, engine: Engine, columns: str | None) -> None:
+    dataset = place.dataset(engine=engine)
+    dataset.write(TABLE, partition_by=columns)
+    before, partitions = place.state(), dataset.partitions()
+    stats = dataset.write(TABLE.slice(0, 0), mode="append")
+    assert (stats["rows_written"], stats["files_written"], stats["bytes_written"]) == (0, 0, 0)
+    assert (place.state(), dataset.partitions()) == (before, partitions)
+    assert place.left_behind() == []
+    assert len(dataset.history()) == 1, "nothing was committed"
+
+
+def test_appending_no_rows_with_a_commit_id_is_recorded(place: Place, engine: Engine) -> None:
+    dataset = place.dataset(engine=engine)
+    dataset.write(TABLE)
+    before = place.state()
+    dataset.write(TABLE.slice(0, 0), mode="append", commit_id="batch:2")
+    assert dataset.write(TABLE, mode="append", commit_id="batch:2")["rows_written"] == 0
+    assert place.state() == before
+
+
+def test_the_file_of_an_empty_dataset_is_no_partition(place: Place, engine: Engine) -> None:
+    dataset = place.dataset(engine=engine)
+    dataset.write(TABLE.slice(0, 0), partition_by="id")
+    assert [each["values"] for each in dataset.partitions()] == [{}]
+    dataset.write(TABLE.slice(0, 2), mode="append", partition_by="id")
+    assert [each["values"] for each in dataset.partitions()] == [{"id": n} for n in TABLE["id"].to_pylist()[:2]]
+
+
 @pytest.mark.parametrize("codec", ["snappy", "gzip", "lz4", "zstd", "brotli", "none"])
 def test_codecs(place: Place, engine: Engine, codec: str) -> None:
     dataset = place.dataset(engine=engine)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import random
 from collections.abc import Callable
 from typing import Any
 
@@ -10,7 +9,7 @@ import pyarrow as pa
 import pytest
 
 from conftest import Place
-from helpers.crash import DEATHS, mortal
+from helpers.crash import DEATHS, mortal, sampled
 from parketto import Dataset, InvalidArgument, sql
 
 SOURCE = pa.table({"id": [2, 21, 55, 500], "day": [1, 2, 9, 2]})
@@ -58,7 +57,7 @@ def backups_in(place: Place, folder: str) -> list[str]:
 @pytest.mark.parametrize("name", ["pyarrow", "duckdb"])
 @pytest.mark.parametrize("operation", EDITS)
 def test_operation_with_a_backup_killed_at_any_step(
-    place: Place, operation: str, name: str, count_crash_points: Any
+    place: Place, operation: str, name: str, share: int, count_crash_points: Any
 ) -> None:
     folder = make(place)
     before, rows_before = place.state(), place.rows()
@@ -68,7 +67,8 @@ def test_operation_with_a_backup_killed_at_any_step(
     rows_after, total = place.rows(), calls()
     points = [(at, when) for at in range(1, total + 1) for when in ("before", "after")]
     seen = set()
-    for at, when in random.Random(operation).sample(points, len(points) // 2):
+    chosen = sampled(points, share)
+    for at, when in chosen:
         make(place)
         run = lambda dataset: EDITS[operation](dataset, folder)  # noqa: E731 - the same for all points
         assert killed(place.dataset(engine=name), run, at, when), f"{operation} ends before call {at}"
@@ -82,11 +82,11 @@ def test_operation_with_a_backup_killed_at_any_step(
             seen.add("before")
         assert place.state() == before
     assert seen == {"before", "undone"}
-    count_crash_points(len(points) // 2)
+    count_crash_points(len(chosen))
 
 
 @pytest.mark.parametrize("operation", EDITS)
-def test_restore_killed_at_any_step(place: Place, operation: str, count_crash_points: Any) -> None:
+def test_restore_killed_at_any_step(place: Place, operation: str, share: int, count_crash_points: Any) -> None:
     folder = make(place)
     before = place.state()
     EDITS[operation](place.dataset(), folder)
@@ -95,19 +95,17 @@ def test_restore_killed_at_any_step(place: Place, operation: str, count_crash_po
     dataset = place.dataset()
     calls = mortal(dataset)
     dataset.restore(backup)
-    points = 0
-    for when in ("before", "after"):
-        for at in range(1, calls() + 1):
-            make(place)
-            EDITS[operation](place.dataset(), folder)
-            (backup,) = backups_in(place, folder)
-            assert killed(place.dataset(), lambda dataset: dataset.restore(backup), at, when)  # noqa: B023
-            place.dataset().recover()
-            if place.rows() == rows_after:
-                place.dataset().restore(backup)
-            assert place.state() == before
-            points += 1
-    count_crash_points(points)
+    points = sampled([(at, when) for when in ("before", "after") for at in range(1, calls() + 1)], share)
+    for at, when in points:
+        make(place)
+        EDITS[operation](place.dataset(), folder)
+        (backup,) = backups_in(place, folder)
+        assert killed(place.dataset(), lambda dataset: dataset.restore(backup), at, when)  # noqa: B023
+        place.dataset().recover()
+        if place.rows() == rows_after:
+            place.dataset().restore(backup)
+        assert place.state() == before
+    count_crash_points(len(points))
 
 
 @pytest.mark.parametrize(

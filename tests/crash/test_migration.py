@@ -12,7 +12,6 @@ rows have moved already) ends where an undisturbed run ends.
 
 from __future__ import annotations
 
-import random
 from dataclasses import replace
 from typing import Any
 
@@ -22,7 +21,7 @@ import pytest
 
 from conftest import Place
 from helpers import oracle
-from helpers.crash import DEATHS, mortal
+from helpers.crash import DEATHS, mortal, sampled
 from parketto import Dataset, DatasetNotFound, Repartitioner
 
 
@@ -133,11 +132,10 @@ RUNS = [
 ]
 
 
-def sweep(place: Place, run: dict[str, Any], engine: str, share: float = 1.0) -> tuple[int, set[str]]:
+def sweep(place: Place, run: dict[str, Any], engine: str, share: int) -> tuple[int, set[str]]:
     outcome = Undisturbed(place, run, engine)
     points = [(at, when) for at in range(1, outcome.calls + 1) for when in ("before", "after", "half")]
-    if share < 1.0:
-        points = random.Random(7).sample(points, max(3, int(len(points) * share)))
+    points = sampled(points, share)
     seen = set()
     for at, when in points:
         make(place)
@@ -158,17 +156,17 @@ def sweep(place: Place, run: dict[str, Any], engine: str, share: float = 1.0) ->
 
 
 @pytest.mark.parametrize("run", RUNS)
-def test_killed_at_every_call(place: Place, run: dict[str, Any], count_crash_points: Any) -> None:
-    points, seen = sweep(place, run, "pyarrow")
+def test_killed_at_every_call(place: Place, run: dict[str, Any], share: int, count_crash_points: Any) -> None:
+    points, seen = sweep(place, run, "pyarrow", share)
     assert seen == ({"before", "both", "moved"} if run["delete_source"] else {"before", "both"})
     count_crash_points(points)
 
 
 @pytest.mark.parametrize("run", RUNS)
-def test_next_run_recovers_by_itself(place: Place, run: dict[str, Any]) -> None:
+def test_next_run_recovers_by_itself(place: Place, run: dict[str, Any], share: int) -> None:
     """Without recover(): the next operation on either dataset finds a consistent state."""
     outcome = Undisturbed(place, run, "pyarrow")
-    for at in range(1, outcome.calls + 1, 2):
+    for at in sampled(range(1, outcome.calls + 1), share):
         make(place)
         killed(place, run, "pyarrow", at, "after")
         try:
@@ -181,10 +179,10 @@ def test_next_run_recovers_by_itself(place: Place, run: dict[str, Any]) -> None:
 
 
 @pytest.mark.parametrize("run", RUNS)
-def test_killed_on_duckdb(place: Place, run: dict[str, Any], count_crash_points: Any) -> None:
-    count_crash_points(sweep(place, run, "duckdb", share=0.3)[0])
+def test_killed_on_duckdb(place: Place, run: dict[str, Any], share: int, count_crash_points: Any) -> None:
+    count_crash_points(sweep(place, run, "duckdb", 2 * share)[0])
 
 
 @pytest.mark.spark
-def test_driver_killed_on_spark(local: Place, count_crash_points: Any) -> None:
-    count_crash_points(sweep(local, {"delete_source": True, "transform_fn": None}, "spark", share=0.1)[0])
+def test_driver_killed_on_spark(local: Place, share: int, count_crash_points: Any) -> None:
+    count_crash_points(sweep(local, {"delete_source": True, "transform_fn": None}, "spark", 3 * share)[0])

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import random
+import time
 from collections.abc import Callable
 from typing import Any
 
@@ -12,8 +13,10 @@ import pyarrow as pa
 import pytest
 
 from conftest import Place
-from helpers.crash import DEATHS, mortal
+from helpers.crash import DEATHS, mortal, sampled
+from helpers.kept import kept_contents, sound_manifests
 from parketto import Dataset, sql
+from parketto.commit import retention
 from parketto.parquet.appender import RowGroupAppender
 
 
@@ -107,10 +110,17 @@ class Outcome:
         self.files_after = len(place.files())
         assert place.left_behind() == []
 
+    def check_kept(self, place: Place, state: dict[str, str]) -> None:
+        """What was retired is kept as a whole; before the operation there is nothing."""
+        retired = {path: content for path, content in self.before.items() if path not in state}
+        found = [kept_contents(place, manifest) for manifest in sound_manifests(place)]
+        assert found == ([retired] if retired else [])
+
     def check(self, place: Place) -> str:
         """Exactly the state before or after; files that are not data are unchanged."""
         state = place.state()
         assert empty_folders(place) == []
+        self.check_kept(place, state)
         untouchable = {path: content for path, content in state.items() if not path.endswith(".parquet")}
         assert untouchable == {p: c for p, c in self.before.items() if not p.endswith(".parquet")}
         if state == self.before:
@@ -130,26 +140,63 @@ def killed(dataset: Dataset, operation: Callable[[Dataset], object], at: int, wh
 
 
 @pytest.mark.parametrize("operation", OPERATIONS)
-def test_killed_at_every_call_and_during_recovery(place: Place, operation: str, count_crash_points: Any) -> None:
+def test_killed_at_every_call_and_during_recovery(
+    place: Place, operation: str, share: int, count_crash_points: Any
+) -> None:
     run = OPERATIONS[operation]
     outcome = Outcome(place, run)
     points, seen = 0, set()
-    for when in ("before", "after", "half"):
-        for at in range(1, outcome.calls + 1):
-            make(place)
-            assert killed(place.dataset(), run, at, when), f"{operation} ends before call {at}"
-            # Recovery itself is killed at each of its steps, until it completes.
-            for step in range(1, 200):
-                points += 1
-                if not killed(place.dataset(), lambda dataset: dataset.recover(), step, when):
-                    break
-            else:
-                pytest.fail("recovery never ends")
-            seen.add(outcome.check(place))
-            assert not place.dataset().recover(), "recovery is idempotent"
-            assert place.left_behind() == []
+    kills = [(at, when) for when in ("before", "after", "half") for at in range(1, outcome.calls + 1)]
+    for at, when in sampled(kills, max(1, share // 2)):
+        make(place)
+        assert killed(place.dataset(), run, at, when), f"{operation} ends before call {at}"
+        # Recovery itself is killed at each of its steps, until it completes.
+        for step in range(1, 200):
+            points += 1
+            if not killed(place.dataset(), lambda dataset: dataset.recover(), step, when):
+                break
+        else:
+            pytest.fail("recovery never ends")
+        seen.add(outcome.check(place))
+        assert not place.dataset().recover(), "recovery is idempotent"
+        assert place.left_behind() == []
     assert seen == {"before", "after"}
     count_crash_points(points)
+
+
+def test_killed_while_expired_files_are_removed(
+    place: Place, share: int, count_crash_points: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """After any kill, what is kept is whole or gone, and a later operation removes the rest."""
+    clock = [time.time()]
+    monkeypatch.setattr(retention, "unix_time", lambda: clock[0])
+
+    def made() -> Dataset:
+        make(place)
+        place.dataset(retention=10).delete("id = 0")
+        place.dataset(retention=30).delete("id = 1")
+        clock[0] += 20
+        return place.dataset()
+
+    def work(dataset: Dataset) -> None:
+        dataset.delete("id = 2")
+
+    dataset = made()
+    calls = mortal(dataset)
+    work(dataset)
+    assert [manifest.number for manifest in sound_manifests(place)] == [3, 2]
+    rows, number = place.rows(), calls()
+    points = sampled([(at, when) for when in ("before", "after", "half") for at in range(1, number + 1)], share)
+    for at, when in points:
+        assert killed(made(), work, at, when), at
+        for step in range(1, 200):
+            if not killed(place.dataset(), lambda dataset: dataset.recover(), step, when):
+                break
+        assert [manifest.number for manifest in sound_manifests(place)] in ([2], [3, 2])
+        assert place.left_behind() == []
+        work(place.dataset())
+        assert place.rows() == rows
+    count_crash_points(len(points))
 
 
 @pytest.mark.parametrize("operation", EXCHANGING)

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any
+import random
+from collections.abc import Callable, Sequence
+from typing import Any, TypeVar
 
 from parketto import Dataset
 from parketto.errors import CommitStateUnknown
@@ -11,6 +12,7 @@ from parketto.storage.store import MUTATIONS, Store
 
 _READS = (
     "list_files",
+    "list_files_after",
     "list_dirs",
     "stat",
     "stat_many",
@@ -30,6 +32,15 @@ class Crash(BaseException):
 
 #: Errors of an operation whose process is dead: it cannot undo its changes.
 DEATHS = (Crash, CommitStateUnknown)
+
+
+Point = TypeVar("Point")
+
+
+def sampled(points: Sequence[Point], share: int) -> list[Point]:
+    """One in `share` of the points, always the same ones, in order; the first and the last are among them."""
+    chosen = random.Random(7).sample(range(len(points)), len(points) // share)
+    return [points[at] for at in sorted({0, *chosen, len(points) - 1})]
 
 
 def mortal(

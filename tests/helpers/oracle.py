@@ -12,6 +12,7 @@ import fsspec
 import pyarrow as pa
 import pyarrow.parquet as pq
 from fsspec import AbstractFileSystem
+from fsspec.implementations.local import LocalFileSystem
 
 
 def parquet_has_views() -> bool:
@@ -70,7 +71,14 @@ def write_files(
         fs.makedirs(os.path.dirname(f"{root}/{relative}"), exist_ok=True)
         sink = pa.BufferOutputStream()
         pq.write_table(table, sink, **options)
-        fs.pipe_file(f"{root}/{relative}", sink.getvalue().to_pybytes())
+        path = f"{root}/{relative}"
+        if isinstance(fs, LocalFileSystem):
+            # Complete before its name appears: other writers may read the dataset at the same time.
+            unfinished = os.path.join(os.path.dirname(path), f".{os.path.basename(path)}.unfinished")
+            fs.pipe_file(unfinished, sink.getvalue().to_pybytes())
+            os.replace(unfinished, path)
+        else:
+            fs.pipe_file(path, sink.getvalue().to_pybytes())
 
 
 def row_groups(content: bytes) -> Iterator[tuple[int, str]]:

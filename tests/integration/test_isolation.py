@@ -23,10 +23,10 @@ from helpers import oracle
 from parketto import CommitConflict, CommitFailed, Dataset, sql
 from parketto.commit import transaction as transactions
 from parketto.commit.apply import MovingApplier
-from parketto.commit.committing import Request
 from parketto.commit.log import Log
 from parketto.commit.record import Record
 from parketto.commit.recovery import list_settled
+from parketto.commit.request import Request
 from parketto.commit.transaction import Transaction
 from parketto.commit.workspace import Workspace
 from parketto.engines.pyarrow.engine import PyArrowEngine

@@ -1,6 +1,7 @@
 """The protocol of the log: one immutable, numbered record per commit, created by one writer only.
 
-    look → validate → create record n+1 → publish all → retire all → remove what was staged → create "done n+1"
+    look → validate → create record n+1 → copy what is kept → publish all → create the manifest of what is kept
+    → retire all → remove what was staged → create "done n+1"
 
 A record is created only when the previous one is done, by its owner or by a helping process. "Done" is created
 only when no staged files are left: a late step of a writer then finds nothing to publish.
@@ -148,12 +149,45 @@ def current_dataset() -> Step:
     return step("which dataset is it?", lambda w: (w, w.dataset))
 
 
+def keep(record: Record) -> Steps:
+    """Copy the files to retire, unless another process has; returns those that were there."""
+    if not record.retire or (yield has_manifest(record.owner)):
+        return frozenset()
+    return (yield copy_retired(record))
+
+
+def has_manifest(owner: str) -> Step:
+    return step(f"is there a manifest of {owner}?", lambda w: (w, owner in dict(w.manifests)))
+
+
+def copy_retired(record: Record) -> Step:
+    def act(world: World) -> tuple[World, Any]:
+        found = frozenset(file for file in world.live if file[0] in record.retire)
+        copies = {(record.owner, *file) for file in found}
+        return replace(world, parked=world.parked | copies), found
+
+    return step("copy what is kept", act)
+
+
+def create_manifest(owner: str, files: Files) -> Step:
+    """Create a manifest, unless it exists."""
+
+    def act(world: World) -> tuple[World, Any]:
+        known = owner in dict(world.manifests)
+        return (world if known else replace(world, manifests=world.manifests | {(owner, files)})), None
+
+    return step(f"create the manifest of {owner}", act)
+
+
 def carry_out(number: int, record: Record) -> Steps:
     """Apply a record. Any process may do it, concurrently and repeatedly."""
     if (yield current_dataset()) == record.dataset:
         try:
+            copied = yield from keep(record)
             for name, rows in sorted(record.publish):
                 yield publish(record.owner, name, rows)
+            if copied:
+                yield create_manifest(record.owner, copied & (yield list_live()))
             for name in sorted(record.retire):
                 yield retire(name)
         except Missing:

@@ -1,7 +1,9 @@
 """The protocol of the log on a disk: files are moved under a lock, and after an error the commit is undone.
 
-lock → settle → validate → create record n+1 → publish all → retire all → create "done n+1" → unlock
-after an error: → create "undo n+1" → bring back what was retired → remove what was published → "done n+1"
+lock → settle → validate → create record n+1 → write the manifest of what is kept → publish all → retire all
+→ create "done n+1" → unlock
+after an error: → create "undo n+1" → remove the manifest → bring back what was retired → remove what was published
+→ "done n+1"
 """
 
 from __future__ import annotations
@@ -72,6 +74,23 @@ def remove(name: str) -> Step:
     return fallible(f"remove {name}", act)
 
 
+def write_manifest(record: Record) -> Step:
+    """Describe what is kept, unless that is done."""
+
+    def act(world: World) -> tuple[World, Any]:
+        there = world.live | {(name, rows) for owner, name, rows in world.parked if owner == record.owner}
+        kept = frozenset(file for file in there if file[0] in record.retire)
+        known = not record.retire or record.owner in dict(world.manifests)
+        return (world if known else replace(world, manifests=world.manifests | {(record.owner, kept)})), None
+
+    return fallible(f"write the manifest of {record.owner}", act)
+
+
+def remove_manifest(owner: str) -> Step:
+    left = lambda w: frozenset(each for each in w.manifests if each[0] != owner)  # noqa: E731
+    return fallible(f"remove the manifest of {owner}", lambda w: (replace(w, manifests=left(w)), None))
+
+
 def decide_undo(number: int) -> Step:
     return fallible(f"create undo {number}", lambda w: (replace(w, undo=w.undo | {number}), None))
 
@@ -85,11 +104,10 @@ def settle(number: int, *, undone: bool) -> Step:
 
 
 def clean_up(owner: str) -> Step:
-    """Remove the folder of an operation."""
+    """Remove the folder of an operation; what it has retired is kept elsewhere."""
 
     def act(world: World) -> tuple[World, Any]:
-        staged, parked = (frozenset(e for e in each if e[0] != owner) for each in (world.staged, world.parked))
-        return replace(world, staged=staged, parked=parked), None
+        return replace(world, staged=frozenset(each for each in world.staged if each[0] != owner)), None
 
     return step(f"remove what {owner} has left", act)
 
@@ -106,6 +124,7 @@ def can_complete(record: Record) -> Step:
 
 
 def roll_forward(record: Record) -> Steps:
+    yield write_manifest(record)
     for name, rows in sorted(record.publish):
         yield move_in(record.owner, name, rows)
     for name in sorted(record.retire):
@@ -113,6 +132,7 @@ def roll_forward(record: Record) -> Steps:
 
 
 def roll_back(record: Record) -> Steps:
+    yield remove_manifest(record.owner)
     for name in sorted(record.retire):
         yield bring_back(record.owner, name)
     for name, _ in sorted(record.publish):

@@ -45,8 +45,10 @@ class World:
     #: Records up to this one may be removed; `remembered` is what is kept of them.
     checkpoint: int = 0
     remembered: frozenset[str] = frozenset()
-    #: Retired files, where they can be moved aside.
+    #: Retired files that are kept: moved aside where that is possible, else copied.
     parked: frozenset[tuple[str, str, Rows]] = frozenset()
+    #: For each commit that keeps files, by its owner, what it keeps.
+    manifests: frozenset[tuple[str, Files]] = frozenset()
     #: How many of the next fallible steps will fail.
     faults: int = 0
     holder: str | None = None

@@ -64,6 +64,8 @@ def check(operations: Mapping[str, Operation]) -> Callable[[World, dict[str, str
             if denied and any(end in tables(subset) for subset in wrong):
                 return "a commit that happened is reported as one that did not"
             return "no serial order gives this table"
+        if not all(map(functools.partial(keeps_its_files, world), world.log)):
+            return "what is kept is not what was retired"
         read = [outcome[5:] for outcome in outcomes.values() if outcome.startswith("read ")]
         shown = distinct([*sure, *perhaps])
         everything = [list(some) for n in range(len(shown) + 1) for some in itertools.combinations(shown, n)]
@@ -72,6 +74,18 @@ def check(operations: Mapping[str, Operation]) -> Callable[[World, dict[str, str
         return None
 
     return checked
+
+
+def keeps_its_files(world: World, commit: tuple[int, Record]) -> bool:
+    """Whether all that a commit has retired is kept, with a manifest, or nothing if it was undone."""
+    number, record = commit
+    if not record.retire or number <= world.checkpoint:  # a record of a folded number is void
+        return True
+    manifest = dict(world.manifests).get(record.owner)
+    kept = {(name, rows) for owner, name, rows in world.parked if owner == record.owner}
+    if number in world.undone:
+        return manifest is None and not kept
+    return manifest is not None and manifest == kept and {name for name, _ in kept} == record.retire
 
 
 def search(
@@ -274,6 +288,38 @@ def retired_first(number: int, record: Record) -> log.Steps:
     for name in sorted(record.retire):
         yield retire(name)
     yield from log.carry_out_as_it_is(number, record)
+
+
+def overwrite_manifest(owner: str, files: Any) -> Step:
+    def act(world: World) -> tuple[World, Any]:
+        others = {each for each in world.manifests if each[0] != owner}
+        return replace(world, manifests=frozenset({*others, (owner, files)})), None
+
+    return step("overwrite the manifest", act)
+
+
+def unconditional_copy(record: Record) -> log.Steps:
+    return (yield log.copy_retired(record)) if record.retire else frozenset()
+
+
+@pytest.mark.parametrize("weakness", ["a manifest may be overwritten", "files are not copied"])
+def test_search_detects_weaker_retention(weakness: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    if weakness == "files are not copied":
+        monkeypatch.setattr(log, "copy_retired", lambda record: step("skip", lambda w: (w, frozenset())))
+    else:
+        monkeypatch.setattr(log, "create_manifest", overwrite_manifest)
+        monkeypatch.setattr(log, "keep", unconditional_copy)
+    found = search("log", {"A": A, "B": B}, storage=OBJECTS, crashes=1)
+    assert "what is kept is not what was retired" in found.violations
+
+
+@pytest.mark.parametrize("step_left_out", ["write_manifest", "remove_manifest"])
+def test_search_detects_weaker_retention_of_moved_files(
+    step_left_out: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(moving, step_left_out, lambda _: step("skip", lambda w: (w, None)))
+    found = search("moves", {"X": X}, storage=LOCAL, crashes=1, faults=1)
+    assert "what is kept is not what was retired" in found.violations
 
 
 @pytest.mark.parametrize("weakness", WEAKER)

@@ -6,6 +6,7 @@ import itertools
 import random
 from collections.abc import Sequence
 from typing import Any
+from unittest.mock import patch
 
 import fsspec
 import pyarrow as pa
@@ -13,6 +14,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from parketto import Dataset
+from parketto.merge import change_rules
+from parketto.merge.change_rules import ChangeRules, collected
 
 _numbers = itertools.count()
 #: Key, sequence, and whether it deletes.
@@ -69,6 +72,45 @@ def applied(batches: Sequence[Sequence[Record]], scd: Any) -> Dataset:
             pa.table(rows), "id", sequence_by="at", delete_when="deleted", except_columns="deleted", scd=scd
         )
     return dataset
+
+
+@settings(deadline=None, max_examples=60)
+@given(records, records, st.integers(0, 1000))
+def test_records_without_an_effect_need_no_memory(first: list[Record], second: list[Record], seed: int) -> None:
+    """Records are reduced while they are read: rows, counts and later calls do not depend on it."""
+    stored = [record for batch in shuffled(first, seed) for record in batch]
+    outcomes = []
+    for reduce_rows in (1, 5, 100_000):
+        dataset = Dataset(f"memory://changes-{next(_numbers)}", engine="pyarrow")
+        with patch.object(change_rules, "_REDUCE_ROWS", reduce_rows):
+            stats = [apply_stream(dataset, each) for each in (stored, second)]
+        outcomes.append((stats, contents(dataset, ["id", "name", "at"])))
+        remove(dataset)
+    assert outcomes[0] == outcomes[1] == outcomes[2]
+    assert outcomes[0][1] == latest([*first, *second])
+
+
+def apply_stream(dataset: Dataset, given: Sequence[Record]) -> Any:
+    """Apply records as a stream of batches of two."""
+    rows = pa.table(
+        {
+            "id": [key for key, _, _ in given],
+            "name": [f"{key} {at}" for key, at, _ in given],
+            "at": [at for _, at, _ in given],
+            "deleted": [deletes for _, _, deletes in given],
+        }
+    )
+    stream = pa.RecordBatchReader.from_batches(rows.schema, rows.to_batches(max_chunksize=2))
+    return dataset.apply_changes(stream, "id", sequence_by="at", delete_when="deleted", except_columns="deleted")
+
+
+def test_memory_depends_on_the_number_of_keys() -> None:
+    rules = ChangeRules.of("id", "at", None, None, None, 1, 7)
+    batches = (pa.record_batch({"id": [n % 7 for n in range(1000)], "at": [call] * 1000}) for call in range(300))
+    found = collected(batches, rules, None)
+    assert found.total == 300_000
+    assert sum(batch.num_rows for batch in found.batches) <= 100_000, "not all of them"
+    assert set(pa.Table.from_batches(found.batches)["id"].to_pylist()) == set(range(7))
 
 
 def contents(dataset: Dataset, names: Sequence[str]) -> list[tuple[Any, ...]]:

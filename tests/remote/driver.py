@@ -52,6 +52,8 @@ def everything(root: str) -> None:
     in_tasks, shuffled = (Dataset(root, SparkEngine(broadcast_mb=limit, shuffle_mb=limit)) for limit in (64, 1e-6))
     spark = shuffled.engine.session  # type: ignore[attr-defined]
     in_tasks.write(rows(spark, 4000, 4100))
+    rows(spark, 5000, 5100).write.format("parketto").mode("append").save(root)
+    assert spark.read.format("parketto").option("where", "id >= 5000").load(root).count() == 100
     in_tasks.merge(rows(spark, 3990, 4010), ["id"])
     in_tasks.update("id % 2 = 0", {"id": sql("id + 0")})
     shuffled.merge(rows(spark, 4090, 4110), ["id"])

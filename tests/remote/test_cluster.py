@@ -29,7 +29,7 @@ DRIVER = str(Path(__file__).with_name("driver.py"))
 SOURCE = Path(parketto.__file__).parents[1]
 SMOKE = (
     "test_every_strategy or test_scattered or test_by_target_rows or test_literals_and_expressions or "
-    "test_new_columns or test_every_value_lands_in_a_folder"
+    "test_new_columns or test_every_value_lands_in_a_folder or test_modes or test_each_micro_batch"
 )
 
 
@@ -104,6 +104,7 @@ def ids(tmp_path: Path) -> list[int]:
     return sorted(row["id"] for path in paths for row in oracle.read_file(path).to_pylist())
 
 
+@pytest.mark.sweep
 def test_killed_executor(cluster: StandaloneCluster, tmp_path: Path) -> None:
     """Its tasks are run again elsewhere: every row exists once, and its staged files are removed."""
     report = kill_executors(cluster, tmp_path, "*", "slowly")
@@ -179,6 +180,7 @@ def arguments(settings: Iterable[str]) -> str:
     return " ".join([*(f"--conf {setting}" for setting in settings), "pyspark-shell"])
 
 
+@pytest.mark.sweep
 def test_executors_need_only_a_zip_of_the_package(cluster: StandaloneCluster, tmp_path: Path) -> None:
     """Their Python has the dependencies of Spark only; the zip has no package metadata."""
     python = bare_python(tmp_path / "bare")

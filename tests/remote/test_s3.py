@@ -228,7 +228,7 @@ def test_concurrent_processes(s3: S3Place) -> None:
     "what",
     [
         pytest.param(("compact",), id="compact", marks=pytest.mark.sweep),
-        pytest.param(("delete", "id < 125"), id="delete"),
+        pytest.param(("delete", "id < 125"), id="delete", marks=pytest.mark.sweep),
     ],
 )
 def test_killed_processes_lose_nothing(

@@ -24,7 +24,7 @@ def test_readme_examples_run(
     monkeypatch.chdir(tmp_path)
     monkeypatch.delenv("PARKETTO_ENGINE")
     blocks = re.findall(r"```python\n(.*?)```", (ROOT / "README.md").read_text(), re.S)
-    assert len(blocks) == 9
+    assert len(blocks) == 11
     names: dict[str, object] = {}
     for block in blocks:
         exec(compile(block, "README.md", "exec"), names)
@@ -36,13 +36,18 @@ def test_readme_examples_run(
     assert "['at', 'user']" in output
     assert "a range of 1 % reads 100% of the row groups, now 1" in output
     assert "already laid out by these columns" in output
+    assert "1 operation in 1 dataset: 5 files -> 2" in output
+    assert "nothing to do in 1 dataset" in output
     assert "[Row(n=510)]" in output
     assert "{'n': 2, 'top': 12.5}" in output
     assert "deleted 1, restored 1" in output
+    assert "{'positive amount': {'passed': 2, 'violations': 1}, 'has id': {'passed': 2" in output
     made = [
         "backups",
         "events",
         "numbers",
+        "orders",
+        "orders_quarantine",
         "payments",
         "quotes",
         "quotes_by_side",
@@ -54,11 +59,29 @@ def test_readme_examples_run(
     assert beside(tmp_path) == made
 
 
-def test_demo_runs() -> None:
+@pytest.mark.parametrize("page", ["reading", "schemas"])
+def test_pages_show_what_their_examples_print(
+    page: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The comment after a `print` is its output, up to an ellipsis."""
+    monkeypatch.chdir(tmp_path)
+    text = (ROOT / "docs" / f"{page}.md").read_text()
+    code = "\n".join(re.findall(r"```python\n(.*?)```", text, re.S))
+    exec(compile(code, f"{page}.md", "exec"), {})
+    shown = re.findall(r"^ *print\(.*\)  # (.*)$", code, re.M)
+    printed = capsys.readouterr().out.splitlines()
+    assert len(shown) == len(printed) > 5
+    for expected, line in zip(shown, printed, strict=True):
+        start, ellipsis, _ = expected.partition("…")
+        assert line.startswith(start) if ellipsis else line == start
+
+
+@pytest.mark.parametrize("name", ["demo", pytest.param("tour", marks=pytest.mark.sweep)])
+def test_demo_runs(name: str) -> None:
     done = subprocess.run(
-        [sys.executable, ROOT / "examples" / "demo.py"], capture_output=True, text=True, check=False
+        [sys.executable, ROOT / "examples" / f"{name}.py"], capture_output=True, text=True, check=False
     )
-    assert done.returncode == 0, done.stderr
+    assert done.returncode == 0, done.stdout + done.stderr
     assert "Everything checked" in done.stdout
 
 

@@ -85,6 +85,7 @@ class FaultyEngine(PyArrowEngine):
     def merge(self, source: RowSource, target: MergeTarget, context: Context) -> MergeOutcome:
         outcome = super().merge(source, target, context)
         self._damage(file for _, written in outcome.rewritten for file in written.staged)
+        self._damage(outcome.added.staged)
         return outcome
 
 
@@ -96,14 +97,15 @@ OPERATIONS: dict[str, Callable[[Dataset], object]] = {
     "delete": lambda dataset: dataset.delete("id = 1"),
     "update": lambda dataset: dataset.update("id = 1", {"at": None}),
     "merge": lambda dataset: dataset.merge(rows(2).set_column(1, "at", pa.nulls(4, TIME)), ["id"]),
+    "insert": lambda dataset: dataset.merge(rows(8), ["id"], strategy="insert"),
 }
-ROWS, SCHEMA = "row counts differ", "the schema of a file"
+ROWS, SCHEMA, OTHER_TYPE = "row counts differ", "the schema of a file", "would become"
 FAULTS: list[tuple[str, Fault, str]] = [
     *((name, lose_a_row, ROWS) for name in OPERATIONS),
     *((name, os.remove, "a staged file is missing") for name in OPERATIONS),
-    *((name, narrow_a_column, SCHEMA) for name in ("compact", "optimize", "delete", "update", "merge")),
-    *((name, lose_a_column, "the columns written differ") for name in ("append", "repartition")),
-    *((name, store_another_physical_type, "cannot be written back as they are") for name in ("compact", "delete")),
+    *((name, narrow_a_column, SCHEMA) for name in OPERATIONS),
+    *((name, lose_a_column, SCHEMA) for name in ("append", "repartition")),
+    *((name, store_another_physical_type, OTHER_TYPE) for name in ("compact", "delete", "append", "insert")),
 ]
 
 

@@ -11,7 +11,8 @@ import logging
 import posixpath
 from collections.abc import Iterable
 
-from parketto.commit.record import Publication, Record, Retirement
+from parketto.commit.record import KEPT, Publication, Record, Retirement
+from parketto.commit.retention import MANIFEST, Manifest
 from parketto.commit.swap import Retired, exchange, finish, is_swapped, path_in_old_tree
 from parketto.commit.workspace import Workspace
 from parketto.errors import CommitConflict
@@ -23,6 +24,8 @@ _MOVE_ATTEMPTS = 5  # to move a file into a folder that other writers may remove
 
 class MovingApplier:
     """Applies one record by moves. All of them can be undone until the retired files are removed.
+
+    Files to keep are parked where they are kept, so that nothing is left to do for them once they are retired.
 
     Args:
         workspace: The workspace that contains the record.
@@ -59,6 +62,7 @@ class MovingApplier:
         """
         for parking in sorted({posixpath.dirname(old.parked) for old in self._record.retire}):
             self._make_dirs(self._staged(parking))
+        self._write_manifest()
         swapped = self._is_swapped() or self._exchange()
         if swapped:
             self._finish()
@@ -72,10 +76,12 @@ class MovingApplier:
         self.irreversible = True
 
     def clear(self) -> None:
-        """Do nothing: parked files are needed until the commit is settled, and swept after that."""
+        """Do nothing: parked files are needed until the commit is settled, and kept or swept after that."""
 
     def roll_back(self) -> None:
         """Bring the dataset back to the state before the operation; files of other writers stay."""
+        if self._record.kept is not None:
+            self._store.remove(self._staged(f"{self._record.kept}/{MANIFEST}"))
         if self._is_swapped():
             self._finish()
         for old in self._record.retire:
@@ -89,6 +95,16 @@ class MovingApplier:
                 self._store.remove(live)
         self._sync()
         self._remove_folders([new.path for new in self._record.publish], [old.path for old in self._record.retire])
+        if self._record.kept is not None:
+            self._store.remove_tree(self._staged(self._record.kept))
+            self._store.remove_empty_dir(self._staged(KEPT))
+
+    def _write_manifest(self) -> None:
+        """Describe the files to keep before the first one leaves the dataset: readers find them by it."""
+        if self._record.kept is not None:
+            path = self._staged(f"{self._record.kept}/{MANIFEST}")
+            if self._first or not self._exists(path):
+                self._store.write(path, Manifest.of(self._record).to_bytes())
 
     def _is_swapped(self) -> bool:
         return self._swap is not None and is_swapped(self._store, self._workspace.path, self._swap)
@@ -196,6 +212,9 @@ class MovingApplier:
         steps: list[Publication | Retirement] = [*self._record.publish, *self._record.retire]
         directories = sorted({posixpath.dirname(step.path) for step in steps})
         self._store.sync([path for path in map(self._live, directories) if self._store.is_dir(path)])
+        if self._record.kept is not None:
+            kept = [self._staged(self._record.kept), self._staged(KEPT)]
+            self._store.sync([path for path in kept if self._store.is_dir(path)])
 
     def _remove_folders(self, left: Iterable[str], filled: Iterable[str]) -> None:
         """Remove the folders that files have left, if they are empty; never the dataset's own folder."""

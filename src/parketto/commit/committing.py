@@ -7,16 +7,16 @@ import logging
 import posixpath
 import time
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
-from typing import Any, NoReturn
+from collections.abc import Iterable, Mapping, Sequence
+from typing import NoReturn
 
 from parketto.commit.appliers import Applier, applier_of
-from parketto.commit.backup import Backup
 from parketto.commit.identity import identity_of, mark
 from parketto.commit.log import KEPT_RECORDS, STALL_SECONDS, LogView, now
-from parketto.commit.record import Outcome, Publication, Record, Retirement, to_json_value
+from parketto.commit.record import KEPT, Outcome, Publication, Record, Retirement, to_json_value
 from parketto.commit.recovery import Listing, abort_dead_uploads, author, dead_among, settle, sweep, sweep_free
+from parketto.commit.request import AlreadyCommitted, Change, Request
+from parketto.commit.retention import KeptFiles, kept_folder, kept_until
 from parketto.commit.swap import Swap, build_twin
 from parketto.commit.validation import check_unchanged, who_changed
 from parketto.commit.workspace import Workspace, WorkspaceState
@@ -31,57 +31,8 @@ from parketto.storage.store import FileEntry
 logger = logging.getLogger(__name__)
 
 _PAGE = 1000  # objects per listing request on S3
-
-
-@dataclass(frozen=True)
-class Request:
-    """An operation, as the log records it.
-
-    Attributes:
-        operation: Such as `compact`.
-        arguments: Its arguments.
-        engine: The name of its engine.
-        commit_id: The caller's idempotency key.
-    """
-
-    operation: str
-    arguments: Mapping[str, Any] = field(default_factory=dict)
-    engine: str = ""
-    commit_id: str | None = None
-
-
-#: Gets the data files added since an operation listed the dataset, and a function that describes who added a path;
-#: raises CommitConflict if one of them matters to the operation.
-CheckAdded = Callable[[Sequence[FileEntry], Callable[[str], str]], None]
-
-
-@dataclass(frozen=True)
-class Change:
-    """The changes of a commit, and what they rely on (see `Transaction.commit`)."""
-
-    publish: Sequence[StagedFile]
-    retire: Sequence[FileEntry]
-    naming: Naming | None = None
-    read: Sequence[FileEntry] = ()
-    check_added: CheckAdded | None = None
-    follows: tuple[str, ...] | None = None
-    names_may_exist: bool = False
-    statistics: Any = None
-    backup: Backup | None = None
-    validate: Callable[[], None] | None = None
-
-    @property
-    def inputs(self) -> list[FileEntry]:
-        """All files that must be unchanged."""
-        return list({entry.path: entry for entry in (*self.read, *self.retire)}.values())
-
-
-class AlreadyCommitted(Exception):
-    """The log already contains a commit with this commit_id."""
-
-    def __init__(self, entry: Mapping[str, Any]) -> None:
-        super().__init__(entry["commit_id"])
-        self.entry = entry
+# Where a listing is a request, commits that retire nothing look for expired files only this often.
+_EXPIRY_COMMITS = 10
 
 
 class Commit:
@@ -124,10 +75,10 @@ class Commit:
         publish = self._validated(change, state)
         if not lock.is_held():
             raise CommitConflict("the lock expired before the commit; nothing was changed, run it again")
-        record = self._record(change, publish, state)
+        number = state.log.last + 1
+        record = self._record(number, change, publish, state)
         if change.backup is not None:
             change.backup.seal(self._store, self._workspace.root, publish)
-        number = state.log.last + 1
         if not self._create(number, record, read_at):
             return False
         self._apply(number, record, state)
@@ -147,7 +98,10 @@ class Commit:
         store, root = self._store, self._workspace.root
         if (commit_id := self._request.commit_id) is not None:
             identity = identity_of(store, root)
-            entry = self._workspace.read_log(lambda view: self._log.find(commit_id, view, identity), state.log)
+            ordered = self._request.ordered
+            entry = self._workspace.read_log(
+                lambda view: self._log.find(commit_id, view, identity, ordered=ordered), state.log
+            )
             if entry is not None:
                 raise AlreadyCommitted(entry)
         there: dict[str, FileEntry] | None = None
@@ -156,13 +110,13 @@ class Commit:
         self._check(change.inputs, there)
         if change.check_added is not None and (added := self._added((there or {}).values())):
             change.check_added(added, self._who_changed)
-        if change.validate is not None:
-            change.validate()
         if change.follows is not None and (store.is_local_disk or state.log.last != self._last_seen):
             self._check_layout(there, change.follows)
         publish = change.publish if change.naming is None else self._named(change.publish, change.naming)
         self._check_destinations(publish, change)
         self._check_staged(publish, state)
+        if change.validate is not None:
+            change.validate()
         return publish
 
     def _check_layout(self, there: Mapping[str, FileEntry] | None, partition_by: tuple[str, ...]) -> None:
@@ -214,6 +168,8 @@ class Commit:
     def _check_destinations(self, publish: Sequence[StagedFile], change: Change) -> None:
         destinations = [file.destination for file in publish]
         touched = {posixpath.dirname(path) for path in (*destinations, *(old.path for old in change.retire))}
+        # Retired files are moved there, which must not fail after the record was created.
+        touched |= {f"{self._workspace.path}/{KEPT}"} if self._keeps(change) else set()
         for directory in sorted(touched):
             if problem := self._store.writable_problem(directory, self._directory):
                 raise CommitFailed(f"{problem}; nothing was changed")
@@ -235,9 +191,16 @@ class Commit:
             ]
         return named
 
-    def _record(self, change: Change, publish: Sequence[StagedFile], state: WorkspaceState) -> Record:
+    def _keeps(self, change: Change) -> bool:
+        """Whether the retired files are kept for some time."""
+        return bool(change.retire and self._request.retention_seconds and self._workspace.keeps_history)
+
+    def _record(self, number: int, change: Change, publish: Sequence[StagedFile], state: WorkspaceState) -> Record:
         root, work, store = self._workspace.root, self._workspace.path, self._store
-        folder = posixpath.basename(self._directory)
+        until = kept_until(self._request.retention_seconds) if self._keeps(change) else None
+        parking = (
+            f"{posixpath.basename(self._directory)}/old" if until is None else kept_folder(number, until, self._id)
+        )
         try:
             self._inherit_access(publish, change.retire)
             swap = self._twin(publish, change.retire)
@@ -262,8 +225,8 @@ class Commit:
                 for file in publish
             ),
             retire=tuple(
-                Retirement(relative(entry.path, root), entry.fingerprint, f"{folder}/old/{number}")
-                for number, entry in enumerate(change.retire)
+                Retirement(relative(entry.path, root), entry.fingerprint, f"{parking}/{at}", entry.size_bytes)
+                for at, entry in enumerate(change.retire)
             ),
             swap=swap,
             commit_id=self._request.commit_id,
@@ -273,6 +236,8 @@ class Commit:
             author=author(),
             arguments=to_json_value(self._request.arguments),
             statistics=to_json_value(change.statistics or {}),
+            kept_until=until,
+            found=tuple(change.found),
         )
 
     def _twin(self, publish: Sequence[StagedFile], retire: Sequence[FileEntry]) -> Swap | None:
@@ -410,13 +375,17 @@ class Commit:
         raise self._failed(error) from error
 
     def _tidy_up(self, record: Record, state: WorkspaceState) -> None:
-        """Fold old records, and remove staged files of dead writers.
+        """Remove kept files that are expired, and staged files of dead writers; fold old records.
 
         The commit is final. Errors here are logged, and a later commit tries again.
         """
         keep = KEPT_RECORDS if self._workspace.keeps_history else 0
         others = {name: files for name, files in state.staging.items() if name != record.staging}
         try:
+            free = self._store.is_local_disk or not self._store.shared
+            if record.retire or free or (state.log.last + 1) % _EXPIRY_COMMITS == 0:
+                # What is moved into the staging folder is removed with it, without the lock.
+                KeptFiles(self._store, self._workspace.path).remove_expired(trash=self._directory)
             if self._log.is_long(state.log.last + 1 - state.log.checkpoint, keep):
                 later = self._workspace.read_state()
                 folded = self._log.fold(later.log, keep, alone=self._workspace.locks)

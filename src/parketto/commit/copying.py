@@ -4,23 +4,32 @@ Without locks, several processes may apply one record at once. The order makes t
 remove the staged files, and only then settle the commit. So a copy that starts too late finds nothing to copy.
 Then everything is retired as well: the late process must not retire again, because later commits may have brought
 files of the same names back.
+
+Files to keep are copied first, so that old and new files are visible together no longer than without that. Their
+manifest is created exclusively before the first of them is deleted: a process that comes later, and finds some of
+them gone, does not change it.
 """
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import posixpath
-from collections.abc import Iterable
+from collections.abc import Callable, Collection, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from typing import TypeVar
 
-from parketto.commit.record import Publication, Record
+from parketto.commit.record import Publication, Record, Retirement
+from parketto.commit.retention import MANIFEST, Manifest, remove_kept
 from parketto.commit.workspace import Workspace
 from parketto.errors import CommitConflict
 from parketto.storage.store import FileEntry
 
 logger = logging.getLogger(__name__)
 
-_PARALLEL_COPIES = 16  # threads that publish files by copies
+_PARALLEL_COPIES = 16  # threads that copy files
+
+Step = TypeVar("Step")
 
 
 class CopyingApplier:
@@ -55,18 +64,47 @@ class CopyingApplier:
 
     def roll_forward(self) -> None:
         """Bring the dataset to the state after the operation."""
-        publish = self._record.publish
-        if len(publish) > 1 and self._store.parallel_copies:
-            with ThreadPoolExecutor(
-                min(len(publish), _PARALLEL_COPIES), thread_name_prefix="parketto-copy"
-            ) as pool:
-                copied = list(pool.map(self._publish, publish))
-        else:
-            copied = [self._publish(new) for new in publish]
+        keepable = self._keep()
+        copied = self._each(self._publish, self._record.publish)
         if self._record.retire and all(copied):
-            self._retire()
+            self._retire(keepable)
 
-    def _retire(self) -> None:
+    def _each(self, act: Callable[[Step], bool], steps: Sequence[Step]) -> list[bool]:
+        if len(steps) <= 1 or not self._store.parallel_copies:
+            return [act(step) for step in steps]
+        threads = min(len(steps), _PARALLEL_COPIES)
+        with ThreadPoolExecutor(threads, thread_name_prefix="parketto-copy") as pool:
+            return list(pool.map(act, steps))
+
+    def _keep(self) -> set[str]:
+        """Copy the files to keep; returns the paths of those that a manifest may list now."""
+        if self._manifest is None or (not self._first and self._store.stat(self._manifest) is not None):
+            return set()
+        retire = self._record.retire
+        self._store.make_dirs(posixpath.dirname(self._manifest))
+        copied = self._each(self._copy_retired, retire)
+        return {old.path for old, is_copied in zip(retire, copied, strict=True) if is_copied}
+
+    def _copy_retired(self, old: Retirement) -> bool:
+        """Copy a file to where it is kept; False if it is gone or replaced."""
+        kept = f"{self._workspace.path}/{old.parked}"
+        try:
+            self._store.copy(self._live(old.path), kept, old.size_bytes, old.fingerprint)
+        except FileNotFoundError:
+            return False  # another process has retired it, or another writer has changed it
+        return True
+
+    def _create_manifest(self, paths: Collection[str]) -> None:
+        if self._manifest is not None and paths:
+            with contextlib.suppress(FileExistsError):  # the first process has found the most files
+                self._store.create(self._manifest, Manifest.of(self._record, paths).to_bytes())
+
+    @property
+    def _manifest(self) -> str | None:
+        kept = self._record.kept
+        return None if kept is None else f"{self._workspace.path}/{kept}/{MANIFEST}"
+
+    def _retire(self, keepable: Collection[str]) -> None:
         wanted = {self._live(old.path): old.fingerprint for old in self._record.retire}
         found = {entry.path: entry.fingerprint for entry in self._listed([*wanted])}
         same = [path for path, fingerprint in wanted.items() if found.get(path) == fingerprint]
@@ -77,6 +115,8 @@ class CopyingApplier:
         for path in changed:
             if path in found:
                 logger.warning("another writer replaced %s while it was being retired; the new file is kept", path)
+        # A file that is the same after the copy was the same during the copy.
+        self._create_manifest([path for path in keepable if self._live(path) in set(same)])
         if not self._workspace.locks and self._workspace.log.is_settled(self._number):
             return  # by another process, while this one stalled
         self.irreversible = True
@@ -102,6 +142,8 @@ class CopyingApplier:
 
     def roll_back(self) -> None:
         """Bring the dataset back to the state before the operation. The caller holds a lock."""
+        if self._record.kept is not None:
+            remove_kept(self._store, f"{self._workspace.path}/{self._record.kept}")
         for new in self._record.publish:
             found, staged = self._store.stat(self._live(new.path)), self._store.stat(self._staged(new))
             # An interrupted copy is shorter.

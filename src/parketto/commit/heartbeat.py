@@ -16,8 +16,8 @@ BEAT_SECONDS = 60.0
 class Heartbeat:
     """Touches a file regularly, from a background thread."""
 
-    def __init__(self, store: Store, path: str) -> None:
-        self._store, self._path = store, path
+    def __init__(self, store: Store, path: str, content: bytes = b"alive\n") -> None:
+        self._store, self._path, self._content = store, path, content
         self._stop = threading.Event()
         self._thread = threading.Thread(target=self._beat, name="parketto-heartbeat", daemon=True)
         self._thread.start()
@@ -25,7 +25,7 @@ class Heartbeat:
     def _beat(self) -> None:
         while not self._stop.wait(BEAT_SECONDS):
             try:
-                self._store.write(self._path, b"alive\n")
+                self._store.write(self._path, self._content)
             except OSError as error:
                 logger.warning("could not touch %s: %s", self._path, error)
 

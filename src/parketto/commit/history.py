@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import datetime as dt
+from collections.abc import Mapping
 from itertools import islice
 from typing import Any, TypedDict
 
@@ -27,10 +29,20 @@ class Commit(TypedDict):
     statistics: dict[str, Any]
     files_published: int
     files_retired: int
+    #: Until when the retired files are kept, in UTC; None if they are not.
+    kept_until: str | None
 
 
 def commits(workspace: Workspace, limit: int | None = None) -> list[Commit]:
     """The commits of the dataset, newest first."""
     identity = identity_of(workspace.store, workspace.root)
     found = workspace.read_log(lambda view: list(islice(workspace.log.history(view, identity), limit)))
-    return [Commit(**{name: entry[name] for name in Commit.__annotations__}) for entry in found]  # type: ignore[typeddict-item]
+    return [
+        Commit(**{**{name: entry.get(name) for name in Commit.__annotations__}, "kept_until": _kept_until(entry)})  # type: ignore[typeddict-item]
+        for entry in found
+    ]
+
+
+def _kept_until(entry: Mapping[str, Any]) -> str | None:
+    until = entry.get("kept_until")
+    return None if until is None else dt.datetime.fromtimestamp(until, dt.UTC).isoformat()

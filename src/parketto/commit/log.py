@@ -19,6 +19,7 @@ from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from parketto.commit.explained_files import BASELINE, FOUND, ExplainedFiles
 from parketto.commit.record import Outcome, Publication, Record, paths_of, sealed, unsealed
 from parketto.storage.store import Store
 
@@ -26,6 +27,7 @@ logger = logging.getLogger(__name__)
 
 _NAME = re.compile(r"(?P<checkpoint>checkpoint-)?(?P<number>[0-9]{20})(?P<kind>\.undo|\.done)?\.json")
 _CHECKPOINT_FORMAT = "parketto checkpoint, version 1"
+_EXPLAINED = "explained"  # the key of the files in a checkpoint
 
 #: Records kept when older ones are folded into a checkpoint, and how many more trigger that.
 #: Their sum keeps the log within one listing request of an object store.
@@ -155,7 +157,7 @@ class Log:
             if _name(number) in view.names:  # else it was removed by hand
                 yield self._entry(number, view)
         if view.checkpoint > after:
-            kept = self._checkpoint(view.checkpoint)
+            kept = self._checkpoint(view.checkpoint)["commits"]
             yield from (entry for entry in reversed(kept) if entry["number"] > after)
 
     def records(self, view: LogView, after: int) -> Iterator[tuple[int, Record]]:
@@ -163,6 +165,10 @@ class Log:
         for number in range(max(view.checkpoint, after) + 1, view.last + 1):
             if _name(number) in view.names:
                 yield number, self.read(number)
+
+    def has(self, number: int, view: LogView) -> bool:
+        """Whether the record of a commit is in the log, not folded or removed."""
+        return number > view.checkpoint and _name(number) in view.names
 
     def history(self, view: LogView, identity: Collection[str]) -> Iterator[dict[str, Any]]:
         """The commits of the dataset with this identity, newest first; none of an earlier dataset."""
@@ -195,9 +201,21 @@ class Log:
                 break
         return files
 
-    def find(self, commit_id: str, view: LogView, identity: Collection[str]) -> dict[str, Any] | None:
-        """The commit with this commit_id, if it is complete."""
-        return next((entry for entry in self.history(view, identity) if entry["commit_id"] == commit_id), None)
+    def find(
+        self, commit_id: str, view: LogView, identity: Collection[str], *, ordered: bool = False
+    ) -> dict[str, Any] | None:
+        """The commit with this commit_id, if it is complete.
+
+        Args:
+            commit_id: The application and the number.
+            view: The current state of the log.
+            identity: The identity of the dataset.
+            ordered: The numbers of the application only grow: its last commit is found for smaller numbers too.
+        """
+        for entry in self.history(view, identity):
+            if entry["commit_id"] == commit_id or (ordered and _is_later(entry["commit_id"], commit_id)):
+                return entry
+        return None
 
     def _entry(self, number: int, view: LogView) -> dict[str, Any]:
         """A commit, cached once it is settled: it never changes, and its fingerprint identifies it."""
@@ -229,14 +247,36 @@ class Log:
             "statistics": dict(record.statistics),
             "files_published": len(record.publish),
             "files_retired": len(record.retire),
+            "kept_until": record.kept_until,
             "dataset": list(record.dataset),
             "outcome": self.outcome(number, view),
         }
 
-    def _checkpoint(self, number: int) -> list[dict[str, Any]]:
+    def explained(self, view: LogView, last: int | None = None) -> ExplainedFiles:
+        """The files that the commits up to a number explain, as far as they are known."""
+        found = ExplainedFiles(view.checkpoint, since=view.checkpoint + 1)
+        if view.checkpoint and (kept := self._checkpoint(view.checkpoint).get(_EXPLAINED)):
+            found = ExplainedFiles.from_json(kept)
+        return self.explained_after(found, view, view.last if last is None else last)
+
+    def explained_after(self, found: ExplainedFiles, view: LogView, last: int) -> ExplainedFiles:
+        """The same, brought from an earlier commit to a later one."""
+        for number in range(found.number + 1, last + 1):
+            if _name(number) in view.names and self.outcome(number, view) == "complete":
+                found.apply(number, self.read(number), moves=self._store.atomic_move)
+        found.number = max(found.number, last)
+        return found
+
+    def _checkpoint(self, number: int) -> dict[str, Any]:
         path = f"{self.folder}/checkpoint-{_name(number)}"
-        kept: list[dict[str, Any]] = unsealed(self._store.read(path), path)["commits"]
-        return kept
+        return unsealed(self._store.read(path), path)
+
+    def _folded_files(self, view: LogView, line: int, folded: Iterable[Mapping[str, Any]]) -> dict[str, Any]:
+        """What a checkpoint says about files: nothing, unless readers of streams register those of others."""
+        known = view.checkpoint and _EXPLAINED in self._checkpoint(view.checkpoint)
+        if not known and all(entry["operation"] not in (BASELINE, FOUND) for entry in folded):
+            return {}
+        return {_EXPLAINED: self.explained(view, line).to_json()}
 
     def _is_old(self, number: int) -> bool:
         """Whether a record is so old that no stalled writer can still create it; only then read them all."""
@@ -273,9 +313,10 @@ class Log:
                 return False
         # A stalled writer looks for its own commit when it resumes, whether or not a history is kept.
         commits = remembered(folded, identified_only=alone and keep == 0)
-        if commits or not alone:
+        files = self._folded_files(view, line, folded) if keep or not alone else {}
+        if commits or files or not alone:
             path = f"{self.folder}/checkpoint-{_name(line)}"
-            self._make(path, {"format": _CHECKPOINT_FORMAT, "commits": commits})
+            self._make(path, {"format": _CHECKPOINT_FORMAT, "commits": commits, **files})
         gone = [match for name in view.names if (match := _NAME.fullmatch(name)) and int(match["number"]) <= line]
         # A record without its outcome would be applied again, so records are removed first.
         records = [match for match in gone if not match["checkpoint"] and not match["kind"]]
@@ -325,6 +366,14 @@ def application(commit_id: str) -> str:
     ('orders-stream', '')
     """
     return commit_id.rpartition(":")[0]
+
+
+def _is_later(known: str | None, commit_id: str) -> bool:
+    """Whether a commit_id is of the same application and has a larger number."""
+    if known is None or application(known) != application(commit_id):
+        return False
+    numbers = known.rpartition(":")[2], commit_id.rpartition(":")[2]
+    return all(number.isdecimal() for number in numbers) and int(numbers[0]) > int(numbers[1])
 
 
 def now(seconds: float = 0.0) -> str:

@@ -6,6 +6,7 @@ import dataclasses
 import hashlib
 import json
 import posixpath
+import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal
@@ -14,6 +15,9 @@ from parketto.commit.swap import Swap
 from parketto.errors import CommitStateUnknown
 
 _FORMAT = "parketto commit, version 1"
+
+#: The folder in the workspace with the files that commits have retired (see `retention.py`).
+KEPT = "kept"
 
 #: The outcome of a commit: applied; rolled back; or given up, because its dataset is no longer there.
 Outcome = Literal["complete", "undone", "abandoned"]
@@ -31,11 +35,28 @@ class Publication:
 
 @dataclass(frozen=True, slots=True)
 class Retirement:
-    """A live file that the commit removes, and where in the workspace it is parked until the commit is settled."""
+    """A live file that the commit removes, and where in the workspace it is parked.
+
+    It stays there until the commit is settled or, if the record says so, for a retention time.
+    """
 
     path: str
     fingerprint: str
     parked: str
+    size_bytes: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class FoundFile:
+    """A change by another program that a commit registers: what happened to a data file of the dataset.
+
+    A `moved` file has the fingerprint of a file that is gone: the same rows under another name.
+    """
+
+    path: str
+    fingerprint: str
+    size_bytes: int
+    change: Literal["added", "replaced", "moved", "gone"] = "added"
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,6 +83,8 @@ class Record:
         dataset: The identities of the dataset, before and after the commit (see `identity.py`).
         sweeps: Names of staging folders of dead writers that this commit removes.
         commit_id: The caller's idempotency key.
+        kept_until: Until when the retired files are kept, in seconds since the epoch; None if they are not.
+        found: What other programs have done to data files (see `explained_files.py`).
     """
 
     id: str
@@ -79,15 +102,25 @@ class Record:
     author: Author = Author("", "", 0, "")
     arguments: Mapping[str, Any] = field(default_factory=dict)
     statistics: Mapping[str, Any] = field(default_factory=dict)
+    kept_until: int | None = None
+    found: tuple[FoundFile, ...] = ()
 
     @property
     def staging(self) -> str:
-        """The folder in the workspace with its staged and parked files."""
+        """The folder in the workspace with its staged files, and the parked ones if they are not kept."""
         return f"tx-{self.id}"
+
+    @property
+    def kept(self) -> str | None:
+        """The folder in the workspace that keeps the retired files; None if they are not kept."""
+        return posixpath.dirname(self.retire[0].parked) if self.retire and self.kept_until is not None else None
 
     def to_bytes(self) -> bytes:
         """Serialize as JSON with a checksum."""
-        return sealed({"format": _FORMAT, **_by_name(self)})
+        fields = _by_name(self)
+        if not self.found:
+            del fields["found"]  # earlier versions do not know it
+        return sealed({"format": _FORMAT, **fields})
 
     @classmethod
     def from_bytes(cls, content: bytes, path: str) -> Record:
@@ -106,6 +139,7 @@ class Record:
                     "retire": tuple(Retirement(**each) for each in found["retire"]),
                     "author": Author(**found["author"]),
                     "swap": None if swap is None else Swap(**swap),
+                    "found": tuple(FoundFile(**each) for each in found.get("found", ())),
                 }
             )
             record._check()
@@ -115,12 +149,15 @@ class Record:
 
     def _check(self) -> None:
         inside = f"{self.staging}/"
-        for path in (*(new.path for new in self.publish), *(old.path for old in self.retire)):
+        for path in paths_of((*self.publish, *self.retire, *self.found)):
             check_relative(path)
         for path in (*(new.staged for new in self.publish), *(old.parked for old in self.retire)):
             check_relative(path)
-            if not path.startswith(inside):
+            if not path.startswith(inside) and posixpath.dirname(path) != self.kept:
                 raise ValueError(f"{path!r} is outside {inside!r}")
+        kept = rf"{KEPT}/[0-9]+-{self.kept_until}-{re.escape(self.id)}"
+        if self.kept is not None and not re.fullmatch(kept, self.kept):
+            raise ValueError(f"{self.kept!r} is not a folder for its retired files")
         for name in (self.staging, *self.sweeps):
             check_relative(name)
             if "/" in name or not name.startswith("tx-"):
@@ -175,7 +212,7 @@ def to_json_value(value: Any) -> Any:
             return str(value)
 
 
-def paths_of(steps: Iterable[Publication | Retirement]) -> set[str]:
+def paths_of(steps: Iterable[Publication | Retirement | FoundFile]) -> set[str]:
     """The paths of the steps, in the dataset."""
     return {step.path for step in steps}
 

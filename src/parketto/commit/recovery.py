@@ -17,8 +17,9 @@ from typing import Literal
 from parketto.commit.appliers import applier_of
 from parketto.commit.identity import is_same
 from parketto.commit.log import SWEEP, LogView, now
-from parketto.commit.record import Author, Record, paths_of
-from parketto.commit.workspace import Workspace, WorkspaceState
+from parketto.commit.record import KEPT, Author, Record, paths_of
+from parketto.commit.retention import KeptFiles
+from parketto.commit.workspace import DEAD_SECONDS, Workspace, WorkspaceState
 from parketto.errors import CommitFailed, CommitStateUnknown, ParkettoError
 from parketto.storage.hive import PartitionFilter, directory_matcher
 from parketto.storage.listing import refuse_file, relative, select_data_files
@@ -29,9 +30,6 @@ logger = logging.getLogger(__name__)
 
 _LISTING_ATTEMPTS = 10
 _FRESH_LISTINGS = 2  # listings to repeat after concurrent commits; later ones are corrected by the records
-# Without locks, a writer counts as dead when none of its staged files was touched for this long. Heartbeats are
-# much more frequent (see `heartbeat.py`); the rest allows for clock skew.
-DEAD_SECONDS = 900.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,11 +72,15 @@ class Listing:
     everything: list[FileEntry]
 
 
-def recover(workspace: Workspace) -> Recovery:
+def recover(workspace: Workspace, *, expire: bool = False) -> Recovery:
     """Bring the dataset to exactly the state before or after an interrupted operation.
 
     Safe at any time, and safe to kill: the next call continues. A live process that commits holds the lock, and
     recovery waits for it. If this dataset is part of another one, that one is recovered first.
+
+    Args:
+        workspace: The dataset's workspace.
+        expire: Whether to remove retired files that need not be kept any longer. Commits do that, too.
     """
     for outer in workspace.outer_workspaces():
         if not outer.read_state().log.done:
@@ -86,7 +88,29 @@ def recover(workspace: Workspace) -> Recovery:
     recovery = _recover_one(workspace)
     if not workspace.locks:
         abort_dead_uploads(workspace, workspace.read_state())
+    if expire:
+        _remove_expired(workspace)
     return recovery
+
+
+def _remove_expired(workspace: Workspace) -> None:
+    """Remove kept files whose time is over. They can wait if another process holds the lock."""
+    kept = KeptFiles(workspace.store, workspace.path)
+    try:
+        if not kept.expired():
+            return
+        if not workspace.locks:
+            kept.remove_expired()
+            return
+        lock = workspace.store.try_lock(f"{workspace.path}/lock")
+        if lock is not None:
+            with held(lock):
+                # An interrupted commit may still need its retired files.
+                if workspace.read_state().log.done:
+                    kept.remove_expired()
+            workspace.tidy()
+    except PermissionError as error:
+        logger.debug("cannot remove expired files in %s: %s", workspace.path, error)
 
 
 def list_settled(
@@ -255,6 +279,7 @@ def _refuse_links(workspace: Workspace, number: int, record: Record) -> None:
     paths = paths_of(record.publish) | paths_of(record.retire)
     inside = {posixpath.dirname(path) for path in paths} - {""}
     staged = {posixpath.dirname(new.staged) for new in record.publish} | {record.staging}
+    staged |= {posixpath.dirname(old.parked) for old in record.retire}
     found = [f"{workspace.root}/{folder}" for folder in sorted(inside) if store.has_links(workspace.root, folder)]
     found += [f"{workspace.path}/{folder}" for folder in sorted(staged) if store.has_links(workspace.path, folder)]
     if found:
@@ -309,6 +334,8 @@ def abort_dead_uploads(workspace: Workspace, state: WorkspaceState) -> None:
     """
     dead = set(dead_among(state.staging))
     alive = [f"{workspace.path}/{name}" for name in state.staging if name not in dead]
+    if not state.log.done:
+        alive.append(f"{workspace.path}/{KEPT}")  # a commit may be copying large files to it
     try:
         workspace.store.abort_uploads(workspace.path, time.time() - DEAD_SECONDS, spare=alive)
     except PermissionError as error:

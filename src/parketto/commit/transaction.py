@@ -10,10 +10,13 @@ from types import TracebackType
 from typing import Any
 
 from parketto.commit.backup import Backup
-from parketto.commit.committing import AlreadyCommitted, Change, CheckAdded, Commit, Request, data_files
+from parketto.commit.committing import Commit, data_files
 from parketto.commit.heartbeat import Heartbeat
 from parketto.commit.identity import identity_of
+from parketto.commit.lease import Lease
+from parketto.commit.record import FoundFile
 from parketto.commit.recovery import Listing, list_settled, new_id, recover, recover_locked
+from parketto.commit.request import AlreadyCommitted, Change, CheckAdded, Request
 from parketto.commit.validation import check_unchanged, who_changed
 from parketto.commit.workspace import Workspace
 from parketto.errors import CommitConflict, CommitFailed, CommitStateUnknown, ParkettoError
@@ -42,6 +45,7 @@ class Transaction:
         swap: Whether directories may be swapped.
         backup: Where to keep the retired files.
         alone: Keep other writers from committing from the start, not only during the commit.
+        lease: The folder with files that other processes have staged; by default a new folder.
     """
 
     def __init__(
@@ -52,12 +56,14 @@ class Transaction:
         swap: bool = True,
         backup: Backup | None = None,
         alone: bool = False,
+        lease: Lease | None = None,
     ) -> None:
         self._workspace, self._store, self._request = workspace, workspace.store, request
+        self._lease = lease
         self._swapping, self._backup, self._alone = swap, backup, alone
         #: The path of the backup of the retired files, if there is one.
         self.backup_path: str | None = None
-        self._id = new_id()
+        self._id = new_id() if lease is None else lease.id
         self._begun = time.monotonic()
         self._directory = ""
         self._lock: Lock | None = None
@@ -65,6 +71,11 @@ class Transaction:
         self._heartbeat: Heartbeat | None = None
         self._listing: Listing | None = None
         self._unsettled = self._cleared = False
+
+    @property
+    def identity(self) -> str:
+        """The id of this attempt, by which the log records its commit."""
+        return self._id
 
     @property
     def operation(self) -> str:
@@ -80,6 +91,8 @@ class Transaction:
             if self._lock is not None and self._workspace.locks:
                 recover_locked(self._workspace)  # the previous holder of the lock may have died
             self._directory, self._alive = self._workspace.begin(self._id)
+            if self._lease is not None and self._workspace.locks:
+                self._lease.end(self._store)
             if not self._workspace.locks:
                 self._heartbeat = Heartbeat(self._store, f"{self._directory}/alive")
         except BaseException:
@@ -159,6 +172,7 @@ class Transaction:
         names_may_exist: bool = False,
         statistics: Any = None,
         validate: Callable[[], None] | None = None,
+        found: Sequence[FoundFile] = (),
     ) -> None:
         """Publish the staged files and retire the old ones: all of it, or nothing.
 
@@ -172,8 +186,9 @@ class Transaction:
                 conflict.
             names_may_exist: Whether files of these names may already exist, which is a conflict.
             statistics: The statistics to log: a mapping, or a function that gets the path of the backup.
-            validate: Raises CommitConflict if something besides files has changed that the operation relies on. No
-                other commit comes between its last call and this one.
+            validate: Raises CommitConflict if something besides files has changed that the operation relies on, or
+                does what must happen before the commit. No other commit comes between its last call and this one.
+            found: What other programs have done to data files, to be registered.
         """
         self._store.sync([*(file.path for file in publish), f"{self._directory}/new", self._directory])
         backup = self._backup if retire else None
@@ -184,7 +199,17 @@ class Transaction:
                 self.backup_path = backup.name
             logged = statistics(self.backup_path) if callable(statistics) else statistics
             change = Change(
-                publish, retire, naming, read, check_added, follows, names_may_exist, logged, backup, validate
+                publish,
+                retire,
+                naming,
+                read,
+                check_added,
+                follows,
+                names_may_exist,
+                logged,
+                backup,
+                validate,
+                found,
             )
             self._commit(change)
         except CommitStateUnknown:

@@ -9,7 +9,8 @@ from collections.abc import Sequence
 from parketto.engines.base import GroupResult
 from parketto.errors import CommitConflict, CommitFailed
 from parketto.parquet.clustering_metadata import without_record
-from parketto.parquet.file_info import FileInfo
+from parketto.parquet.file_format import FileFormat
+from parketto.parquet.file_info import FileInfo, describe
 from parketto.parquet.geo_area import without_bbox
 from parketto.parquet.output import Output, Written, kept_metadata
 from parketto.parquet.snapshot import read_files, read_snapshot
@@ -59,7 +60,7 @@ def _check_same(expected: FileInfo, info: FileInfo) -> None:
         )
     if info.traits.leaves != expected.traits.leaves or info.traits.annotations != expected.traits.annotations:
         raise CommitFailed(
-            f"files in {expected.directory!r} have columns that cannot be written back as they are: "
+            f"files in {expected.directory!r} have columns that cannot be written as they are: "
             f"{_differences(expected, info)}. Nothing was changed"
         )
 
@@ -79,16 +80,18 @@ def _differences(expected: FileInfo, info: FileInfo) -> str:
 
 
 def verify_written(
-    store: Store, staged: Sequence[StagedFile], num_rows: int, names: Sequence[str]
+    store: Store, staged: Sequence[StagedFile], num_rows: int, planned: FileFormat
 ) -> list[FileInfo]:
-    """The staged files of new data, if they contain all of its rows and columns."""
+    """The staged files of new data, if they contain all of its rows, in the columns and types of their format."""
     infos = _footers(store, staged)
     rows = sum(info.num_rows for info in infos)
     if rows != num_rows:
         raise CommitFailed(f"row counts differ: {num_rows} rows were given, {rows} written. Nothing was changed")
-    for info in infos:
-        if info.schema is None or list(info.schema.names) != list(names):
-            raise CommitFailed(f"the columns written differ from those given: {list(names)}. Nothing was changed")
+    if infos:
+        # Parquet lacks some of Arrow's types: an empty file shows how the planned ones are stored and read.
+        expected = describe(planned.encoded(None))
+        for info in infos:
+            _check_same(dataclasses.replace(expected, directory=info.directory, metadata=info.metadata), info)
     return infos
 
 

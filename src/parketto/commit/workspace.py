@@ -5,8 +5,12 @@
         lock              held during a commit, on stores with reliable locks
         tx-<id>/          one per running operation
             new/          staged files
-            old/          retired files, parked until the commit is settled
+            old/          retired files that are not kept, parked until the commit is settled
+            lease         touched regularly, if several processes stage files (see `lease.py`)
+        kept/             retired files, for a retention time (see `retention.py`)
         tx-<id>.alive     locked, or touched regularly, while its process is alive
+        changes/          tombstones of applied changes
+        quarantine/       announcements of quarantined rows (see `quarantine.py`)
 
 Staged and parked names do not end in `.parquet`, so that a glob over the parent folder does not match them.
 Without a history, the folder is removed when it is empty.
@@ -18,12 +22,13 @@ import contextlib
 import hashlib
 import posixpath
 import re
+import time
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import TypeVar
 
 from parketto.commit.log import Log, LogView, view_of
-from parketto.commit.record import Record
+from parketto.commit.record import KEPT, Record
 from parketto.errors import CommitFailed, InvalidArgument, ParkettoError, UntrustedWorkspace
 from parketto.storage.locks import Lock, NoLock, held, wait_for
 from parketto.storage.store import FileEntry, Store
@@ -34,6 +39,15 @@ TRANSACTION_PREFIX = "tx-"
 _SUFFIX = ".parketto"
 _MAX_NAME_BYTES = 255  # limit of common filesystems; longer workspace names are cut and hashed
 _ALIVE = ".alive"
+#: The name of a file in the folder of an operation that several processes take part in.
+LEASE = "lease"
+#: The folder of announcements (see `quarantine.py`).
+QUARANTINE = "quarantine"
+#: Without a lock, a writer counts as dead when nothing of it was touched for this long. Heartbeats are much more
+#: frequent (see `heartbeat.py`); the rest allows for clock skew.
+DEAD_SECONDS = 900.0
+# Sorts after all names in `changes/` and `kept/`, and before the lock, the log and the staging folders.
+_AFTER_KEPT = f"{KEPT}0"
 # A record below the dataset: a partition is used as a dataset, too, and has its own log.
 _INNER_RECORD = re.compile(r"(?P<workspace>.*/\.[^/]+\.parketto)/log/[0-9]{20}(?P<kind>\.done|\.undo)?\.json")
 
@@ -122,7 +136,8 @@ class Workspace:
 
     def check_trusted(self) -> None:
         """Refuse a folder that another user may have prepared: every process that finds a record applies it."""
-        problem = self.store.distrust([self.path, self.log.folder], like=self.root)
+        folders = [self.path, self.log.folder, f"{self.path}/{KEPT}"]
+        problem = self.store.distrust(folders, like=self.root)
         if problem:
             raise UntrustedWorkspace(
                 f"{problem}, so other users may have written its records; nothing was changed. If it is not "
@@ -145,7 +160,7 @@ class Workspace:
             return WorkspaceState(view_of(dict.fromkeys(names, ""), mark), staging)
         logged: dict[str, str] = {}
         staging = {}
-        for entry in self.store.list_files(self.path):
+        for entry in self.store.list_files_after(self.path, _AFTER_KEPT):
             folder, _, name = entry.path[len(self.path) + 1 :].partition("/")
             if folder == "log":
                 logged[name] = entry.fingerprint
@@ -220,7 +235,7 @@ class Workspace:
         return aside
 
     def begin(self, identity: str) -> tuple[str, Lock]:
-        """A folder for one operation, and the lock that shows that it is alive."""
+        """A folder for one operation, new or leased, and the lock that shows that it is alive."""
         self.make()
         directory = f"{self.path}/{TRANSACTION_PREFIX}{identity}"
         if not self.locks:
@@ -241,6 +256,11 @@ class Workspace:
             self.store.remove(f"{directory}{_ALIVE}")
         alive.release()
 
+    def discard(self, directory: str) -> None:
+        """Remove the folder of an operation that several processes took part in."""
+        self.end(directory, NoLock())
+        self.tidy()
+
     def transactions(self) -> list[str]:
         """The folders of operations, dead or alive."""
         names = self.store.list_names(self.path)
@@ -249,11 +269,14 @@ class Workspace:
     def sweep(self) -> int:
         """Remove the staged files of dead processes. The caller holds the lock and has recovered."""
         swept = 0
-        # Records are renamed when complete; a process that died before that has left a partial one.
-        parts = [name for name in self.store.list_names(self.log.folder) if name.endswith(".tmp")]
-        self.store.remove_many([f"{self.log.folder}/{name}" for name in parts])
+        # Small files are renamed when complete; a process that died before that has left a partial one.
+        for folder in (self.log.folder, f"{self.path}/{QUARANTINE}"):
+            parts = [name for name in self.store.list_names(folder) if name.endswith(".tmp")]
+            self.store.remove_many([f"{folder}/{name}" for name in parts])
         for name in self.transactions():
             directory = f"{self.path}/{name}"
+            if self._is_leased(directory):
+                continue
             alive = self.store.try_lock(f"{directory}{_ALIVE}")
             if alive is not None:
                 with held(alive):
@@ -261,6 +284,10 @@ class Workspace:
                     self.store.remove(f"{directory}{_ALIVE}")
                     swept += 1
         return swept
+
+    def _is_leased(self, directory: str) -> bool:
+        lease = self.store.stat(f"{directory}/{LEASE}")
+        return lease is not None and (lease.modified is None or lease.modified > time.time() - DEAD_SECONDS)
 
     def tidy(self) -> None:
         """Remove the folder if it contains only locks and no operation is running."""

@@ -22,6 +22,7 @@ from parketto.errors import EngineUnavailable, IncompatibleTypes, InvalidArgumen
 from parketto.merge.source import as_target
 from parketto.parquet.decoded_types import decoded_schema, decoded_type
 from parketto.parquet.geo_area import without_bbox
+from parketto.parquet.pandas_schema import PANDAS_KEY
 from parketto.parquet.row_source import FileRows, checked_columns
 from parketto.runtime.batches import runs
 from parketto.runtime.staging import Staging
@@ -30,8 +31,6 @@ from parketto.runtime.task import Worker
 TransformFunction = Callable[[Any], Any]
 
 _PROBE_BYTES = 64 * MEGABYTE  # memory for reading the first batch, if the schema depends on rows
-# Schema metadata that describes the original pandas DataFrame, not the new rows.
-_PANDAS = b"pandas"
 
 
 @dataclass(frozen=True)
@@ -140,7 +139,7 @@ def _result_schema(rows: FileRows, result: Any) -> pa.Schema:
             original = rows.schema.field(item.name)
             item = original if _can_cast(item.type, original.type) else item
         fields.append(item.with_type(_storable(item.type)).with_nullable(True))
-    kept = {key: value for key, value in without_bbox(rows.schema.metadata).items() if key != _PANDAS}
+    kept = {key: value for key, value in without_bbox(rows.schema.metadata).items() if key != PANDAS_KEY}
     return checked_columns(pa.schema(fields, metadata=kept or None))
 
 

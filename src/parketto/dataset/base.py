@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import copy
+import datetime as dt
 import os
+from collections.abc import Mapping
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, Literal, Self
 
 from fsspec import AbstractFileSystem
 
 from parketto.commit.history import Commit, commits
 from parketto.commit.recovery import Recovery, recover
+from parketto.commit.retention import check_retention
 from parketto.commit.workspace import Workspace
 from parketto.engines.base import Engine, ProgressCallback
 from parketto.engines.registry import get_engine
@@ -17,6 +21,7 @@ from parketto.errors import InvalidArgument, quoted
 from parketto.expressions.time_zones import zone_info
 from parketto.operations.check import check
 from parketto.operations.context import Backups, DatasetContext, Isolation, check_isolation, check_retries
+from parketto.operations.expectations import Expect, settle_quarantines
 from parketto.operations.sources import row_source_of
 from parketto.parquet.file_info import FileInfo
 from parketto.parquet.row_source import RowSource
@@ -51,6 +56,7 @@ class BaseDataset:
         isolation: Isolation = "serializable",
         retries: int = 3,
         history: Literal["on", "off"] = "on",
+        retention: float | dt.timedelta | None = None,
     ) -> None:
         if timezone is not None:
             zone_info(timezone)  # raises if unknown
@@ -69,7 +75,15 @@ class BaseDataset:
         location = None if workspace is None else os.fspath(workspace)
         opened = Workspace(self._store, root, location, history=history == "on")
         self._context = DatasetContext(
-            self._store, root, opened, self.engine, publish == "auto", timezone, isolation, retries
+            self._store,
+            root,
+            opened,
+            self.engine,
+            publish == "auto",
+            timezone,
+            isolation,
+            retries,
+            check_retention(retention),
         )
 
     def __repr__(self) -> str:
@@ -139,21 +153,24 @@ class BaseDataset:
     def recover(self) -> Recovery:
         """Finish or undo an interrupted operation, remove its staged files, and report what was done.
 
-        Every operation does this first. Idempotent.
+        Every operation does this first. Idempotent. It also removes retired files whose retention is over, and
+        rows of a quarantine (`write(expect=...)`) whose operation was interrupted before it was committed.
 
         Example:
             >>> from parketto import Dataset
             >>> str(Dataset("memory://events-example", engine="pyarrow").recover())
             'nothing to recover'
         """
-        return recover(self._context.workspace)
+        found = recover(self._context.workspace, expire=True)
+        settle_quarantines(self._context)
+        return found
 
     def history(self, limit: int | None = None) -> list[Commit]:
         """The commits in the log, newest first.
 
         Each commit is a mapping: `number`, `operation`, `at`, `duration_seconds`, `engine`, `user`, `program`,
-        `commit_id`, `arguments`, `statistics`, `files_published` and `files_retired`. Changes by other programs
-        are not recorded.
+        `commit_id`, `arguments`, `statistics`, `files_published`, `files_retired` and `kept_until`. Changes by
+        other programs are not recorded.
 
         Args:
             limit: The maximum number of commits.
@@ -178,8 +195,28 @@ class BaseDataset:
             context = replace(context, retries=check_retries(retries))
         return context
 
+    def _in_stream(self, stream: Mapping[str, Any]) -> Self:
+        """The same dataset, for one micro-batch of a stream."""
+        found = copy.copy(self)
+        found._context = replace(self._context, stream=stream)
+        return found
+
     def _rows(self, rows: Any) -> RowSource:
         return row_source_of(rows, self.engine, self._store.fs, self._storage_options)
+
+    def _expect(
+        self,
+        rules: Mapping[str, Any] | None,
+        on_violation: str,
+        quarantine: str | os.PathLike[str] | None,
+    ) -> Expect | None:
+        """The expectations of an operation, with a quarantine on the dataset's filesystem."""
+        path = None
+        if quarantine is not None:
+            store, path = open_store(quarantine, self._store.fs, self._storage_options)
+            if not store.same_files(self._store):
+                raise InvalidArgument(f"the quarantine {quarantine!r} must be on the filesystem of the dataset")
+        return Expect.of(self._context, rules, on_violation, path)
 
     def _backups(self, directory: str | os.PathLike[str] | None) -> Backups | None:
         """The backup location: a directory on the dataset's filesystem, or a URL on any other."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, Literal, TypeVar
 
 from parketto.arguments import DEFAULT_CODEC, check_codec
@@ -14,6 +14,7 @@ from parketto.merge.change_rules import ChangeRules
 from parketto.operations.apply_changes import apply_changes
 from parketto.operations.context import Isolation
 from parketto.operations.deduplicate import DuplicateRequest, deduplicate
+from parketto.operations.expectations import Condition, OnViolation
 from parketto.planning.rewrite import check_partition_columns
 from parketto.results import ChangeStats, EditStats
 from parketto.storage.hive import PartitionFilter
@@ -104,6 +105,9 @@ class ChangeableDataset(EditableDataset):
         tombstone_days: float = 7,
         compression: str = DEFAULT_CODEC,
         partition_by: str | Sequence[str] | None = None,
+        expect: Mapping[str, Condition] | None = None,
+        on_violation: OnViolation = "fail",
+        quarantine: str | os.PathLike[str] | None = None,
         dry_run: bool = False,
         backup: str | os.PathLike[str] | None = None,
         commit_id: str | None = None,
@@ -129,8 +133,8 @@ class ChangeableDataset(EditableDataset):
         Of records with the same key and sequence, a delete wins. Of several others the last one in `changes` wins,
         unless one was applied by an earlier call.
 
-        It is a merge of the records that win: only files in which a row changes are rewritten. The changes of a
-        call are held in memory, with `scd=2` also the versions of their keys.
+        It is a merge of the records that win: only files in which a row changes are rewritten. With `scd=1` about
+        two records per key are held in memory, with `scd=2` all records of a call and the versions of their keys.
 
         Args:
             changes: A PyArrow table or reader, a pandas or Polars DataFrame, a path, or a Spark DataFrame.
@@ -146,6 +150,10 @@ class ChangeableDataset(EditableDataset):
                 than that is applied as if the delete had not happened.
             compression: The codec of written rows. Unchanged row groups keep theirs.
             partition_by: The partition columns, if the dataset does not exist yet.
+            expect: Rules by name that the records should meet, as for `write`. They come first. Records that
+                delete are checked, too: `"op = 'd' OR price > 0"`.
+            on_violation: `"fail"`, `"drop"` or `"quarantine"`, as for `write`.
+            quarantine: As for `write`.
             dry_run: Only count: nothing of the dataset is written or removed.
             backup: A directory for the replaced files, from which `restore` brings them back: a path on the same
                 filesystem, or a URL.
@@ -164,6 +172,7 @@ class ChangeableDataset(EditableDataset):
             ValueError: An invalid argument, missing or additional columns, NULL keys or sequences; nothing was
                 changed.
             TypeError: A column has another type than in the dataset; nothing was changed.
+            ExpectationFailed: Records break rules of `expect`; nothing was changed.
             CommitConflict: Another writer changed these keys; nothing was published.
 
         Example:
@@ -206,6 +215,7 @@ class ChangeableDataset(EditableDataset):
             progress=progress,
             backups=self._backups(backup),
             commit_id=commit_id,
+            expect=self._expect(expect, on_violation, quarantine),
         )
 
 

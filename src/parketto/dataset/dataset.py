@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping, Sequence
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 from parketto.arguments import CompactionScope, Thresholds, check_codec, check_positive_integer
-from parketto.dataset.writing import WritableDataset
+from parketto.dataset.repartitioning import RepartitionableDataset
 from parketto.engines.base import ProgressCallback
 from parketto.errors import InvalidArgument, quoted
 from parketto.operations.maintain import MaintenanceReport, maintain
@@ -16,8 +16,12 @@ from parketto.parquet.file_info import FileInfo
 from parketto.planning.clustering import DEFAULT_CURVE, Curve, check_clustering, plan_clustering
 from parketto.planning.copy_policy import Rewrite, check_rewrite
 from parketto.planning.rewrite import RewritePlan, check_orderable_files, plan_compaction
-from parketto.results import MaintenanceStats
+from parketto.results import MaintenanceRun, MaintenanceStats
 from parketto.storage.hive import PartitionFilter
+
+if TYPE_CHECKING:
+    from parketto.operations.budget import Meter
+    from parketto.planning.policy import Policy
 
 #: Which files are merged: all, in the dataset's schema, or only those with equal schemas.
 SchemaRule = Literal["unify", "exact"]
@@ -31,7 +35,7 @@ def keeps_own_schemas(rule: str) -> bool:
     return rule == "exact"
 
 
-class Dataset(WritableDataset):
+class Dataset(RepartitionableDataset):
     """A directory of Parquet files.
 
     Every operation is planned before it runs, and atomic. If a process is killed at any point, the next operation
@@ -45,7 +49,7 @@ class Dataset(WritableDataset):
             it would hide the changes of other processes.
         storage_options: Where the files are (`AwsStorageOptions`, `StorageOptions`, …), or plain options for the
             path's filesystem.
-        journal: The directory for the log and staged files, on the same filesystem; by default
+        workspace: The directory for the log and staged files, on the same filesystem; by default
             `.<name>.parketto` beside the dataset. All writers of a dataset must use the same directory: they
             coordinate through it.
         publish: `"auto"` swaps the lowest directory that contains all changes, where the filesystem supports it,
@@ -71,6 +75,11 @@ class Dataset(WritableDataset):
         history: `"on"` keeps a record of each commit in `.<name>.parketto/log`, for `history()` and `commit_id`.
             `"off"` keeps records only while they are needed, and those with a `commit_id`; this also applies where
             a partition (`day=1`) is opened as a dataset.
+        retention: How long replaced files are kept in `.<name>.parketto/kept`, in seconds or as a `timedelta`, so
+            that a `read` or `scan` that began before can finish. The default is 15 minutes for `compact`,
+            `optimize`, `repartition` and `unify_schema`, and 24 hours for other operations. They need disk space
+            for that time, and until the next commit or `recover()` removes them. 0 keeps nothing; neither does
+            `history="off"`.
 
     Example:
         >>> import pyarrow as pa
@@ -303,3 +312,62 @@ class Dataset(WritableDataset):
         check_positive_integer("max_columns", max_columns)
         thresholds = Thresholds.of(target_mb_per_file, None)
         return suggest(self._context, queries, thresholds, max_columns, partition_filter, progress)
+
+    def maintain(
+        self,
+        policy: Policy | Mapping[str, Any],
+        *,
+        dry_run: bool = False,
+        progress: ProgressCallback | None = None,
+    ) -> MaintenanceRun:
+        """Do what a policy finds due: compact, cluster and unify partitions, one commit each.
+
+        Idempotent: a second run finds nothing to do. An interrupted run keeps the commits that it made. If another
+        writer is in the way of one partition, the run reports the conflict and goes on with the next. Needs the
+        extra `parketto[maintenance]`. `parketto.maintenance.run` does the same for the datasets of a file.
+
+        Args:
+            policy: A `Policy`, or a mapping with its arguments: `compact`, `cluster`, `unify_schema`,
+                `leave_alone`, `budget`.
+            dry_run: Only report what would be done: nothing is written. Sizes and counts of later steps are
+                judged by the files as they are now.
+            progress: A callback that gets a `Progress` from each operation.
+
+        Returns:
+            A `MaintenanceRun`: `actions` that were done, each with its partition, reason, files and bytes; and
+            what is due but was `left`: because of the budget, `leave_alone`, a conflict or an error.
+
+        Raises:
+            ValueError: The policy is invalid; nothing was changed.
+            FileNotFoundError: There is no dataset.
+
+        Example:
+            >>> import pyarrow as pa
+            >>> import datetime as dt
+            >>> sales = Dataset("memory://maintain-example", engine="pyarrow")
+            >>> days = [dt.date(2026, 1, 1), dt.date(2999, 1, 1)]
+            >>> for n in range(30):
+            ...     _ = sales.write(pa.table({"day": days, "n": [n, n]}), partition_by="day")
+            >>> policy = {"compact": {"small_files": 20}, "leave_alone": "day >= CURRENT_DATE"}
+            >>> run = sales.maintain(policy)
+            >>> [(each["partition"], each["files_before"], each["files_after"]) for each in run.actions]
+            [('day=2026-01-01', 30, 1)]
+            >>> run.actions[0]["reason"]
+            '30 files below 96 MB, more than 20'
+            >>> [(each["partition"], each["because"]) for each in run.left]
+            [('day=2999-01-01', 'left alone')]
+            >>> sales.maintain({"compact": {"small_files": 30}})
+            <MaintenanceRun: nothing to do in 1 dataset>
+        """
+        from parketto.planning.policy import Policy  # here, because it needs pydantic
+
+        return self._maintain(Policy.of(policy), None, dry_run=dry_run, progress=progress)
+
+    def _maintain(
+        self, policy: Policy, outer: Meter | None, *, dry_run: bool, progress: ProgressCallback | None
+    ) -> MaintenanceRun:
+        from parketto.operations.apply_policy import apply_policy  # here, because they need pydantic
+        from parketto.operations.budget import Meter
+
+        meter = Meter(policy.budget, outer)
+        return apply_policy(self._context, self.path, policy, meter, dry_run=dry_run, progress=progress)

@@ -57,7 +57,7 @@ class EditableDataset(MergeableDataset):
                 a path, or a Spark DataFrame. Duplicates are fine, and columns that are no keys are ignored. The
                 keys are held in memory.
             key_columns: The columns of `keys` that identify a row. A NULL in them is an error. NULLs of the
-                dataset match no key.
+                dataset match no key, and keys that the dataset's types cannot hold match no row.
             partition_filter: The partitions to edit; the others are not read.
             compression: The codec of rewritten files; by default each file keeps its codec.
             dry_run: Only count: nothing is written or removed.

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import pyarrow.compute as pc
@@ -14,6 +14,7 @@ from parketto.engines.base import ProgressCallback
 from parketto.merge.append_schema import SchemaMode, check_schema_mode
 from parketto.merge.rules import MergeRules, MergeStats, NullKeys, Strategy
 from parketto.operations.context import DatasetContext, Isolation
+from parketto.operations.expectations import Condition, Expect, OnViolation
 from parketto.operations.merge import MergeReport, merge
 from parketto.parquet.row_source import RowSource
 from parketto.planning.rewrite import check_partition_columns
@@ -43,6 +44,9 @@ class MergeableDataset(ReadableDataset):
         within: str | pc.Expression | pl.Expr | Column | None = None,
         null_keys: NullKeys = "refuse",
         schema: SchemaMode = "strict",
+        expect: Mapping[str, Condition] | None = None,
+        on_violation: OnViolation = "fail",
+        quarantine: str | os.PathLike[str] | None = None,
         details: bool = False,
         dry_run: bool = False,
         backup: str | os.PathLike[str] | None = None,
@@ -86,6 +90,11 @@ class MergeableDataset(ReadableDataset):
                 any width, dictionaries, timestamps of any unit) are one type. `"cast"`: other numbers, decimals
                 and times are cast, where no value changes. `"evolve"`: further columns are added, and types become
                 wider where the source needs it; only files that are written get the new schema.
+            expect: Rules by name that the rows of the source should meet, as for `write`. They are checked first,
+                so rows that break one may also have NULL or duplicate keys. With `"full_merge"`, a row that is
+                left out is missing in the source: the target row of its key is deleted.
+            on_violation: `"fail"`, `"drop"` or `"quarantine"`, as for `write`.
+            quarantine: As for `write`.
             details: Whether the statistics also name the files: `rewritten_files` (rewritten or removed) and
                 `added_files`, as sorted paths relative to the dataset.
             dry_run: Only count: nothing is written or removed.
@@ -102,6 +111,7 @@ class MergeableDataset(ReadableDataset):
             ValueError: An invalid argument, missing or additional columns, NULL or duplicate keys; nothing was
                 changed.
             TypeError: A column has another type than in the dataset; nothing was changed.
+            ExpectationFailed: Rows of the source break rules of `expect`; nothing was changed.
             CommitConflict: Another writer changed the files; nothing was published.
 
         Example:
@@ -116,6 +126,10 @@ class MergeableDataset(ReadableDataset):
             >>> changes = pa.table({"id": [3, 4], "name": [None, "Dot"], "op": ["D", "U"]})
             >>> users.merge(changes, "id", delete_when="source.op = 'D'")
             {'inserted': 1, 'updated': 0, 'deleted': 1, 'total': 1}
+            >>> late = pa.table({"id": [5, None], "name": ["Eve", "Fay"]})
+            >>> stats = users.merge(late, "id", expect={"has id": "id IS NOT NULL"}, on_violation="drop")
+            >>> stats["inserted"], stats["expectations"]
+            (1, {'has id': {'passed': 1, 'violations': 1}})
         """
         rules = MergeRules.of(
             strategy,
@@ -131,8 +145,18 @@ class MergeableDataset(ReadableDataset):
             within=within,
         )
         context = self._context_for(isolation, retries)
+        rules_of_rows = self._expect(expect, on_violation, quarantine)
         report = self._merge(
-            self._rows(source), rules, compression, partition_by, progress, dry_run, backup, commit_id, context
+            self._rows(source),
+            rules,
+            compression,
+            partition_by,
+            progress,
+            dry_run,
+            backup,
+            commit_id,
+            context,
+            rules_of_rows,
         )
         stats = report.stats.copy()
         if backup is not None:
@@ -153,6 +177,7 @@ class MergeableDataset(ReadableDataset):
         backup: str | os.PathLike[str] | None,
         commit_id: str | None = None,
         context: DatasetContext | None = None,
+        expect: Expect | None = None,
     ) -> MergeReport:
         """Like `merge`, but returns the full report."""
         codec = check_codec(compression) or "none"
@@ -167,4 +192,5 @@ class MergeableDataset(ReadableDataset):
             dry_run=dry_run,
             backups=self._backups(backup),
             commit_id=commit_id,
+            expect=expect,
         )

@@ -76,8 +76,8 @@ class ReadableDataset(BaseDataset):
 
         Args:
             columns: The columns to read; by default all, also those that only paths contain.
-            where: A condition: everything that `delete` takes. Partitions, files and row groups that cannot match
-                are not read. Rows for which it is NULL are not returned.
+            where: A condition: everything that `delete` takes. Partitions, files, row groups and pages that cannot
+                match are not read. Rows for which it is NULL are not returned.
             limit: The maximum number of rows.
             partition_filter: The partitions to read.
 
@@ -107,8 +107,9 @@ class ReadableDataset(BaseDataset):
     ) -> pa.RecordBatchReader:
         """The rows as a stream of batches, in bounded memory. Arguments as in `read`.
 
-        All batches come from the files of one snapshot. If another writer replaces files while the stream is read,
-        those that are gone raise FileNotFoundError.
+        All batches come from the files of one snapshot. Files that another writer replaces while the stream is
+        read are read from where they are kept (`Dataset(retention=)`). Files that are gone raise
+        FileNotFoundError.
 
         Example:
             >>> import pyarrow as pa

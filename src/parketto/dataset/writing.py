@@ -1,25 +1,28 @@
-"""The operations of `Dataset` that write rows: write and repartition."""
+"""The operations of `Dataset` that write rows."""
 
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Literal, TypedDict, Unpack, overload
 
+import pyarrow as pa
 import pyarrow.compute as pc
 
-from parketto.arguments import Thresholds, check_codec, check_positive_integer
+from parketto.arguments import check_codec, check_positive_integer
 from parketto.dataset.changes import ChangeableDataset
 from parketto.engines.base import ProgressCallback
 from parketto.errors import InvalidArgument, quoted
 from parketto.merge.append_schema import SchemaMode, check_schema_mode
-from parketto.operations.derive import PartitionBy, with_derived_columns
+from parketto.operations.derive import PartitionBy, derived_columns, with_derived_columns
+from parketto.operations.expectations import Condition, OnViolation
 from parketto.operations.layout import check_sort_columns, file_limits
 from parketto.operations.partition_form import PartitionForm, check_form
-from parketto.operations.repartition import plan_repartition, repartition
 from parketto.operations.replace import replace_matching
 from parketto.operations.source_files import check_format, find_source_files, source_of
-from parketto.operations.write import WriteRequest, write
+from parketto.operations.staged_write import StagedWrite
+from parketto.operations.write import write
+from parketto.operations.write_output import WriteRequest
 from parketto.operations.write_plan import plan_write
 from parketto.parquet.file_format import FileFormat
 from parketto.parquet.output import Output
@@ -50,6 +53,9 @@ class WriteOptions(TypedDict, total=False):
     naming: NamingScheme | None
     basename_template: str | None
     schema: SchemaMode
+    expect: Mapping[str, Condition] | None
+    on_violation: OnViolation
+    quarantine: str | os.PathLike[str] | None
     commit_id: str | None
     retries: int | None
     progress: ProgressCallback | None
@@ -90,6 +96,9 @@ class WritableDataset(ChangeableDataset):
         naming: NamingScheme | None = None,
         basename_template: str | None = None,
         schema: SchemaMode = "cast",
+        expect: Mapping[str, Condition] | None = None,
+        on_violation: OnViolation = "fail",
+        quarantine: str | os.PathLike[str] | None = None,
         dry_run: bool = False,
         commit_id: str | None = None,
         retries: int | None = None,
@@ -108,7 +117,8 @@ class WritableDataset(ChangeableDataset):
                 pandas or Polars frame; a DuckDB relation; a Spark DataFrame (on Spark); or the path of a Parquet
                 file or dataset. Readers, iterables, datasets and relations are streamed.
             mode: `"append"`; `"overwrite"`, which replaces all rows; or `"overwrite_partitions"`, which replaces
-                the partitions that occur in the rows and touches no other file. Without rows it replaces nothing.
+                the partitions that occur in the rows and touches no other file. Without rows, the first and the
+                last leave a dataset with files as it is.
             replace_where: With `mode="overwrite"`: a condition as for `delete`. Only the rows that match it are
                 replaced, in one commit, and files without such rows stay as they are. All new rows must match it
                 too. Conflicts are those of a `delete` and an append.
@@ -134,8 +144,18 @@ class WritableDataset(ChangeableDataset):
                 to its types where no value changes; nullable columns may be missing. `"evolve"`: new columns and
                 wider types are welcome. `"strict"`: the same columns and types; encodings of the same values
                 (strings of any width, dictionaries, timestamps of any unit) are one type.
+            expect: Rules by name: conditions as for `delete`, over the columns of `rows`, such as
+                `{"positive price": "price > 0"}`. A row breaks a rule if the condition is not true. So NULL breaks
+                it, as in Delta's CHECK constraints; `"price > 0 OR price IS NULL"` allows it.
+            on_violation: What happens to rows that break a rule. `"fail"` (the default): nothing is changed.
+                `"drop"`: they are left out. `"quarantine"`: they are added to another dataset, which has them if,
+                and only if, this write happens. Their further columns are `broken_rules` (a list of names),
+                `quarantined_at` and `quarantine_id` (one for each write).
+            quarantine: The path of that dataset, on the same filesystem; by default beside this one, with
+                `_quarantine` after its name. Its schema is extended where rows need that.
             dry_run: Check everything and report what would happen (`WritePlan`): nothing is written or removed.
-                All rows are read, except those that can be read only once.
+                All rows are read, except those that can be read only once. Rows that break rules are counted,
+                and no error.
             commit_id: An idempotency key such as `"orders:17"` (an application, a colon, a number). If the log
                 contains it, nothing is done and the first result is returned, so a batch can be replayed. Kept for
                 30 days; the last one of each application is kept for ever.
@@ -147,6 +167,8 @@ class WritableDataset(ChangeableDataset):
                 match `replace_where`. Nothing was changed.
             TypeError: A column of appended rows has another type than in the dataset, or values that do not fit
                 that type. Nothing was changed.
+            ExpectationFailed: Rows break rules of `expect`. It is a ValueError, and names each broken rule with
+                the number of rows and one of them. Nothing was changed.
 
         Example:
             >>> from parketto import Dataset
@@ -173,45 +195,130 @@ class WritableDataset(ChangeableDataset):
             >>> stats = ticks.write(cheap, mode="overwrite", replace_where="day = 1 AND price < 2")
             >>> stats["rows_written"], stats["rows_deleted"], stats["files_replaced"]
             (1, 1, 1)
+            >>> more = pa.table({"day": [3, 3], "price": [7.0, None]})
+            >>> rules = {"positive price": "price > 0", "has day": "day IS NOT NULL"}
+            >>> stats = ticks.write(more, expect=rules, on_violation="quarantine")
+            >>> stats["expectations"]["positive price"], stats["quarantine"]
+            ({'passed': 1, 'violations': 1}, 'memory://ticks-example_quarantine')
+            >>> Dataset(stats["quarantine"], engine="pyarrow").read(columns=["day", "broken_rules"]).to_pylist()
+            [{'day': 3, 'broken_rules': ['positive price']}]
         """
-        if mode not in WRITE_MODES:
-            raise InvalidArgument(f"unknown mode {mode!r}; valid modes: {quoted(WRITE_MODES)}")
-        if replace_where is not None and mode != "overwrite":
-            raise InvalidArgument(f"replace_where needs mode='overwrite', got {mode!r}")
-        check_positive_integer("row_group_rows", row_group_rows)
-        limits = file_limits(max_rows_per_file, target_rows_per_file, target_mb_per_file)
-        codec = check_codec(compression)
-        names = Naming.of(naming, basename_template)
-        source, partition_names = with_derived_columns(
-            self._rows(rows), partition_by, self.engine, self._context.clock
-        )
-        unpartitioned = mode == "overwrite" and replace_where is None and partition_by in ([], ())
-        partitions = check_partition_columns(None if unpartitioned else partition_names, source.schema)
-        output = Output(
-            self._context.root,
-            FileFormat(source.schema, codec or "none"),
+        given = self._rows(rows)
+        source, names = with_derived_columns(given, partition_by, self.engine, self._context.clock)
+        output, request = self._specified(
+            given.schema,
             source.schema,
-            partitions,
-            limits.target_rows,
-            limits.target_bytes,
-            row_group_rows,
-            sort_by=check_sort_columns(sort_by, source.schema),
-        )
-        context = self._context_for(None, retries)
-        form = check_form(partition_columns)
-        request = WriteRequest(
             mode,
             names,
-            commit_id,
-            replace_where,
-            form,
-            check_schema_mode(schema),
-            keeps_partitions=partition_by is None,
+            replace_where=replace_where,
+            max_rows_per_file=max_rows_per_file,
+            target_rows_per_file=target_rows_per_file,
+            target_mb_per_file=target_mb_per_file,
+            row_group_rows=row_group_rows,
+            sort_by=sort_by,
+            compression=compression,
+            partition_by=partition_by,
+            partition_columns=partition_columns,
+            naming=naming,
+            basename_template=basename_template,
+            schema=schema,
+            commit_id=commit_id,
+            expect=expect,
+            on_violation=on_violation,
+            quarantine=quarantine,
         )
+        context = self._context_for(None, retries)
         if dry_run:
             return plan_write(context, source, output, request, progress)
         operation = write if replace_where is None else replace_matching
         return operation(context, source, output, request, progress)
+
+    def _specified(
+        self,
+        given: pa.Schema,
+        rows: pa.Schema,
+        mode: WriteMode,
+        partition_names: str | Sequence[str] | None,
+        **options: Unpack[WriteOptions],
+    ) -> tuple[Output, WriteRequest]:
+        """The validated options of a write of rows with these columns, given and derived."""
+        if mode not in WRITE_MODES:
+            raise InvalidArgument(f"unknown mode {mode!r}; valid modes: {quoted(WRITE_MODES)}")
+        replace_where, partition_by = options.get("replace_where"), options.get("partition_by")
+        if replace_where is not None and mode != "overwrite":
+            raise InvalidArgument(f"replace_where needs mode='overwrite', got {mode!r}")
+        row_group_rows = options.get("row_group_rows")
+        check_positive_integer("row_group_rows", row_group_rows)
+        limits = file_limits(
+            options.get("max_rows_per_file"),
+            options.get("target_rows_per_file"),
+            options.get("target_mb_per_file"),
+        )
+        codec = check_codec(options.get("compression", "snappy"))
+        naming = Naming.of(options.get("naming"), options.get("basename_template"))
+        unpartitioned = mode == "overwrite" and replace_where is None and partition_by in ([], ())
+        output = Output(
+            self._context.root,
+            FileFormat(rows, codec or "none"),
+            rows,
+            check_partition_columns(None if unpartitioned else partition_names, rows),
+            limits.target_rows,
+            limits.target_bytes,
+            row_group_rows,
+            sort_by=check_sort_columns(options.get("sort_by"), rows),
+        )
+        request = WriteRequest(
+            mode,
+            naming,
+            options.get("commit_id"),
+            replace_where,
+            check_form(options.get("partition_columns")),
+            check_schema_mode(options.get("schema", "cast")),
+            keeps_partitions=partition_by is None,
+            expect=self._expect(
+                options.get("expect"), options.get("on_violation", "fail"), options.get("quarantine")
+            ),
+            given=given,
+        )
+        return output, request
+
+    def begin_write(
+        self,
+        row_schema: pa.Schema,
+        mode: WriteMode = "append",
+        *,
+        application: str = "",
+        **options: Unpack[WriteOptions],
+    ) -> StagedWrite:
+        """Begin a write whose rows are staged by several processes, and committed by one.
+
+        For connectors, such as Spark's data sources, whose planning, tasks and commit run in different processes.
+        Send the result, which can be pickled, to each of them. Staged files are removed 15 minutes after the last
+        process has stopped working on them.
+
+        Args:
+            row_schema: The schema of the rows.
+            mode: As for `write`. An overwrite replaces the files that exist now; it conflicts if one of them
+                changes before the commit.
+            application: A name. Beginning a write removes what earlier writes of the same application have staged.
+            options: All other arguments of `write`, except `progress`, `retries` and `commit_id`.
+
+        Example:
+            >>> import pyarrow as pa
+            >>> from parketto import Dataset
+            >>> rows = pa.table({"price": [1.0, 2.0]})
+            >>> quotes = Dataset("memory://begin-write-example", engine="pyarrow")
+            >>> write = quotes.begin_write(rows.schema)
+            >>> parts = [write.stage(rows.to_batches(), attempt=name) for name in ("task-1", "task-2")]
+            >>> write.commit(parts, commit_id="quotes:1")["rows_written"]
+            4
+            >>> quotes.count()
+            4
+        """
+        derived, names = derived_columns(options.get("partition_by"), row_schema, self._context.clock)
+        rows = row_schema if derived is None else derived.schema
+        output, request = self._specified(row_schema, rows, mode, names, **options)
+        return StagedWrite.begin(self._context, row_schema, derived, output, request, application)
 
     @overload
     def write_from(
@@ -300,83 +407,3 @@ class WritableDataset(ChangeableDataset):
         source, paths = source_of(files, self.engine, self._storage_options)
         stats: Any = self.write(source, mode, dry_run=dry_run, **options)
         return {**stats, "source_files": paths}  # type: ignore[return-value]
-
-    @overload
-    def repartition(
-        self,
-        partition_by: str | Sequence[str] | None,
-        *,
-        partition_columns: PartitionForm = ...,
-        target_mb_per_file: float | None = ...,
-        compression: str | None = ...,
-        dry_run: Literal[False] = ...,
-        progress: ProgressCallback | None = ...,
-    ) -> WriteStats: ...
-
-    @overload
-    def repartition(
-        self,
-        partition_by: str | Sequence[str] | None,
-        *,
-        partition_columns: PartitionForm = ...,
-        target_mb_per_file: float | None = ...,
-        compression: str | None = ...,
-        dry_run: Literal[True],
-        progress: ProgressCallback | None = ...,
-    ) -> WritePlan: ...
-
-    @overload
-    def repartition(
-        self,
-        partition_by: str | Sequence[str] | None,
-        *,
-        partition_columns: PartitionForm = ...,
-        target_mb_per_file: float | None = ...,
-        compression: str | None = ...,
-        dry_run: bool,
-        progress: ProgressCallback | None = ...,
-    ) -> WriteStats | WritePlan: ...
-
-    def repartition(
-        self,
-        partition_by: str | Sequence[str] | None,
-        *,
-        partition_columns: PartitionForm = "files",
-        target_mb_per_file: float | None = None,
-        compression: str | None = None,
-        dry_run: bool = False,
-        progress: ProgressCallback | None = None,
-    ) -> WriteStats | WritePlan:
-        """Change the partition columns of the dataset, or where they are stored, in place and atomically.
-
-        Rows, types and metadata are kept. Columns that existed only in the old paths are added to the files.
-
-        Args:
-            partition_by: The new partition columns; None removes all partition directories.
-            partition_columns: `"files"` stores the partition columns in the files too, so that each file can be
-                queried on its own. `"path"` stores them only in the path, as Hive and Spark do. Pass the current
-                partition columns to convert a dataset from one form to the other.
-            target_mb_per_file: The approximate maximum file size; 128 by default.
-            compression: The codec of the new files; by default that of most of the data.
-            dry_run: Check everything and report what would happen (`WritePlan`): nothing is written or removed.
-            progress: A callback that gets a `Progress` as work completes.
-
-        Example:
-            >>> import pyarrow as pa
-            >>> from parketto import Dataset
-            >>> trades = Dataset("memory://repartition-example", engine="pyarrow")
-            >>> _ = trades.write(pa.table({"day": [1, 1, 2], "side": ["ask", "bid", "ask"], "n": [1, 2, 3]}))
-            >>> trades.repartition(["side"])["files_written"]
-            2
-            >>> sorted(file.partition for file in trades.files())
-            [(('side', 'ask'),), (('side', 'bid'),)]
-            >>> _ = trades.repartition(["side"], partition_columns="path")
-            >>> trades.files()[0].schema.names  # the side is only in the path
-            ['day', 'n']
-        """
-        thresholds = Thresholds.of(target_mb_per_file, None)
-        form = check_form(partition_columns)
-        codec = check_codec(compression)
-        if dry_run:
-            return plan_repartition(self._context, partition_by, form)
-        return repartition(self._context, partition_by, thresholds, codec, progress, form)

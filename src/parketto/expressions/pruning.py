@@ -1,4 +1,4 @@
-"""Pruning of files and row groups by footer statistics and partition values.
+"""Pruning of files, row groups and pages by their statistics and partition values.
 
 The statistics of a file become a guarantee: an Arrow expression that holds for all of its rows. Arrow's simplifier
 then decides whether the condition can still be true. No data is read.
@@ -9,18 +9,23 @@ from __future__ import annotations
 import functools
 import math
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from itertools import accumulate
 from typing import Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.types as pat
 
-from parketto.errors import InvalidArgument
+from parketto.errors import FooterError, InvalidArgument
 from parketto.expressions.conditions import Predicate
 from parketto.expressions.membership import Membership
 from parketto.expressions.values import ARROW_ERRORS, family, from_count, parse_text, plain_type
+from parketto.parquet.dataset_schema import presented_row_groups
 from parketto.parquet.file_info import FileInfo
+from parketto.parquet.page_reader import PageReader
 from parketto.parquet.row_group_info import ColumnStats, RowGroupInfo
+from parketto.parquet.row_ranges import Ranges, merged
 
 _BOUNDED: Mapping[str, type | tuple[type, ...]] = {
     "bool": bool,
@@ -84,6 +89,36 @@ def row_groups_may_match(
     guarantees = [_all([*constants, *_of_stats(predicate, file, [group])]) for group in file.row_groups]
     possible = _satisfiable(predicate, guarantees)
     return [group.num_rows > 0 and at in possible for at, group in enumerate(file.row_groups)]
+
+
+def rows_may_match(
+    predicate: Predicate,
+    file: FileInfo,
+    number: int,
+    pages: PageReader | None,
+    types: Mapping[str, pa.DataType] | None = None,
+) -> Ranges:
+    """The rows of a row group that may match, judged by the bounds of its pages.
+
+    Args:
+        predicate: The condition.
+        file: The file.
+        number: The number of the row group.
+        pages: Its pages, with the bounds of the condition's columns; None if they are not known.
+        types: The types of the partition columns that exist only in paths.
+    """
+    try:
+        stretches = () if pages is None else pages.lookup.stretches()
+    except FooterError:  # without bounds, all rows may match
+        stretches = ()
+    if not stretches:
+        return [(0, file.row_groups[number].num_rows)]
+    own = replace(file.stored, row_groups=stretches)
+    paged = replace(file, row_groups=stretches if file.own is None else presented_row_groups(own, file))
+    possible = row_groups_may_match(predicate, paged, types)
+    ends = list(accumulate(stretch.num_rows for stretch in stretches))
+    rows = zip([0, *ends], ends, strict=False)
+    return merged(range_ for range_, matches in zip(rows, possible, strict=True) if matches)
 
 
 def _of_file(predicate: Predicate, file: FileInfo, types: Mapping[str, pa.DataType]) -> pc.Expression:

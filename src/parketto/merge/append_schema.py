@@ -9,8 +9,11 @@ import pyarrow as pa
 import pyarrow.types as pat
 
 from parketto.errors import IncompatibleTypes, InvalidArgument, quoted
+from parketto.merge.enum_notes import without_enum_notes
 from parketto.merge.rules import same_kind
-from parketto.parquet.promotion import common_type, is_castable
+from parketto.parquet.decoded_types import cast_column
+from parketto.parquet.promotion import common_type, is_castable, retyped
+from parketto.parquet.row_source import ArrowRows, RowSource
 
 #: How rows meet the dataset's schema: they are cast to it, they may extend it, or they must have it.
 SchemaMode = Literal["cast", "evolve", "strict"]
@@ -39,6 +42,35 @@ def has_same_columns(rows: pa.Schema, dataset: pa.Schema, path_only: Collection[
         or common_type([rows.field(item.name).type, item.type]) == item.type
         for item in dataset
     )
+
+
+def fits_file(rows: RowSource, file: pa.Schema, path_only: Collection[str] = ()) -> bool:
+    """Whether a file could contain these rows, so that nothing about other files matters.
+
+    A finer unit or a NULL may not fit. Rows in memory are looked at; others do not fit if they might not.
+    """
+    if not has_same_columns(rows.schema, file, path_only):
+        return False
+    doubtful = [item for item in file if not _holds_all(item, rows.schema.field(item.name))]
+    if not doubtful or not isinstance(rows, ArrowRows) or not rows.repeatable:
+        return not doubtful
+    try:
+        return not any(
+            cast_column(batch.column(item.name), item).null_count and not item.nullable
+            for batch in rows.batches
+            for item in doubtful
+        )
+    except IncompatibleTypes:
+        return False
+
+
+def _holds_all(item: pa.Field, rows: pa.Field) -> bool:
+    """Whether a column can have all values of appended rows, whatever they are."""
+    if rows.nullable and not item.nullable:
+        return False
+    if not (pat.is_temporal(item.type) or pat.is_nested(item.type)):
+        return True  # the same columns: only units and NULLs inside of nested values can differ
+    return bool(common_type([rows.type, item.type]) == item.type)
 
 
 def appended_schema(
@@ -73,14 +105,14 @@ def appended_schema(
         if kind is None:
             wrong.append(f"{item.name!r} is {own.type} in the rows and {item.type} in the dataset")
         nullable = item.nullable or (mode == "evolve" and (item.name not in rows.names or own.nullable))
-        fields.append(item.with_type(kind or item.type).with_nullable(nullable))
+        fields.append(retyped(item, kind or item.type).with_nullable(nullable))
     if wrong:
         raise IncompatibleTypes(
             f"the rows do not fit the dataset: {'; '.join(wrong)}. {_HINTS[mode]}, {_OTHERWISE}"
         )
     known = {*dataset.names, *path_only}
     added = [item.with_nullable(True) for item in rows if item.name not in known]
-    return pa.schema([*fields, *added], metadata=rows.metadata)
+    return without_enum_notes(pa.schema([*fields, *added], metadata=rows.metadata), rows)
 
 
 _HINTS = {

@@ -12,7 +12,8 @@ import pyarrow as pa
 from parketto.arguments import check_names
 from parketto.errors import ColumnNotFound, InvalidArgument, quoted
 from parketto.expressions.conditions import Predicate
-from parketto.merge.changes import IS_CURRENT, VALID_FROM, VALID_TO, Records
+from parketto.merge.changes import IS_CURRENT, VALID_FROM, VALID_TO, Records, last_records
+from parketto.merge.keys import Flags
 from parketto.merge.rules import MergeRules, check_schemas, null_keys
 from parketto.merge.source import as_target, prepared_schema
 from parketto.merge.target import MergeTarget
@@ -22,6 +23,7 @@ from parketto.parquet.row_source import FileRows
 from parketto.runtime.task import Worker
 from parketto.sorting.order import check_orderable
 
+_REDUCE_ROWS = 100_000  # records in memory before those without an effect are removed
 VERSION_COLUMNS = (VALID_FROM, VALID_TO, IS_CURRENT)
 
 
@@ -153,8 +155,7 @@ def records_of(
     for batch in batches:
         rows += as_target([batch], schema)
         sequences += as_target([batch], sequence_schema)
-        found = np.zeros(batch.num_rows, np.bool_)
-        deletes.append(found if condition is None else condition.matches(batch).to_numpy(zero_copy_only=False))
+        deletes.append(_deletes(batch, condition))
     table = pa.Table.from_batches(rows, schema)
     sequence = pa.Table.from_batches(sequences, sequence_schema).column(0)
     for name in rules.keys:
@@ -169,16 +170,61 @@ def records_of(
 
 
 @dataclass(frozen=True)
-class CollectRows:
-    """Read all rows of some files into memory."""
+class Collected:
+    """Change records in memory, and how many the source has."""
+
+    batches: list[pa.RecordBatch]
+    total: int
+
+
+def collected(batches: Iterable[pa.RecordBatch], rules: ChangeRules, condition: Predicate | None) -> Collected:
+    """The records of a source. With `scd=1`, those that can have an effect: about two per key are held."""
+    held: list[pa.RecordBatch] = []
+    total, rows, limit = 0, 0, _REDUCE_ROWS
+    for batch in batches:
+        held.append(batch)
+        total += batch.num_rows
+        rows += batch.num_rows
+        if rules.scd == 1 and rows >= limit:
+            held = _latest(held, rules, condition)
+            rows = sum(each.num_rows for each in held)
+            limit = max(_REDUCE_ROWS, 2 * rows)
+    return Collected(held, total)
+
+
+def _latest(
+    batches: Sequence[pa.RecordBatch], rules: ChangeRules, condition: Predicate | None
+) -> list[pa.RecordBatch]:
+    """The last record and the last delete of each key, which is a tombstone, in their order."""
+    names = [*rules.keys, rules.sequence_by]
+    used = prepared_schema(pa.schema([batches[0].schema.field(name) for name in names]), PartitionSpec())
+    known = pa.Table.from_batches(list(as_target(batches, used)), used)
+    deletes = np.concatenate([_deletes(batch, condition) for batch in batches])
+    kept = last_records(known.select(list(rules.keys)), known.column(rules.sequence_by), deletes)
+    return list(pa.Table.from_batches(batches).take(pa.array(kept)).combine_chunks().to_batches())
+
+
+def _deletes(batch: pa.RecordBatch, condition: Predicate | None) -> Flags:
+    """Which records delete."""
+    if condition is None:
+        return np.zeros(batch.num_rows, np.bool_)
+    found: Flags = condition.matches(batch).to_numpy(zero_copy_only=False)
+    return found
+
+
+@dataclass(frozen=True)
+class CollectRecords:
+    """Read the change records of some files."""
 
     rows: FileRows
+    rules: ChangeRules
+    condition: Predicate | None
 
     @property
     def size_bytes(self) -> int:
         """The size of the files."""
         return self.rows.size_bytes
 
-    def run(self, worker: Worker) -> list[pa.RecordBatch]:
-        """Read the rows."""
-        return list(self.rows.read(worker))
+    def run(self, worker: Worker) -> Collected:
+        """Read the records."""
+        return collected(self.rows.read(worker), self.rules, self.condition)

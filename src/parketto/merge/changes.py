@@ -81,6 +81,16 @@ def latest_rows(records: Records, sequence_by: str, tombstones: pa.Table) -> Eff
     )
 
 
+def last_records(keys: pa.Table, sequence: pa.ChunkedArray, is_delete: Flags) -> Indices:
+    """The positions of the last record and of the last delete of each key, and of a NULL sequence, if any."""
+    codes, rank, position = _codes([keys]), _ranks([sequence]), np.arange(len(is_delete))
+    deletes = np.flatnonzero(is_delete)
+    last = _last_of_each([codes], (position, is_delete, rank, codes))
+    of_deletes = _last_of_each([codes[deletes]], (deletes, rank[deletes], codes[deletes]))
+    found: Indices = np.unique(np.concatenate([last, deletes[of_deletes], np.flatnonzero(rank == 0)[:1]]))
+    return found
+
+
 def _quoted(name: str) -> str:
     """A column name in SQL."""
     escaped = name.replace('"', '""')

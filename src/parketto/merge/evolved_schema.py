@@ -12,7 +12,7 @@ from parketto.merge.rules import same_kind
 from parketto.parquet.dataset_schema import template_file, unified
 from parketto.parquet.file_info import FileInfo
 from parketto.parquet.partition_spec import PartitionSpec
-from parketto.parquet.promotion import common_type
+from parketto.parquet.promotion import common_type, retyped
 
 
 def evolved_schema(source: pa.Schema, dataset: pa.Schema, ignored: Collection[str] = ()) -> pa.Schema:
@@ -30,7 +30,7 @@ def evolved_schema(source: pa.Schema, dataset: pa.Schema, ignored: Collection[st
         kind = item.type if pat.is_null(own) or same_kind(own, item.type) else common_type([item.type, own])
         if kind is None:
             wrong.append(f"{item.name!r} is {own} in the source and {item.type} in the target")
-        fields.append(item.with_type(kind or item.type))
+        fields.append(retyped(item, kind or item.type))
     if wrong:
         raise IncompatibleTypes(
             f"incompatible types: {'; '.join(wrong)}. No type holds the values of both exactly: cast the source's "

@@ -18,11 +18,12 @@ from parketto.merge.source import Prepared, SpooledSource
 from parketto.parquet.file_info import FileInfo
 from parketto.parquet.output import Written, output_like
 from parketto.parquet.partition_spec import PartitionSpec
+from parketto.parquet.promotion import is_castable
 from parketto.runtime.task import Worker
 
 
 def key_fields(keys: Sequence[str], given: pa.Schema, schema: pa.Schema, spec: PartitionSpec) -> pa.Schema:
-    """The key columns of a dataset, if a table of keys has them in comparable types.
+    """The key columns of a dataset, if a table of keys has them in types whose values can be cast.
 
     Args:
         keys: Their names.
@@ -36,7 +37,7 @@ def key_fields(keys: Sequence[str], given: pa.Schema, schema: pa.Schema, spec: P
     wrong = [
         f"{name!r} is {own} in the keys and {kind} in the dataset"
         for name, own, kind in ((name, given.field(name).type, schema.field(name).type) for name in keys)
-        if not (path_text_type(own) if name in spec.path_only else same_kind(own, kind))
+        if not (path_text_type(own) if name in spec.path_only else same_kind(own, kind) or is_castable(own, kind))
     ]
     if wrong:
         raise IncompatibleTypes(f"incompatible types: {'; '.join(wrong)}. Cast the keys first")

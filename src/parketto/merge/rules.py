@@ -17,7 +17,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal, NotRequired, TypedDict, get_args
+from typing import Any, Literal, NotRequired, get_args
 
 import pyarrow as pa
 import pyarrow.types as pat
@@ -28,6 +28,7 @@ from parketto.parquet.partition_spec import PartitionSpec
 from parketto.parquet.promotion import is_castable
 from parketto.parquet.spark_schema import SPARK_SCHEMA_KEY, unnamed_types
 from parketto.parquet.variant_types import UNSHREDDED, is_variant
+from parketto.results import ExpectationStats
 from parketto.sorting.order import check_orderable
 
 Strategy = Literal["upsert", "insert", "update", "full_merge", "deduplicate"]
@@ -37,7 +38,7 @@ NullKeys = Literal["refuse", "match"]
 NULL_KEYS: tuple[str, ...] = get_args(NullKeys)
 
 
-class MergeStats(TypedDict):
+class MergeStats(ExpectationStats):
     """What a merge did, in rows."""
 
     inserted: int

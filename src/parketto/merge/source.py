@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -16,7 +17,7 @@ from parketto.merge.clauses import Clauses
 from parketto.merge.keys import Indices, KeyIndex, SortedKeys, have_different_values, sort_by_key
 from parketto.merge.rules import MergeRules, duplicate_keys, null_keys
 from parketto.merge.scope import Scope
-from parketto.parquet.decoded_types import cast_column, decoded_schema
+from parketto.parquet.decoded_types import cast_column, decoded_schema, exact_values
 from parketto.parquet.file_info import FileInfo
 from parketto.parquet.partition_spec import PartitionSpec
 from parketto.parquet.partitions import folders
@@ -52,6 +53,8 @@ class PrepareSource:
     path: str
     clauses: Clauses | None = None
     scope: Scope | None = None
+    #: Whether rows with values that the target's types cannot hold are left out; otherwise they are refused.
+    skips_misfits: bool = False
 
     @property
     def size_bytes(self) -> int:
@@ -61,7 +64,10 @@ class PrepareSource:
     def run(self, worker: Worker) -> Prepared:
         """Load the source into memory once; later tasks read it from the spool."""
         extra = () if self.clauses is None else self.clauses.extra
-        rows = source_table(self.source.read(worker), self.target, self.spec, extra)
+        batches: Iterable[pa.RecordBatch] = self.source.read(worker)
+        if self.skips_misfits:
+            batches = _fitting(batches, prepared_schema(self.target, self.spec))
+        rows = source_table(batches, self.target, self.spec, extra)
         check_nulls(rows, self.target, self.rules, self.source.schema.names)
         if self.scope is not None:
             self.scope.refuse_outside(rows, self.rules.keys)
@@ -155,9 +161,21 @@ def as_target(batches: Iterable[pa.RecordBatch], schema: pa.Schema) -> Iterator[
 
 
 def _as_type(column: pa.Array, field: pa.Field) -> pa.Array:
+    return cast_column(_decoded(column, field), field)
+
+
+def _decoded(column: pa.Array, field: pa.Field) -> pa.Array:
     if column.type != field.type and pat.is_dictionary(column.type):
-        column = column.cast(column.type.value_type)
-    return cast_column(column, field)
+        return column.cast(column.type.value_type)
+    return column
+
+
+def _fitting(batches: Iterable[pa.RecordBatch], schema: pa.Schema) -> Iterator[pa.RecordBatch]:
+    """The rows that a schema can hold, in its columns and types."""
+    for batch in batches:
+        found = [exact_values(_decoded(batch.column(item.name), item), item) for item in schema]
+        rows = pa.RecordBatch.from_arrays([column for column, _ in found], schema=schema)
+        yield rows.filter(functools.reduce(pc.and_, [fits for _, fits in found]))
 
 
 def check_nulls(

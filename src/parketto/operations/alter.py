@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Container, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TypeAlias
 
 import pyarrow as pa
 
 from parketto.arguments import DEFAULT_CODEC
-from parketto.commit.committing import CheckAdded
+from parketto.commit.request import CheckAdded
 from parketto.commit.transaction import Transaction
 from parketto.commit.verify import verify_conformed
 from parketto.engines.base import ProgressCallback
@@ -18,11 +18,12 @@ from parketto.expressions.casts import named_type
 from parketto.operations.context import Backups, DatasetContext, entries
 from parketto.operations.edits import in_same_places
 from parketto.parquet.clustering_metadata import read_clustering, without_record
-from parketto.parquet.dataset_schema import Unified, has_layout_of, template_file, unified, without_description
+from parketto.parquet.dataset_schema import Unified, conformed_metadata, has_layout_of, template_file, unified
 from parketto.parquet.decoded_types import decoded_schema
 from parketto.parquet.file_format import FileFormat
 from parketto.parquet.file_info import FileInfo, PhysicalTraits
 from parketto.parquet.output import Output
+from parketto.parquet.promotion import retyped
 from parketto.parquet.row_group_info import writable_codec
 from parketto.parquet.spark_schema import renamed_notes
 from parketto.results import AlterStats
@@ -88,7 +89,7 @@ class Changes:
     def applied(self, schema: pa.Schema) -> pa.Schema:
         """A schema after the changes. Columns keep their places; new ones come last."""
         fields = [
-            item.with_type(self.cast.get(item.name, item.type)).with_name(self.rename.get(item.name, item.name))
+            retyped(item, self.cast.get(item.name, item.type)).with_name(self.rename.get(item.name, item.name))
             for item in schema
             if item.name not in self.drop
         ]
@@ -151,8 +152,9 @@ def unify_schema(
     dry_run: bool,
     progress: ProgressCallback | None,
     backups: Backups | None = None,
+    directories: Container[str] | None = None,
 ) -> AlterStats:
-    """Rewrite the files that do not have the dataset's schema."""
+    """Rewrite the files that do not have the dataset's schema: all, or those in some directories."""
     types = {name: named_type(kind) for name, kind in (cast or {}).items()}
 
     def plan(files: Sequence[FileInfo]) -> list[ConformFile]:
@@ -162,7 +164,7 @@ def unify_schema(
         return [
             _task(file.stored, file, {name: name for name in _schema(file.stored).names}, "unify")
             for file in found.files
-            if file.own is not None
+            if file.own is not None and (directories is None or file.directory in directories)
         ]
 
     arguments = {"cast": {name: str(kind) for name, kind in types.items()} or None}
@@ -224,7 +226,7 @@ def _traits_after(file: FileInfo, changes: Changes) -> PhysicalTraits:
 
 def _task(file: FileInfo, target: FileInfo, origins: Mapping[str, str], prefix: str) -> ConformFile:
     schema = _schema(target)
-    metadata = {**without_description(file.metadata), **without_record(target.metadata)}
+    metadata: Mapping[bytes, bytes] = conformed_metadata(file, target, origins)
     clustering = read_clustering(file.metadata)
     # The record holds only if its columns are still the same.
     if clustering is not None and not all(

@@ -1,7 +1,7 @@
 """Apply change records to a dataset: the latest row of each key (SCD type 1), or all versions (SCD type 2).
 
-It is a merge of the records that win. The records of one call are held in memory, and with all versions also the
-current ones of their keys.
+It is a merge of the records that win. About two records per key are held in memory; with all versions all records
+of one call, and the current versions of their keys.
 """
 
 from __future__ import annotations
@@ -28,17 +28,19 @@ from parketto.engines.base import Context, ProgressCallback
 from parketto.errors import DatasetNotFound
 from parketto.expressions.dispatch import predicate
 from parketto.expressions.time_zones import Clock
-from parketto.merge.change_rules import ChangeRules, CollectRows, changed_target, records_of
+from parketto.merge.change_rules import ChangeRules, CollectRecords, changed_target, collected, records_of
 from parketto.merge.changes import AT, DELETES, Effect, Records, latest_rows, merged_tombstones, versions
+from parketto.merge.enum_notes import files_without_enum_notes
 from parketto.merge.key_rows import FindRows, KeyLookup
 from parketto.merge.keys import may_share_key
 from parketto.merge.rules import MergeRules
 from parketto.merge.target import MergeOutcome, MergeTarget
 from parketto.operations.context import Backups, DatasetContext, entries
 from parketto.operations.delete_keys import prepared_keys, readable_rows
+from parketto.operations.expectations import Expect, Inspection, begun, inspecting
 from parketto.operations.merge import publish_merge
 from parketto.parquet.file_info import FileInfo
-from parketto.parquet.row_source import ArrowRows, FileRows, RowSource
+from parketto.parquet.row_source import ArrowRows, RowSource
 from parketto.results import ChangeStats
 from parketto.storage.listing import refuse_foreign
 
@@ -56,35 +58,54 @@ def apply_changes(
     progress: ProgressCallback | None,
     backups: Backups | None = None,
     commit_id: str | None = None,
+    expect: Expect | None = None,
 ) -> ChangeStats:
     """Discover → decide → merge → verify → commit → report."""
     refuse_foreign(dataset.store, dataset.root)
-    if isinstance(source, ArrowRows):
-        source = ArrowRows(source.schema, list(source.batches))  # a stream can be read only once
     clock, condition = dataset.clock(), None
     if rules.delete_when is not None:
         condition = predicate(rules.delete_when, source.schema, clock)
+    rules.written(source.schema)  # raises before a stream is read
+    bound = None if expect is None else expect.bound(source.schema, source.schema, clock)
+    if not dry_run:
+        commit_id = begun(bound, dataset, commit_id)
+    known = None
+    if isinstance(source, ArrowRows):  # a stream can be read only once
+        if bound is None:
+            known = collected(source.batches, rules, condition)
+        else:
+            source = ArrowRows(source.schema, list(source.batches))
 
     def attempt(transaction: Transaction) -> ChangeStats:
+        with inspecting(bound, dataset, transaction, dry_run=dry_run) as inspection:
+            return applied(transaction, inspection)
+
+    def applied(transaction: Transaction, inspection: Inspection) -> ChangeStats:
         try:
-            files: Sequence[FileInfo] = dataset.snapshot_in(transaction, stats_columns=None).files
+            files: Sequence[FileInfo] = files_without_enum_notes(
+                dataset.snapshot_in(transaction, stats_columns=None).files, source.schema
+            )
         except DatasetNotFound:
             files = ()
         target = changed_target(dataset.root, files, rules, source.schema, condition, compression, partition_by)
         context = dataset.context(transaction, progress)
         with transaction.conflicts_over(entries(files)):
-            rows = readable_rows(dataset, source, context)
-            if isinstance(rows, FileRows):
-                rows = ArrowRows(rows.schema, dataset.engine.run_here(CollectRows(rows), context))
-            records = records_of(rows.batches, rules, condition, target)
-            decision = _decide(dataset, records, rules, target, context)
+            found = known
+            if found is None:
+                rows = readable_rows(dataset, inspection.passed(dataset, source, context), context)
+                if isinstance(rows, ArrowRows):
+                    found = collected(rows.batches, rules, condition)
+                else:
+                    found = dataset.engine.run_here(CollectRecords(rows, rules, condition), context)
+            records = records_of(found.batches, rules, condition, target)
+            decision = _decide(dataset, records, found.total, rules, target, context)
             target = decision.merge_target(target, clock, dry_run=dry_run)
             merged = ArrowRows(decision.effect.rows.schema, decision.effect.rows.to_batches())
             outcome = dataset.engine.merge(merged, target, context)
         if not dry_run:
             always = commit_id is not None
-            _publish(dataset, transaction, decision, merged, target, outcome, context, always=always)
-        stats = decision.stats(target, outcome)
+            _publish(dataset, transaction, decision, merged, target, outcome, context, inspection, always=always)
+        stats = decision.stats(target, outcome, inspection)
         return stats if backups is None else {**stats, "backup_path": transaction.backup_path}
 
     arguments = {
@@ -92,6 +113,7 @@ def apply_changes(
         "sequence_by": rules.sequence_by,
         "delete_when": None if rules.delete_when is None else str(rules.delete_when),
         "scd": rules.scd,
+        **({} if expect is None else expect.arguments),
     }
     # The log keeps the last commit of each application, and with it the name of the tombstones.
     identity = None if dry_run else commit_id or f"{OPERATION}:{uuid.uuid4().hex}"
@@ -125,21 +147,27 @@ class _Decision:
         )
         return replace(target, rules=rules, source=effect.rows.schema, dry_run=dry_run).with_clauses(clock)
 
-    def stats(self, target: MergeTarget, outcome: MergeOutcome) -> ChangeStats:
+    def stats(self, target: MergeTarget, outcome: MergeOutcome, inspection: Inspection) -> ChangeStats:
         ignored = self.effect.ignored
         if ignored is None:
             ignored = max(0, self.num_records - outcome.inserted - outcome.updated - outcome.deleted)
-        return ChangeStats(
+        stats = ChangeStats(
             inserted=outcome.inserted,
             updated=outcome.updated,
             deleted=outcome.deleted,
             ignored=ignored,
             total=target.num_rows + outcome.inserted - outcome.deleted,
         )
+        return inspection.report(stats)
 
 
 def _decide(
-    dataset: DatasetContext, records: Records, rules: ChangeRules, target: MergeTarget, context: Context
+    dataset: DatasetContext,
+    records: Records,
+    num_records: int,
+    rules: ChangeRules,
+    target: MergeTarget,
+    context: Context,
 ) -> _Decision:
     """Decide which records are applied."""
     seen, at = read_tombstones(dataset.workspace), time.time_ns() // 1000
@@ -149,7 +177,7 @@ def _decide(
     else:
         effect = versions(records, _current_versions(dataset, records, rules, target, context), old)
     tombstones = merged_tombstones(old, records.tombstones(at), latest_only=rules.scd == 1)
-    return _Decision(effect, records.rows.num_rows, seen, None if tombstones.equals(old) else tombstones)
+    return _Decision(effect, num_records, seen, None if tombstones.equals(old) else tombstones)
 
 
 def _recent(seen: Tombstones, like: pa.Table, since: int) -> pa.Table:
@@ -187,6 +215,7 @@ def _publish(
     target: MergeTarget,
     outcome: MergeOutcome,
     context: Context,
+    inspection: Inspection,
     *,
     always: bool,
 ) -> None:
@@ -202,8 +231,9 @@ def _publish(
         target,
         outcome,
         context,
+        inspection,
         always=always or decision.tombstones is not None,
-        statistics={**decision.stats(target, outcome), STATISTIC: name},
+        statistics={**decision.stats(target, outcome, inspection), STATISTIC: name},
         validate=lambda: check_tombstones(workspace, seen),
     )
     remove_tombstones(workspace, seen.name, name)

@@ -3,16 +3,22 @@
 from __future__ import annotations
 
 import logging
+import posixpath
 import random
 import time
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence, Set
+from dataclasses import dataclass, replace
 from typing import Any, Literal, TypeVar, cast
 
+import pyarrow as pa
+
 from parketto.commit.backup import Backup
-from parketto.commit.committing import AlreadyCommitted, Request, data_files
+from parketto.commit.committing import data_files
 from parketto.commit.identity import identity_of
+from parketto.commit.lease import Lease
 from parketto.commit.recovery import Listing, list_settled
+from parketto.commit.request import AlreadyCommitted, Request
+from parketto.commit.retention import KeptFiles, retention_seconds
 from parketto.commit.transaction import Transaction
 from parketto.commit.workspace import Workspace
 from parketto.engines.base import Context, Engine, ProgressCallback
@@ -23,7 +29,8 @@ from parketto.parquet.partition_spec import path_types
 from parketto.parquet.snapshot import Snapshot, read_snapshot
 from parketto.runtime.staging import Staging
 from parketto.storage.hive import PartitionFilter, PartitionValues, directory_matcher, partition_values
-from parketto.storage.listing import directory_of, is_inside, refuse_missing, retry_on_vanished_files
+from parketto.storage.listing import directory_of, is_inside, refuse_missing, relative, retry_on_vanished_files
+from parketto.storage.snapshot_files import SnapshotStore
 from parketto.storage.store import FileEntry, Store
 from parketto.tasks.footers import footer_tasks
 
@@ -67,6 +74,17 @@ class Backups:
 
 
 @dataclass(frozen=True)
+class _RetiredFiles:
+    """Finds files of a dataset that a commit has retired. It can be pickled."""
+
+    kept: KeptFiles
+    root: str
+
+    def __call__(self, path: str, fingerprint: str) -> FileEntry | None:
+        return self.kept.find(relative(path, self.root), fingerprint)
+
+
+@dataclass(frozen=True)
 class DatasetContext:
     """A dataset's location, its engine, and the settings of its operations."""
 
@@ -80,6 +98,12 @@ class DatasetContext:
     #: Whether concurrently added files can be a conflict, and how often to retry after a conflict.
     isolation: Isolation = "serializable"
     retries: int = 3
+    #: How long retired files are kept, in seconds; None means the defaults (see `commit/retention.py`).
+    retention: float | None = None
+    #: The staged files of other processes, which the operation commits.
+    lease: Lease | None = None
+    #: The stream and the micro-batch, for the log. The numbers of a stream's commit ids only grow.
+    stream: Mapping[str, Any] | None = None
 
     def clock(self) -> Clock:
         """The time zone and the current time for the expressions of one operation."""
@@ -91,6 +115,7 @@ class DatasetContext:
         stats_columns: StatsColumns = (),
         *,
         own_schemas: bool = False,
+        without: Set[str] = frozenset(),
     ) -> Snapshot:
         """A snapshot of the current files, for reading.
 
@@ -98,14 +123,32 @@ class DatasetContext:
             partition_filter: The partitions.
             stats_columns: The columns whose bounds are kept; None keeps all.
             own_schemas: Whether each file has its own schema, instead of that of the dataset.
+            without: Directories whose files are not read.
         """
-        return self._discover(
-            lambda: list_settled(self.workspace, partition_filter), stats_columns, own_schemas=own_schemas
-        )
+
+        def listed() -> Listing:
+            found = list_settled(self.workspace, partition_filter)
+            if not without:
+                return found
+            kept = [entry for entry in found.files if posixpath.dirname(entry.path) not in without]
+            return replace(found, files=kept)
+
+        return self._discover(listed, stats_columns, own_schemas=own_schemas)
+
+    def snapshot_store(self) -> Store:
+        """A store that reads the files of a snapshot, also those that later commits have retired."""
+        return SnapshotStore(self.store, _RetiredFiles(KeptFiles(self.store, self.workspace.path), self.root))
 
     def listed(self, partition_filter: PartitionFilter = None) -> list[FileEntry]:
         """The current data files; it is an error if there are none."""
         return list_settled(self.workspace, partition_filter).files
+
+    def listed_if_any(self) -> list[FileEntry]:
+        """The current data files; none if the dataset does not exist yet."""
+        try:
+            return self.listed()
+        except DatasetNotFound:
+            return []
 
     def run(
         self,
@@ -153,24 +196,31 @@ class DatasetContext:
         backup = None
         if backups is not None:
             backup = Backup(backups.store, backups.directory, request.operation, as_url=backups.as_url)
-        return Transaction(self.workspace, request, swap=self.swap, backup=backup, alone=alone)
+        return Transaction(self.workspace, request, swap=self.swap, backup=backup, alone=alone, lease=self.lease)
 
     def _refuse_repeated(self, request: Request) -> None:
         """Raise AlreadyCommitted if the log contains the commit_id."""
         if (commit_id := request.commit_id) is not None:
             log, identity = self.workspace.log, identity_of(self.store, self.root)
-            entry = self.workspace.read_log(lambda view: log.find(commit_id, view, identity))
+            entry = self.workspace.read_log(
+                lambda view: log.find(commit_id, view, identity, ordered=request.ordered)
+            )
             if entry is not None:
                 raise AlreadyCommitted(entry)
 
     def request(
-        self, operation: str, arguments: Mapping[str, Any] | None = None, commit_id: Any = None
+        self,
+        operation: str,
+        arguments: Mapping[str, Any] | None = None,
+        commit_id: Any = None,
     ) -> Request:
         """The operation, as the log records it, without the arguments that are None."""
         if commit_id is not None and not (commit_id and isinstance(commit_id, str)):
             raise InvalidArgument(f"commit_id must be a non-empty string such as 'orders:17', got {commit_id!r}")
-        given = {name: _shortened(value) for name, value in (arguments or {}).items() if value is not None}
-        return Request(operation, given, self.engine.name, commit_id)
+        everything = {**(arguments or {}), **(self.stream or {})}
+        given = {name: _shortened(value) for name, value in everything.items() if value is not None}
+        kept = retention_seconds(operation, self.retention)
+        return Request(operation, given, self.engine.name, commit_id, kept, ordered=self.stream is not None)
 
     def snapshot_in(
         self,
@@ -213,6 +263,10 @@ class DatasetContext:
 
         found = retry_on_vanished_files(self.root, read)
         return found if own_schemas else found.unified()
+
+    def partition_types(self) -> Mapping[str, pa.DataType]:
+        """The types of partition columns that the paths of all current files imply."""
+        return path_types(self._partitions(self.listed_if_any()))
 
     def _partitions(self, everything: Sequence[FileEntry]) -> set[PartitionValues]:
         """The partitions of all data files, whichever of them are read."""

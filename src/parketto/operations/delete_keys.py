@@ -123,7 +123,10 @@ def prepared_keys(
     context.store.make_dirs(path.rpartition("/")[0])
     rows = readable_rows(dataset, source, context)
     # Rows have no folder of their own: keys are looked up in every file.
-    task = PrepareSource(rows, schema, replace(spec, partition_by=()), MergeRules("deduplicate", keys), path)
+    # A key that the dataset's types cannot hold matches no row.
+    task = PrepareSource(
+        rows, schema, replace(spec, partition_by=()), MergeRules("deduplicate", keys), path, skips_misfits=True
+    )
     if isinstance(rows, ArrowRows):
         return dataset.engine.run_here(task, context)
     return dataset.engine.run([task], replace(context, progress=None))[0]

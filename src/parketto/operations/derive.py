@@ -21,8 +21,20 @@ def with_derived_columns(
     source: RowSource, partition_by: PartitionBy | None, engine: Engine, clock: Callable[[], Clock]
 ) -> tuple[RowSource, str | Sequence[str] | None]:
     """The rows with the partition columns that expressions define, and the names of all partition columns."""
+    derived, names = derived_columns(partition_by, source.schema, clock)
+    if derived is None:
+        return source, names
+    if isinstance(source, ArrowRows):
+        return ArrowRows(derived.schema, _derived_batches(source, derived)), names
+    return engine.derived(source, derived), names
+
+
+def derived_columns(
+    partition_by: PartitionBy | None, schema: pa.Schema, clock: Callable[[], Clock]
+) -> tuple[DerivedColumns | None, str | Sequence[str] | None]:
+    """The partition columns that expressions define, if any, and the names of all partition columns."""
     if partition_by is None or isinstance(partition_by, str):
-        return source, partition_by
+        return None, partition_by
     items = [partition_by] if isinstance(partition_by, Mapping) else partition_by
     if not isinstance(items, Sequence):
         raise InvalidArgument(f"partition_by must be a list of column names, got {partition_by!r}")
@@ -35,16 +47,13 @@ def with_derived_columns(
         names += item
         expressions |= item
     if not expressions:
-        return source, partition_by if not isinstance(partition_by, Mapping) else []  # type: ignore[return-value]
+        return None, names
     for name, text in expressions.items():
         if not isinstance(text, str) or not text.strip():
             raise InvalidArgument(
                 f"partition_by maps {name!r} to {text!r}; expected an SQL expression such as 'CAST(ts AS DATE)'"
             )
-    derived = DerivedColumns.of(expressions, source.schema, clock())
-    if isinstance(source, ArrowRows):
-        return ArrowRows(derived.schema, _derived_batches(source, derived)), names
-    return engine.derived(source, derived), names
+    return DerivedColumns.of(expressions, schema, clock()), names
 
 
 def _derived_batches(source: ArrowRows, derived: DerivedColumns) -> Any:

@@ -6,8 +6,11 @@ import posixpath
 from collections.abc import Sequence
 from typing import cast
 
+import pyarrow as pa
+
 from parketto.commit.transaction import Transaction
 from parketto.engines.base import ProgressCallback
+from parketto.merge.enum_notes import files_without_enum_notes
 from parketto.operations.context import Backups, DatasetContext
 from parketto.operations.edit_run import Editor, EditRequest, EditRun
 from parketto.results import EditStats
@@ -36,6 +39,8 @@ def edit(
 
     def attempt(transaction: Transaction) -> EditStats:
         files = dataset.snapshot_in(transaction, partition_filter, editor.stats_columns).files
+        changed = pa.schema([(str(name), pa.null()) for name in request.changes or ()])
+        files = files_without_enum_notes(files, changed)
         run = editor.run(transaction, files, progress)
         staged: list[StagedFile] = []
 

@@ -13,7 +13,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from parketto.commit.committing import CheckAdded
+from parketto.commit.request import CheckAdded
 from parketto.commit.transaction import Transaction
 from parketto.commit.verify import verify_edits, verify_written
 from parketto.engines.base import Context, ProgressCallback
@@ -26,7 +26,7 @@ from parketto.operations.context import DatasetContext, entries
 from parketto.operations.edits import in_same_places, write_empty_file
 from parketto.parquet.dataset_schema import unified
 from parketto.parquet.file_info import FileInfo, MentionedColumns, StatsColumns
-from parketto.parquet.output import Output, Written, output_like
+from parketto.parquet.output import Output, output_like
 from parketto.parquet.partition_spec import PartitionSpec, partition_spec_of
 from parketto.parquet.partitions import folder_names
 from parketto.parquet.snapshot import read_snapshot
@@ -161,11 +161,10 @@ class Editor:
         """The staged files, if they contain exactly the rows and columns that they should."""
         store = self.dataset.store
         files = verify_edits(store, [(task.file, result.kept) for task, result in run.edits])
-        moved = sum((result.moved for _, result in run.edits), Written())
-        if moved.staged:
-            assert run.files[0].schema is not None, "files to edit come from a snapshot"
-            files += verify_written(store, moved.staged, moved.num_rows, run.files[0].schema.names)
         for task, result in run.edits:
+            if task.elsewhere is not None:
+                moved = result.moved
+                files += verify_written(store, moved.staged, moved.num_rows, task.elsewhere.format)
             expected = 0 if task.changes is None else result.matched
             written = result.kept.num_rows + result.moved.num_rows
             assert written == task.file.num_rows - result.matched + expected, "every row is kept, moved or deleted"

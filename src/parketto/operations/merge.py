@@ -14,12 +14,14 @@ from parketto.errors import CommitConflict, CommitFailed, DatasetNotFound
 from parketto.expressions.dispatch import predicate
 from parketto.expressions.pruning import may_match
 from parketto.expressions.time_zones import Clock
+from parketto.merge.enum_notes import files_without_enum_notes
 from parketto.merge.keys import may_share_key
 from parketto.merge.rules import MergeRules, MergeStats, check_schemas, check_source
 from parketto.merge.scope import Scope
 from parketto.merge.target import MergeOutcome, MergeTarget
 from parketto.operations.context import Backups, DatasetContext, entries
 from parketto.operations.edits import in_same_places, write_empty_file
+from parketto.operations.expectations import Expect, Inspection, begun, inspecting
 from parketto.parquet.dataset_schema import unified
 from parketto.parquet.file_info import FileInfo
 from parketto.parquet.partition_spec import PartitionSpec, partition_spec_of
@@ -61,19 +63,31 @@ def merge(
     dry_run: bool = False,
     backups: Backups | None = None,
     commit_id: str | None = None,
+    expect: Expect | None = None,
 ) -> MergeReport:
     """Discover → match → decide → rewrite → verify → commit → report."""
     check_source(rules, source.schema)
     refuse_foreign(dataset.store, dataset.root)
     clock = dataset.clock()
+    bound = None if expect is None else expect.bound(source.schema, source.schema, clock)
+    if not dry_run:
+        commit_id = begun(bound, dataset, commit_id)
 
     def attempt(transaction: Transaction) -> MergeReport:
+        with inspecting(bound, dataset, transaction, dry_run=dry_run) as inspection:
+            return merged(transaction, inspection)
+
+    def merged(transaction: Transaction, inspection: Inspection) -> MergeReport:
         try:
             # The bounds of partition columns give the values of a folder, whatever its name is.
-            files = dataset.snapshot_in(transaction, stats_columns=None).files
+            files = files_without_enum_notes(
+                dataset.snapshot_in(transaction, stats_columns=None).files, source.schema
+            )
         except DatasetNotFound:
             if not rules.inserts:
-                return MergeReport(MergeStats(inserted=0, updated=0, deleted=0, total=0))
+                inspection.passed(dataset, source, dataset.context(transaction, progress))  # may raise
+                inspection.withhold()
+                return MergeReport(inspection.report(MergeStats(inserted=0, updated=0, deleted=0, total=0)))
             target = MergeTarget(
                 dataset.root,
                 (),
@@ -95,13 +109,14 @@ def merge(
         if rules.within is not None:
             target = _within(dataset, target, clock, context)
         target.refuse_null_keys()
+        rows = inspection.passed(dataset, source, context)
         with transaction.conflicts_over(entries(target.files)):
-            outcome = dataset.engine.merge(source, target, context)
+            outcome = dataset.engine.merge(rows, target, context)
         staged: Sequence[StagedFile] = ()
         if not dry_run:
             always = commit_id is not None
-            staged = publish_merge(dataset, transaction, source, target, outcome, context, always=always)
-        return _report(target, outcome, transaction.backup_path, staged)
+            staged = publish_merge(dataset, transaction, rows, target, outcome, context, inspection, always=always)
+        return _report(target, outcome, transaction.backup_path, staged, inspection)
 
     arguments = {
         "key_columns": list(rules.keys),
@@ -114,6 +129,7 @@ def merge(
         "within": None if rules.within is None else str(rules.within),
         "null_keys": "match" if rules.null_keys_match else None,
         "partition_by": list(partition_by) or None,
+        **({} if expect is None else expect.arguments),
     }
     return dataset.run(
         dataset.request("merge", arguments, None if dry_run else commit_id),
@@ -149,7 +165,11 @@ def _total(target: MergeTarget, outcome: MergeOutcome) -> int:
 
 
 def _report(
-    target: MergeTarget, outcome: MergeOutcome, backup_path: str | None, staged: Sequence[StagedFile]
+    target: MergeTarget,
+    outcome: MergeOutcome,
+    backup_path: str | None,
+    staged: Sequence[StagedFile],
+    inspection: Inspection,
 ) -> MergeReport:
     touched = [*(file for file, _ in outcome.rewritten), *outcome.removed]
     folders = {file.directory for file in touched}
@@ -157,13 +177,14 @@ def _report(
     added = {posixpath.dirname(file.destination) for file in outcome.added.staged} | {
         f"{target.root}/{names.get(folder, folder)}".rstrip("/") for folder in outcome.added_folders
     }
+    stats = MergeStats(
+        inserted=outcome.inserted,
+        updated=outcome.updated,
+        deleted=outcome.deleted,
+        total=_total(target, outcome),
+    )
     return MergeReport(
-        MergeStats(
-            inserted=outcome.inserted,
-            updated=outcome.updated,
-            deleted=outcome.deleted,
-            total=_total(target, outcome),
-        ),
+        inspection.report(stats),
         rows_before=target.num_rows,
         files_scanned=outcome.scanned,
         files_rewritten=len(outcome.rewritten),
@@ -238,6 +259,7 @@ def publish_merge(
     target: MergeTarget,
     outcome: MergeOutcome,
     context: Context,
+    inspection: Inspection,
     *,
     always: bool,
     statistics: Any = None,
@@ -252,15 +274,20 @@ def publish_merge(
     if after != total:
         raise CommitFailed(f"the merge would leave {after} rows, expected {total}. Nothing was changed")
     verify_edits(dataset.store, outcome.rewritten)
-    names = target.additions.format.schema.names
-    verify_written(dataset.store, outcome.added.staged, outcome.added.num_rows, names)
+    verify_written(dataset.store, outcome.added.staged, outcome.added.num_rows, target.additions.format)
     kept = [(file, written.staged) for file, written in outcome.rewritten]
     stay = [file for file in target.all_files if file not in outcome.removed]
     staged = [*in_same_places("merge", kept, stay), *appended(outcome.added.staged)]
     if not staged and len(retired) == len(target.all_files):
         first = retired[0].directory if retired else target.root
         staged = write_empty_file(dataset.engine, target.additions, first, context)
-    if staged or retired or always:
+    if staged or retired or always or inspection.quarantines:
+
+        def before_commit() -> None:
+            if validate is not None:
+                validate()
+            inspection.before_commit()
+
         serializable = dataset.isolation == "serializable"
         transaction.commit(
             staged,
@@ -268,7 +295,8 @@ def publish_merge(
             read=entries(_read_files(target)) if serializable else (),
             check_added=_ConflictCheck(dataset, source, target, outcome, context).refuse if serializable else None,
             follows=target.spec.partition_by,
-            statistics=statistics or (lambda backup_path: _report(target, outcome, backup_path, staged)),
-            validate=validate,
+            statistics=statistics
+            or (lambda backup_path: _report(target, outcome, backup_path, staged, inspection)),
+            validate=before_commit,
         )
     return staged

@@ -11,17 +11,18 @@ import logging
 import posixpath
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from parketto.arguments import Thresholds
-from parketto.commit.committing import CheckAdded
+from parketto.commit.request import CheckAdded
+from parketto.commit.retention import retention_seconds
 from parketto.commit.transaction import Transaction
 from parketto.commit.validation import check_unchanged
 from parketto.commit.verify import verify_copies, verify_published, verify_written
 from parketto.engines.base import Context, ProgressCallback
 from parketto.errors import ColumnNotFound, CommitConflict, CommitFailed, DatasetNotFound, InvalidArgument
 from parketto.operations.context import DatasetContext, entries
-from parketto.operations.repartition import check_one_schema, same_schema_output
+from parketto.operations.repartition import same_schema_output
 from parketto.parquet.file_format import FileFormat
 from parketto.parquet.file_info import FileInfo
 from parketto.parquet.output import Output, Written
@@ -86,8 +87,7 @@ def migrate(
         replaced = target.existing(transaction) if wanted.overwrite else []
         with _conflicts_over(source, files, transaction, replaced):
             written = target.engine.write(rows, output, target.context(transaction, progress))
-        new = verify_written(target.store, written.staged, written.num_rows, output.format.schema.names)
-        check_one_schema(new)
+        new = verify_written(target.store, written.staged, written.num_rows, output.format)
         if output.format.metadata is not None:
             verify_copies(files.files[0], new)
         if wanted.validate and written.num_rows != files.num_rows:
@@ -108,6 +108,8 @@ def migrate(
         return written, new
 
     request = target.request("repartition", {"source": source.root, "partition_by": list(columns)})
+    # Unlike a repartition in place, it replaces the rows of the target.
+    request = replace(request, retention_seconds=retention_seconds("overwrite", target.retention))
     # A retry would have to discover the source again.
     written, new = target.run(request, attempt, repeatable=False)
     logger.info("published %d files with %d rows in %s", len(new), written.num_rows, target.root)

@@ -8,7 +8,7 @@ from typing import Any, Literal, cast
 
 import pyarrow as pa
 
-from parketto.commit.committing import CheckAdded
+from parketto.commit.request import CheckAdded
 from parketto.errors import CommitConflict, InvalidArgument, quoted
 from parketto.operations.context import DatasetContext
 from parketto.parquet.output import Output

@@ -18,8 +18,10 @@ def list_partitions(dataset: DatasetContext, partition_filter: PartitionFilter) 
     assert files[0].schema is not None, "files to read come from a snapshot"
     schema = spec.row_schema(files[0].schema)
     types = {name: schema.field(name).type for name in spec.partition_by}
+    # A file without rows only has the schema, and may be in the root folder.
+    placed = [file for file in files if file.num_rows or len(file.partition) == len(spec.partition_by)]
     found = []
-    for _, group in groupby(files, key=lambda file: file.partition):
+    for _, group in groupby(placed, key=lambda file: file.partition):
         members = list(group)
         values = {name: partition_value(text, types[name]).as_py() for name, text in members[0].partition}
         found.append(

@@ -8,12 +8,10 @@ from parketto.arguments import DEFAULT_CODEC, Thresholds
 from parketto.commit.transaction import Transaction
 from parketto.commit.verify import verify_written
 from parketto.engines.base import Context, ProgressCallback
-from parketto.errors import CommitFailed
 from parketto.operations.context import DatasetContext, entries
 from parketto.operations.partition_form import PartitionForm, check_has_partitions, stored_schema
 from parketto.parquet.clustering_metadata import without_record
 from parketto.parquet.file_format import FileFormat
-from parketto.parquet.file_info import FileInfo
 from parketto.parquet.geo_area import GEO_KEY, without_bbox
 from parketto.parquet.output import Output
 from parketto.parquet.row_source import FileRows
@@ -42,8 +40,7 @@ def repartition(
         output = same_schema_output(dataset.root, source, columns, codec, thresholds, partition_columns)
         with transaction.conflicts_over(entries(files)):
             written = dataset.engine.write(source, output, dataset.context(transaction, progress))
-        new = verify_written(dataset.store, written.staged, source.num_rows, output.format.schema.names)
-        check_one_schema(new)
+        new = verify_written(dataset.store, written.staged, source.num_rows, output.format)
         stats = WriteStats(
             rows_written=written.num_rows,
             files_written=len(new),
@@ -119,12 +116,3 @@ def same_schema_output(
     verbatim = file_metadata if schema.equals(first.schema) else None
     file_format = FileFormat(schema, codec, verbatim, first.traits, readable_as=schema)
     return Output(root, file_format, rows, columns, roll_bytes=thresholds.target_bytes)
-
-
-def check_one_schema(files: Sequence[FileInfo]) -> None:
-    """Refuse written files whose schemas differ."""
-    for file in files:
-        if file.schema is None or not file.schema.equals(files[0].schema):
-            raise CommitFailed(
-                f"the schema of {file.path!r} differs from the other files written. Nothing was changed"
-            )

@@ -7,19 +7,21 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any, cast
 
-from parketto.commit.committing import CheckAdded
+from parketto.commit.request import CheckAdded
 from parketto.commit.transaction import Transaction
 from parketto.commit.verify import verify_written
 from parketto.engines.base import Context, ProgressCallback
-from parketto.errors import DatasetNotFound, InvalidArgument
+from parketto.errors import DatasetNotFound, InvalidArgument, shortened_row
 from parketto.expressions.dispatch import predicate
 from parketto.expressions.time_zones import Clock
 from parketto.operations.context import DatasetContext, entries
 from parketto.operations.edit_run import Editor, EditRequest
+from parketto.operations.expectations import Bound, begun, inspecting
 from parketto.operations.partition_form import check_added_form
-from parketto.operations.write import WriteRequest, append_output
+from parketto.operations.write import new_rows
+from parketto.operations.write_output import WriteRequest, append_output
 from parketto.parquet.file_info import FileInfo
-from parketto.parquet.output import Output, Written
+from parketto.parquet.output import Output
 from parketto.parquet.partition_spec import partition_spec_of
 from parketto.parquet.row_source import FileRows, RowSource
 from parketto.results import WriteStats
@@ -28,8 +30,6 @@ from parketto.storage.hive import partition_values
 from parketto.storage.listing import refuse_foreign, relative
 from parketto.storage.store import FileEntry
 from parketto.tasks.mismatches import FindMismatches, Mismatches
-
-_EXAMPLE_CHARACTERS = 500  # of a row, in messages
 
 
 def replace_matching(
@@ -43,9 +43,11 @@ def replace_matching(
     refuse_foreign(dataset.store, dataset.root)
     clock = dataset.clock()
     predicate(request.replace_where, output.row_schema, clock)  # raises before anything is written
+    bound = request.bound(source, clock)
+    request = replace(request, commit_id=begun(bound, dataset, request.commit_id))
     return dataset.run(
         dataset.request(request.mode, request.arguments(output), request.commit_id),
-        lambda transaction: _replace(dataset, transaction, source, output, request, clock, progress),
+        lambda transaction: _replace(dataset, transaction, source, output, request, bound, clock, progress),
         known=lambda statistics: cast("WriteStats", statistics),
         repeatable=source.repeatable,
     )
@@ -57,41 +59,45 @@ def _replace(
     source: RowSource,
     output: Output,
     request: WriteRequest,
+    bound: Bound | None,
     clock: Clock,
     progress: ProgressCallback | None,
 ) -> WriteStats:
     """Write the rows, check that all of them match, delete the old ones that match, and commit both."""
     editor = Editor(dataset, EditRequest(request.mode, request.replace_where), clock)
     files = _existing(dataset, transaction, editor)
-    like = append_output(dataset, entries(files), output, request)
+    like = append_output(dataset, entries(files), source, output, request)
     context = dataset.context(transaction, progress)
-    written = dataset.engine.write(source, like, context)
-    new = verify_written(dataset.store, written.staged, written.num_rows, like.format.schema.names)
-    _check_match(dataset, like, files, _placed(dataset.root, written.staged, new), request, clock, context)
-    if files and not written.num_rows:
-        written, new = Written(), []  # a file that would only contain the schema
-    run = editor.run(transaction, files, progress)
-    rewritten = editor.verified(run)
-    staged = [*run.staged(transaction.operation), *written.staged]
-    stats = WriteStats(
-        rows_written=written.num_rows,
-        files_written=len(staged),
-        bytes_written=sum(file.size_bytes for file in (*rewritten, *new)),
-        files_replaced=len(run.retired),
-        rows_deleted=run.matched,
-    )
-    if staged or run.edits or request.commit_id is not None:
-        transaction.commit(
-            staged or editor.schema_file(run, transaction),
-            run.retired,
-            naming=request.naming,
-            read=editor.checked_files(run),
-            check_added=_checks(editor.check_added(run), check_added_form(dataset, like) if new else None),
-            follows=like.partition_by if new else None,
-            names_may_exist=request.naming.scheme != "uuid",
-            statistics=stats,
+    with inspecting(bound, dataset, transaction) as inspection:
+        written = dataset.engine.write(source, inspection.output(like), context)
+        inspection.accept(written.violations)
+        written = new_rows(written, exists=bool(files))
+        new = verify_written(dataset.store, written.staged, written.num_rows, like.format)
+        _check_match(dataset, like, files, _placed(dataset.root, written.staged, new), request, clock, context)
+        run = editor.run(transaction, files, progress)
+        rewritten = editor.verified(run)
+        staged = [*run.staged(transaction.operation), *written.staged]
+        stats = WriteStats(
+            rows_written=written.num_rows,
+            files_written=len(staged),
+            bytes_written=sum(file.size_bytes for file in (*rewritten, *new)),
+            files_replaced=len(run.retired),
+            rows_deleted=run.matched,
         )
-    return stats
+        stats = inspection.report(stats)
+        if staged or run.edits or request.commit_id is not None or inspection.quarantines:
+            transaction.commit(
+                staged or editor.schema_file(run, transaction),
+                run.retired,
+                naming=request.naming,
+                read=editor.checked_files(run),
+                check_added=_checks(editor.check_added(run), check_added_form(dataset, like) if new else None),
+                follows=like.partition_by if new else None,
+                names_may_exist=request.naming.scheme != "uuid",
+                statistics=stats,
+                validate=inspection.before_commit,
+            )
+        return stats
 
 
 def _checks(*checks: CheckAdded | None) -> CheckAdded | None:
@@ -107,12 +113,10 @@ def _checks(*checks: CheckAdded | None) -> CheckAdded | None:
 
 def mismatch_error(where: Any, found: Mismatches, total: int) -> InvalidArgument:
     """The error for new rows that the condition would not replace next time."""
-    shown = repr(found.example)
-    if len(shown) > _EXAMPLE_CHARACTERS:
-        shown = f"{shown[:_EXAMPLE_CHARACTERS]}…"
     return InvalidArgument(
         f"{found.count:,} of {total:,} rows do not match replace_where={str(where)!r} (NULL is no match), for "
-        f"example {shown}. Remove these rows, or use a condition that all rows match. Nothing was changed"
+        f"example {shortened_row(found.example or {})}. Remove these rows, or use a condition that all rows "
+        "match. Nothing was changed"
     )
 
 

@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from collections.abc import Set as AbstractSet
 from typing import TYPE_CHECKING
 
 import pyarrow.compute as pc
+import pyarrow.types as pat
 
 from parketto.errors import EngineUnavailable
 from parketto.expressions.pruning import partition_value
 from parketto.operations.context import DatasetContext
+from parketto.parquet.bounds import typed_bounds
 from parketto.parquet.file_info import FileInfo
+from parketto.parquet.reader import promoted_column
 from parketto.parquet.row_source import FileRows
 from parketto.storage.hive import PartitionFilter
 
@@ -43,7 +48,36 @@ def pyarrow_view(dataset: DatasetContext, partition_filter: PartitionFilter) -> 
 
 
 def _rows(dataset: DatasetContext, partition_filter: PartitionFilter) -> FileRows:
-    return FileRows.of(dataset.store, dataset.snapshot(partition_filter).files)
+    files = dataset.snapshot(partition_filter).files
+    if names := _columns_of_other_units(files):
+        files = dataset.snapshot(partition_filter, names).files
+        _refuse_overflows(files, names)
+    return FileRows.of(dataset.store, files)
+
+
+def _columns_of_other_units(files: Sequence[FileInfo]) -> set[str]:
+    """The timestamps and durations whose values may not fit the finer unit of the dataset."""
+    layouts = {id(file.stored.schema): file for file in files if file.own is not None}
+    return {
+        item.name
+        for file in layouts.values()
+        if file.schema is not None and file.stored.schema is not None
+        for item in file.stored.schema
+        if pat.is_temporal(item.type) and item.type != file.schema.field(item.name).type
+    }
+
+
+def _refuse_overflows(files: Sequence[FileInfo], names: AbstractSet[str]) -> None:
+    """Refuse values that footers show: where other libraries read them, errors name no file and no column."""
+    for file in files:
+        stored = file.stored
+        assert stored.schema is not None, "files to read come from a snapshot"
+        assert file.schema is not None, "files to read come from a snapshot"
+        for name in sorted(names & set(stored.schema.names)):
+            stats = stored.column_stats(name)
+            values = typed_bounds(stored, name, [stats.min, stats.max])
+            if values is not None:
+                promoted_column(values, file.schema.field(name), file)
 
 
 def _path_values(file: FileInfo, rows: FileRows) -> pc.Expression:

@@ -3,58 +3,22 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from contextlib import suppress
-from dataclasses import dataclass, replace
-from typing import Any, cast
-
-import pyarrow as pa
+from dataclasses import replace
+from typing import cast
 
 from parketto.commit.transaction import Transaction
 from parketto.commit.verify import verify_written
 from parketto.engines.base import ProgressCallback
-from parketto.errors import ColumnNotFound, InvalidArgument, UnreadableFile, quoted
-from parketto.merge.append_schema import SchemaMode, appended_schema, has_same_columns
 from parketto.operations.context import DatasetContext
+from parketto.operations.expectations import Inspection, begun, inspecting
 from parketto.operations.overwrite import ExistingPartitions, check_partitioned, written_folders
-from parketto.operations.partition_form import PartitionForm, check_added_form, check_same_form, in_form
-from parketto.parquet.dataset_schema import unified
-from parketto.parquet.file_info import FileInfo
+from parketto.operations.partition_form import check_added_form
+from parketto.operations.write_output import WriteRequest, append_output, overwrite_output
 from parketto.parquet.output import Output, Written
-from parketto.parquet.partition_spec import PartitionSpec, partition_spec_of
 from parketto.parquet.row_source import RowSource
-from parketto.parquet.snapshot import read_snapshot
-from parketto.planning.naming import Naming
-from parketto.planning.rewrite import check_partition_columns
 from parketto.results import WriteStats
-from parketto.storage.hive import partition_values
-from parketto.storage.listing import directory_of, refuse_foreign, retry_on_vanished_files
+from parketto.storage.listing import refuse_foreign, retry_on_vanished_files
 from parketto.storage.store import FileEntry
-
-
-@dataclass(frozen=True)
-class WriteRequest:
-    """What a write replaces, and how its files are named."""
-
-    mode: str
-    naming: Naming
-    commit_id: str | None = None
-    #: A condition: only the rows that match are replaced.
-    replace_where: Any = None
-    #: Whether new files contain the partition columns; None: as the dataset does.
-    partition_columns: PartitionForm | None = None
-    #: How rows meet the schema of the dataset that they are added to.
-    schema: SchemaMode = "cast"
-    #: Whether rows that overwrite a dataset get its partitions, if they have the columns.
-    keeps_partitions: bool = False
-
-    def arguments(self, output: Output) -> dict[str, Any]:
-        """The arguments, as the log records them."""
-        where = None if self.replace_where is None else str(self.replace_where)
-        return {
-            "partition_by": list(output.partition_by) or None,
-            "partition_columns": self.partition_columns,
-            "replace_where": where,
-        }
 
 
 def write(
@@ -66,22 +30,30 @@ def write(
 ) -> WriteStats:
     """Write all rows, then publish their files in one commit."""
     refuse_foreign(dataset.store, dataset.root)
+    bound = request.bound(source, dataset.clock()) if request.expect is not None else None
+    request = replace(request, commit_id=begun(bound, dataset, request.commit_id))
 
     def attempt(transaction: Transaction) -> WriteStats:
+        with inspecting(bound, dataset, transaction) as inspection:
+            return written(transaction, inspection)
+
+    def written(transaction: Transaction, inspection: Inspection) -> WriteStats:
         if request.mode == "overwrite":
             existing = dataset.existing(transaction)
             like = retry_on_vanished_files(
                 dataset.root, lambda: overwrite_output(dataset, existing, output, request)
             )
-            return publish(dataset, transaction, source, like, existing, request, progress)
+            return publish(dataset, transaction, source, like, existing, request, inspection, progress)
         if request.mode == "overwrite_partitions":
-            return _overwrite_partitions(dataset, transaction, source, output, request, progress)
+            return _overwrite_partitions(dataset, transaction, source, output, request, inspection, progress)
+
+        def planned() -> tuple[Output, bool]:
+            existing = dataset.existing(transaction, loosely=True)
+            return append_output(dataset, existing, source, output, request), bool(existing)
+
         # Other writers may replace the file that the new ones are modelled on.
-        like = retry_on_vanished_files(
-            dataset.root,
-            lambda: append_output(dataset, dataset.existing(transaction, loosely=True), output, request),
-        )
-        return publish(dataset, transaction, source, like, [], request, progress)
+        like, exists = retry_on_vanished_files(dataset.root, planned)
+        return publish(dataset, transaction, source, like, [], request, inspection, progress, exists=exists)
 
     return dataset.run(
         dataset.request(request.mode, request.arguments(output), request.commit_id),
@@ -97,126 +69,23 @@ def _overwrite_partitions(
     source: RowSource,
     output: Output,
     request: WriteRequest,
+    inspection: Inspection,
     progress: ProgressCallback | None,
 ) -> WriteStats:
     """Write rows, and replace the files of the partitions that they belong to."""
 
     def planned() -> tuple[Output, ExistingPartitions]:
         existing = dataset.existing(transaction)
-        like = append_output(dataset, existing, output, request)
+        like = append_output(dataset, existing, source, output, request)
         check_partitioned(like, existing)
         return like, ExistingPartitions.of(dataset, existing, like)
 
     like, partitions = retry_on_vanished_files(dataset.root, planned)
-    written = dataset.engine.write(source, like, dataset.context(transaction, progress))
-    if not written.num_rows and partitions.exist:
-        written = Written()  # nothing to replace, and no file that would only contain the schema
+    written = dataset.engine.write(source, inspection.output(like), dataset.context(transaction, progress))
+    inspection.accept(written.violations)
+    written = new_rows(written, exists=partitions.exist)
     replaced = partitions.among(written_folders(dataset.root, written))
-    return commit_written(dataset, transaction, written, like, replaced, request)
-
-
-def overwrite_output(
-    dataset: DatasetContext, existing: Sequence[FileEntry], output: Output, request: WriteRequest
-) -> Output:
-    """The output for rows that replace all others: in the same partitions, unless others are requested."""
-    found, form = _partitioned_file(dataset, existing), request.partition_columns
-    if not request.keeps_partitions or found is None:
-        return in_form(output, form)
-    names = tuple(name for name, _ in partition_values(directory_of(found, dataset.root)))
-    if not set(names) <= set(output.row_schema.names):
-        return in_form(output, form)
-    check_partition_columns(names, output.row_schema)
-    with suppress(UnreadableFile):  # a damaged dataset can be overwritten, too
-        form = form or ("path" if partition_spec_of(_footers(dataset, [found])).path_only else "files")
-    return in_form(replace(output, partition_by=names), form)
-
-
-def _partitioned_file(dataset: DatasetContext, existing: Sequence[FileEntry]) -> FileEntry | None:
-    """A file in a partition folder, if there is one."""
-    return next((entry for entry in existing if partition_values(directory_of(entry, dataset.root))), None)
-
-
-def append_output(
-    dataset: DatasetContext, existing: Sequence[FileEntry], output: Output, request: WriteRequest
-) -> Output:
-    """The output for appended rows: the partitioning and the schema of the existing files.
-
-    One footer suffices if the rows fit that file. Otherwise all are read: others may have further columns, or
-    wider types.
-    """
-    form = request.partition_columns
-    found = _partitioned_file(dataset, existing)
-    if found is None:
-        if not existing:
-            return in_form(output, form)
-        if output.partition_by and any(file.num_rows for file in _footers(dataset, existing)):
-            raise InvalidArgument(
-                "the dataset has no partitions, so appended rows cannot be partitioned by "
-                f"{quoted(output.partition_by)}; leave partition_by out, or repartition the dataset first"
-            )
-        return _like_empty(dataset, existing, output, request)
-    (like,) = _footers(dataset, [found])
-    spec = partition_spec_of([like])
-    if output.partition_by and output.partition_by != spec.partition_by:
-        raise InvalidArgument(
-            f"the dataset is partitioned by {quoted(spec.partition_by)}, not by {quoted(output.partition_by)}; "
-            "leave partition_by out, or repartition the dataset first"
-        )
-    check_same_form(spec, form)
-    schema = output.row_schema
-    if missing := [name for name in spec.partition_by if name not in schema.names]:
-        raise ColumnNotFound(missing, schema.names, "partition columns of the dataset", "in the appended rows")
-    check_partition_columns(spec.partition_by, schema)
-    partitioned = replace(output, partition_by=spec.partition_by)
-    return _like_existing(dataset, existing, partitioned, like, spec, request.schema)
-
-
-def _like_empty(
-    dataset: DatasetContext, existing: Sequence[FileEntry], output: Output, request: WriteRequest
-) -> Output:
-    """The output for the first rows of a dataset that has no partitions yet, or needs none."""
-    (like,) = _footers(dataset, existing[:1])
-    assert like.schema is not None, "a footer always has a schema"
-    rows, names = output.row_schema, output.partition_by
-    spec = PartitionSpec(names, {name: rows.field(name).type for name in names if name not in like.schema.names})
-    check_same_form(spec, request.partition_columns)
-    return _like_existing(dataset, existing, output, like, spec, request.schema)
-
-
-def _like_existing(
-    dataset: DatasetContext,
-    existing: Sequence[FileEntry],
-    output: Output,
-    like: FileInfo,
-    spec: PartitionSpec,
-    mode: SchemaMode,
-) -> Output:
-    """The output with the schema and the physical types of the existing files."""
-    assert like.schema is not None, "a footer always has a schema"
-    if len(existing) > 1 and not has_same_columns(output.row_schema, like.schema, spec.path_only):
-        like = unified(_footers(dataset, existing)).files[0]
-    assert like.schema is not None, "a footer always has a schema"
-    schema = appended_schema(output.row_schema, like.schema, spec.path_only, mode)
-    traits = like.traits
-    if not schema.equals(like.schema):
-        unchanged = {item.name for item in like.schema if schema.field(item.name).type == item.type}
-        traits = traits._replace(int96=tuple(leaf for leaf in traits.int96 if leaf[0] in unchanged))
-    # Folder names are formatted from values of the dataset's types.
-    fields = [
-        item.with_type(schema.field(item.name).type)
-        if item.name in output.partition_by and item.name not in spec.path_only
-        else item
-        for item in output.row_schema
-    ]
-    return replace(
-        output,
-        row_schema=pa.schema(fields, metadata=output.row_schema.metadata),
-        format=replace(output.format, schema=schema, traits=traits),
-    )
-
-
-def _footers(dataset: DatasetContext, entries: Sequence[FileEntry]) -> Sequence[FileInfo]:
-    return read_snapshot(dataset.store, dataset.root, entries).files
+    return commit_written(dataset, transaction, written, like, replaced, request, inspection)
 
 
 def publish(
@@ -226,12 +95,26 @@ def publish(
     output: Output,
     replaced: list[FileEntry],
     request: WriteRequest,
+    inspection: Inspection,
     progress: ProgressCallback | None = None,
+    *,
+    exists: bool = False,
 ) -> WriteStats:
-    """Write rows inside a transaction and commit them, replacing other files."""
+    """Write rows inside a transaction and commit them, replacing other files.
+
+    With `exists`, files of the dataset remain, so that its schema needs no file without rows.
+    """
     with transaction.conflicts_over(replaced):
-        written = dataset.engine.write(source, output, dataset.context(transaction, progress))
-    return commit_written(dataset, transaction, written, output, replaced, request)
+        checked = inspection.output(output)
+        written = dataset.engine.write(source, checked, dataset.context(transaction, progress))
+    inspection.accept(written.violations)
+    written = new_rows(written, exists=exists)
+    return commit_written(dataset, transaction, written, output, replaced, request, inspection)
+
+
+def new_rows(written: Written, *, exists: bool) -> Written:
+    """What was written, without a file that would only repeat the schema of a dataset that exists."""
+    return Written() if exists and not written.num_rows else written
 
 
 def commit_written(
@@ -241,16 +124,18 @@ def commit_written(
     output: Output,
     replaced: Sequence[FileEntry],
     request: WriteRequest,
+    inspection: Inspection,
 ) -> WriteStats:
     """Verify and commit staged files, replacing other files. Without any, only a `commit_id` is recorded."""
-    files = verify_written(dataset.store, written.staged, written.num_rows, output.format.schema.names)
+    files = verify_written(dataset.store, written.staged, written.num_rows, output.format)
     stats = WriteStats(
         rows_written=written.num_rows,
         files_written=len(files),
         bytes_written=sum(file.size_bytes for file in files),
         files_replaced=len(replaced),
     )
-    if files or request.commit_id is not None:
+    stats = inspection.report(stats)
+    if files or request.commit_id is not None or inspection.quarantines:
         transaction.commit(
             written.staged,
             replaced,
@@ -259,5 +144,6 @@ def commit_written(
             follows=output.partition_by,
             names_may_exist=request.naming.scheme != "uuid",
             statistics=stats,
+            validate=inspection.before_commit,
         )
     return stats

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import TypeVar
+from dataclasses import replace
+from typing import TypeVar, cast
 
 from parketto.engines.base import Context, ProgressCallback
 from parketto.errors import DatasetNotFound
@@ -11,9 +12,10 @@ from parketto.expressions.dispatch import predicate
 from parketto.expressions.time_zones import Clock
 from parketto.operations.context import DatasetContext, entries
 from parketto.operations.edit_run import Editor, EditRequest, EditRun
+from parketto.operations.expectations import Bound, expectation_stats
 from parketto.operations.overwrite import ExistingPartitions, check_partitioned
 from parketto.operations.replace import mismatch_error
-from parketto.operations.write import WriteRequest, append_output, overwrite_output
+from parketto.operations.write_output import WriteRequest, append_output, overwrite_output
 from parketto.parquet.output import Output
 from parketto.parquet.partition_spec import PartitionSpec
 from parketto.parquet.row_source import RowSource
@@ -37,11 +39,16 @@ def plan_write(
     refuse_foreign(dataset.store, dataset.root, listed=False)
     dataset.engine.check_store(dataset.store)
     dataset.request(request.mode, commit_id=request.commit_id)  # raises if it is invalid
+    bound = request.bound(source, dataset.clock()) if request.expect is not None else None
+    if bound is not None:
+        output = replace(output, checks=replace(bound.checks, fails=False))
     if request.replace_where is not None:
         return retry_on_vanished_files(
-            dataset.root, lambda: _plan_replace(dataset, source, output, request, progress)
+            dataset.root, lambda: _plan_replace(dataset, source, output, request, bound, progress)
         )
-    return retry_on_vanished_files(dataset.root, lambda: _plan_write(dataset, source, output, request, progress))
+    return retry_on_vanished_files(
+        dataset.root, lambda: _plan_write(dataset, source, output, request, bound, progress)
+    )
 
 
 def _plan_write(
@@ -49,19 +56,20 @@ def _plan_write(
     source: RowSource,
     output: Output,
     request: WriteRequest,
+    bound: Bound | None,
     progress: ProgressCallback | None,
 ) -> WritePlan:
     existing = _if_exists(dataset.listed)
     if request.mode == "overwrite":
         like = overwrite_output(dataset, existing, output, request)
-        return write_plan(like, _checked(dataset, source, CheckRows(like), request, progress), existing)
-    like = append_output(dataset, existing, output, request)
+        return write_plan(like, _checked(dataset, source, CheckRows(like), request, progress), existing, bound)
+    like = append_output(dataset, existing, source, output, request)
     if request.mode == "append":
-        return write_plan(like, _checked(dataset, source, CheckRows(like), request, progress), [])
+        return write_plan(like, _checked(dataset, source, CheckRows(like), request, progress), [], bound)
     check_partitioned(like, existing)
     partitions = ExistingPartitions.of(dataset, existing, like)
     checked = _checked(dataset, source, CheckRows(like), request, progress)
-    return write_plan(like, checked, None if checked is None else partitions.among(checked.folders))
+    return write_plan(like, checked, None if checked is None else partitions.among(checked.folders), bound)
 
 
 def _plan_replace(
@@ -69,17 +77,18 @@ def _plan_replace(
     source: RowSource,
     output: Output,
     request: WriteRequest,
+    bound: Bound | None,
     progress: ProgressCallback | None,
 ) -> WritePlan:
     clock = dataset.clock()
     editor = Editor(dataset, EditRequest(request.mode, request.replace_where), clock)
     files = _if_exists(lambda: dataset.snapshot(None, editor.stats_columns).files)
-    like = append_output(dataset, entries(files), output, request)
+    like = append_output(dataset, entries(files), source, output, request)
     checked = _checked(dataset, source, _matching(like, request, clock), request, progress)
     if checked is not None and checked.mismatches.count:
         raise mismatch_error(request.replace_where, checked.mismatches, checked.num_rows)
     run = editor.dry_run(files, progress) if files else EditRun((), (), ())
-    return write_plan(like, checked, run.retired, rows_deleted=run.matched)
+    return write_plan(like, checked, run.retired, bound, rows_deleted=run.matched)
 
 
 def _matching(output: Output, request: WriteRequest, clock: Clock) -> CheckRows:
@@ -107,10 +116,11 @@ def write_plan(
     output: Output,
     checked: CheckedRows | None,
     replaced: Sequence[FileEntry] | None,
+    bound: Bound | None = None,
     rows_deleted: int | None = None,
 ) -> WritePlan:
     """The report of a dry run."""
-    return WritePlan(
+    plan = WritePlan(
         dry_run=True,
         rows_written=None if checked is None else checked.num_rows,
         partitions={} if not output.partition_by else None if checked is None else dict(checked.folders),
@@ -118,6 +128,8 @@ def write_plan(
         replaced_files=None if replaced is None else [entry.path for entry in replaced],
         rows_deleted=rows_deleted,
     )
+    found = expectation_stats(bound, None if checked is None else checked.violations)
+    return cast("WritePlan", {**plan, **found})
 
 
 def _if_exists(find: Callable[[], Sequence[Found]]) -> Sequence[Found]:

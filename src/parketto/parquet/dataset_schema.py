@@ -6,6 +6,7 @@ that every later step sees one schema; the reader converts (`FileInfo.stored`).
 
 from __future__ import annotations
 
+import base64
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -16,16 +17,19 @@ import pyarrow.types as pat
 from parketto.errors import IncompatibleTypes, InvalidArgument
 from parketto.parquet.annotations import Annotation
 from parketto.parquet.bounds import typed_bounds
+from parketto.parquet.clustering_metadata import without_record
 from parketto.parquet.file_format import FileFormat
 from parketto.parquet.file_info import STANDARD_LAYOUT, FileInfo, PhysicalTraits, describe
-from parketto.parquet.promotion import common_metadata, common_type, promoted
+from parketto.parquet.geo_area import without_bbox
+from parketto.parquet.pandas_schema import PANDAS_KEY, fitted_pandas_schema
+from parketto.parquet.promotion import POLARS_NOTE, common_metadata, common_type, promoted, retyped
 from parketto.parquet.row_group_info import ColumnStats, RowGroupInfo
 from parketto.parquet.spark_schema import SPARK_SCHEMA_KEY, merged_notes, unnamed_types
 
 _ARROW_SCHEMA = b"ARROW:schema"
 # Entries that describe the columns of one file. They would be wrong for other columns.
 _FIELD_ID = b"PARQUET:field_id"
-_DESCRIBING_KEYS = frozenset({_ARROW_SCHEMA, SPARK_SCHEMA_KEY, b"pandas"})
+_DESCRIBING_KEYS = frozenset({_ARROW_SCHEMA, SPARK_SCHEMA_KEY, PANDAS_KEY})
 
 
 @dataclass(frozen=True)
@@ -76,7 +80,7 @@ def _with_metadata_of(file: FileInfo, template: FileInfo, variants: dict[str, Fi
             own = {
                 key: value
                 for key, value in (file.schema.field(item.name).metadata or {}).items()
-                if key != _FIELD_ID
+                if not key.startswith((_FIELD_ID, POLARS_NOTE))
             }
             if own.items() - (item.metadata or {}).items():
                 schema = schema.set(at, item.with_metadata({**(item.metadata or {}), **own}))
@@ -171,7 +175,7 @@ def _common_field(name: str, files: Sequence[FileInfo], cast: pa.DataType | None
     if kind is None:
         raise _conflict(name, found, spark_types)
     nullable = len(found) < len(files) or any(field.nullable or pat.is_null(field.type) for field in fields)
-    return common_metadata(fields).with_type(kind).with_nullable(nullable)
+    return retyped(common_metadata(fields), kind).with_nullable(nullable)
 
 
 def _conflict(
@@ -238,18 +242,32 @@ def _presented(file: FileInfo, template: FileInfo) -> FileInfo:
         file,
         schema=template.schema,
         traits=template.traits,
-        metadata={**without_description(file.metadata), **(template.metadata or {})},
-        row_groups=_presented_row_groups(file, template),
+        metadata=conformed_metadata(file, template, {name: name for name in _names(file)}),
+        row_groups=presented_row_groups(file, template),
         own=file.stored,
     )
 
 
-def without_description(metadata: Mapping[bytes, bytes] | None) -> dict[bytes, bytes]:
-    """The metadata of a file without the entries that describe its columns."""
-    return {key: value for key, value in (metadata or {}).items() if key not in _DESCRIBING_KEYS}
+def conformed_metadata(file: FileInfo, template: FileInfo, origins: Mapping[str, str]) -> dict[bytes, bytes]:
+    """The metadata of a file in the schema of a template: its own, with a description of the new columns.
+
+    Args:
+        file: The file.
+        template: A file with the new schema.
+        origins: For each column of the file that is kept, by its new name, its old name.
+    """
+    own = {key: value for key, value in (file.metadata or {}).items() if key not in _DESCRIBING_KEYS}
+    pandas = fitted_pandas_schema(file.metadata, file.schema, template.schema, origins)
+    found = {**own, **(template.metadata or {}), **pandas}
+    if (entry := found.get(_ARROW_SCHEMA)) is not None and (own or pandas):
+        # Arrow reads metadata only from its own schema entry.
+        shown = without_bbox(without_record({key: found[key] for key in found if key != _ARROW_SCHEMA}))
+        schema = pa.ipc.read_schema(pa.py_buffer(base64.b64decode(entry))).with_metadata(dict(shown))
+        found[_ARROW_SCHEMA] = base64.b64encode(schema.serialize())
+    return found
 
 
-def _presented_row_groups(file: FileInfo, template: FileInfo) -> tuple[RowGroupInfo, ...]:
+def presented_row_groups(file: FileInfo, template: FileInfo) -> tuple[RowGroupInfo, ...]:
     """The row groups with bounds in the types of the template."""
     assert template.schema is not None, "a footer always has a schema"
     assert file.schema is not None, "files to unify come from a snapshot"
@@ -275,9 +293,14 @@ def path_value(file: FileInfo, field: pa.Field) -> pa.Scalar | None:
     try:
         return pa.scalar(text).cast(field.type)
     except (pa.ArrowInvalid, pa.ArrowNotImplementedError):
+        why = ""
+        if pat.is_timestamp(field.type) and field.type.tz is not None:
+            why = (
+                ", which has no offset such as +00:00, so that the instant depends on the time zone of its writer"
+            )
         raise IncompatibleTypes(
             f"partition column {field.name!r} is {field.type} in other files, but {text!r} in the path "
-            f"{file.path!r}. Nothing was changed"
+            f"{file.path!r}{why}. Rename the folder, or add the column to its files. Nothing was changed"
         ) from None
 
 

@@ -8,6 +8,7 @@ see no difference.
 
 from __future__ import annotations
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.types as pat
@@ -106,6 +107,42 @@ def _cast_float(column: pa.Array, kind: pa.DataType) -> pa.Array:
             example = column.filter(changed)[0].as_py()
             raise pa.ArrowInvalid(f"{example!r} would be rounded")
     return found
+
+
+def exact_values(column: pa.Array, field: pa.Field) -> tuple[pa.Array, pa.Array]:
+    """A column cast to the type of a field, and which of its values that type holds exactly, or are NULL.
+
+    >>> exact_values(pa.array([1, 2**32, None]), pa.field("n", pa.int32()))[1].to_pylist()
+    [True, False, True]
+    """
+    if column.type == field.type or not all(map(_casts_by_value, (column.type, field.type))):
+        return cast_column(column, field), pa.repeat(True, len(column))
+    found = column.cast(field.type, safe=False)
+    same = pc.equal(found.cast(column.type, safe=False), column)
+    # Values that overflow may come back as they were: -1 is the largest unsigned integer.
+    kinds = [pat.is_floating(each.type) for each in (column, found)]
+    if all(kinds):
+        same = pc.or_(same, pc.is_nan(column))
+    elif any(kinds):
+        floats, integers = (column, found) if kinds[0] else (found, column)
+        limits = np.iinfo(integers.type.to_pandas_dtype())
+        above = pc.greater_equal(floats, float(limits.min))
+        same = pc.and_(same, pc.and_(above, pc.less(floats, float(int(limits.max) + 1))))
+    elif pat.is_integer(column.type):
+        below = [pc.less(each, pa.scalar(0, each.type)) for each in (column, found)]
+        same = pc.and_(same, pc.equal(*below))
+    return found, same.fill_null(True)
+
+
+def _casts_by_value(kind: pa.DataType) -> bool:
+    """Whether Arrow casts and compares all values of a type, also those that do not fit another one."""
+    return bool(
+        pat.is_integer(kind)
+        or pat.is_float32(kind)
+        or pat.is_float64(kind)
+        or pat.is_decimal(kind)
+        or (pat.is_temporal(kind) and not pat.is_interval(kind))
+    )
 
 
 def _field_names(kind: pa.DataType) -> list[str]:

@@ -9,19 +9,24 @@ microseconds: all years fit, and INT96 has the same type as Spark's 64-bit times
 from __future__ import annotations
 
 import base64
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from itertools import count
+from typing import Any
 
 import pyarrow as pa
+import pyarrow.compute as pc
 import pyarrow.parquet as pq
 import pyarrow.types as pat
 
+from parketto.errors import UnreadableFile
 from parketto.parquet.compatible import SPARK_VERSION
 from parketto.parquet.spark_schema import SPARK_SCHEMA_KEY
 
 #: The types of INT96 timestamps: from writers with microseconds (Spark), and from all others.
 MICROSECONDS, NANOSECONDS = pa.timestamp("us", "UTC"), pa.timestamp("ns", "UTC")
 _ARROW_SCHEMA = b"ARROW:schema"
+_NANOSECOND_SECONDS = 2**63 // 10**9  # the seconds that 64-bit nanoseconds can represent
+_BATCH_ROWS = 32 * 1024
 
 
 def leaf_types(kind: pa.DataType) -> Iterator[pa.DataType]:
@@ -118,3 +123,35 @@ def _map_leaves(kind: pa.DataType, convert: Callable[[pa.DataType], pa.DataType]
     if pat.is_fixed_size_list(kind):
         return pa.list_(fields[0], kind.list_size)
     return pa.large_list(fields[0]) if pat.is_large_list(kind) else pa.list_(fields[0])
+
+
+def in_seconds(source: Any) -> pq.ParquetFile:
+    """A file whose INT96 timestamps are read as seconds, which can represent all of them."""
+    return pq.ParquetFile(
+        source, pre_buffer=False, coerce_int96_timestamp_unit="s", page_checksum_verification=True
+    )
+
+
+def check_int96_range(
+    path: str, seconds: pq.ParquetFile, numbers: Sequence[int], leaves: Sequence[str] | None = None
+) -> None:
+    """Raise for years before 1677 or after 2262: Arrow decodes INT96 to nanoseconds, which silently overflow."""
+    schema = seconds.metadata.schema
+    columns = [c.path for c in map(schema.column, range(len(schema))) if c.physical_type == "INT96"]
+    if leaves is not None:
+        columns = [column for column in columns if column in leaves]
+    for batch in seconds.iter_batches(_BATCH_ROWS, row_groups=list(numbers), columns=columns):
+        for found in filter(lambda array: array.type == pa.timestamp("s"), _leaf_arrays(batch.columns)):
+            bounds = pc.min_max(found.cast(pa.int64()))
+            if bounds["min"].is_valid and (
+                bounds["min"].as_py() <= -_NANOSECOND_SECONDS or bounds["max"].as_py() >= _NANOSECOND_SECONDS
+            ):
+                raise UnreadableFile(path, "it has INT96 timestamps outside of the years 1677 to 2262")
+
+
+def _leaf_arrays(arrays: Iterable[pa.Array]) -> Iterator[pa.Array]:
+    for array in arrays:
+        if array.type.num_fields == 0 or isinstance(array, pa.DictionaryArray):
+            yield array
+        else:
+            yield from _leaf_arrays(array.flatten() if pat.is_struct(array.type) else [array.values])

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 
 import pyarrow as pa
@@ -13,6 +13,7 @@ from parketto.parquet.decoded_types import decoded_schema
 from parketto.parquet.file_format import FileFormat
 from parketto.parquet.file_info import FileInfo
 from parketto.parquet.geo_area import without_bbox
+from parketto.parquet.row_checks import RowChecks, Violations
 from parketto.parquet.row_group_info import writable_codec
 from parketto.runtime.staging import StagedFile
 
@@ -39,17 +40,32 @@ class Output:
     sort_by: tuple[str, ...] = ()
     #: Existing partition folders with non-canonical names (`day=01`), by their canonical names (`day=1`).
     folders: Mapping[str, str] = field(default_factory=dict)
+    #: Decides which rows are written; None: all.
+    checks: RowChecks | None = None
 
 
 @dataclass(frozen=True)
 class Written:
-    """Staged files, and the number of rows in them."""
+    """Staged files, the number of rows in them, and the rows that checks have left out."""
 
     staged: tuple[StagedFile, ...] = ()
     num_rows: int = 0
+    violations: Violations = field(default_factory=Violations)
 
     def __add__(self, other: Written) -> Written:
-        return Written(self.staged + other.staged, self.num_rows + other.num_rows)
+        return Written(
+            self.staged + other.staged, self.num_rows + other.num_rows, self.violations + other.violations
+        )
+
+    @classmethod
+    def total(cls, parts: Iterable[Written]) -> Written:
+        """The sum of many parts, in linear time."""
+        found = list(parts)
+        return cls(
+            tuple(staged for each in found for staged in each.staged),
+            sum(each.num_rows for each in found),
+            sum((each.violations for each in found if each.violations.rows), Violations()),
+        )
 
 
 def output_like(

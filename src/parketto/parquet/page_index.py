@@ -34,6 +34,7 @@ _DATA_PAGE, _DICTIONARY_PAGE, _DATA_PAGE_V2 = 0, 2, 3
 _KIND, _SIZE, _CHECKSUM = key(1, I32), key(3, I32), key(4, I32)
 _HEADERS = {_DATA_PAGE: key(5, STRUCT), _DATA_PAGE_V2: key(8, STRUCT)}
 _STATISTICS = {_DATA_PAGE: key(5, STRUCT), _DATA_PAGE_V2: key(8, STRUCT)}
+_ENCODINGS, _DICTIONARY_ENCODINGS = {_DATA_PAGE: key(2, I32), _DATA_PAGE_V2: key(4, I32)}, frozenset({2, 8})
 _VALUES, _ROWS_V2 = key(1, I32), key(3, I32)
 _NULLS, _MAX, _MIN = key(3, I64), key(5, BINARY), key(6, BINARY)
 _LOCATION = (key(1, I64), key(2, I32), key(3, I64))
@@ -117,6 +118,29 @@ def read_page_header(source: IO[bytes], start: int, end: int) -> tuple[Fields, i
             if size < tried or tried > _MAX_HEADER_BYTES:
                 raise
         tried *= 16
+
+
+class DataPage(NamedTuple):
+    """What the header of a data page declares; the number of rows is None if it does not."""
+
+    values: int
+    rows: int | None
+    has_dictionary: bool
+
+
+def read_data_page(page: bytes) -> DataPage:
+    """The header of a data page, given with its content.
+
+    Raises:
+        FooterError: The bytes are not one data page.
+    """
+    header, size = decode_first(page)
+    kind = header.get(_KIND)
+    if kind not in _HEADERS or _HEADERS[kind] not in header or size + header.get(_SIZE, -1) != len(page):
+        raise FooterError("an offset index does not point to data pages")
+    data_header = decode(header[_HEADERS[kind]])
+    rows = data_header.get(_ROWS_V2, -1) if kind == _DATA_PAGE_V2 else None
+    return DataPage(data_header.get(_VALUES, -1), rows, data_header.get(_ENCODINGS[kind]) in _DICTIONARY_ENCODINGS)
 
 
 def _column_index(pages: list[tuple[int, Fields]], physical_type: int) -> bytes:

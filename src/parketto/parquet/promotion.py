@@ -23,6 +23,9 @@ _UTC = frozenset(
     {"UTC", "Etc/UTC", "Etc/Universal", "Etc/Zulu", "Universal", "Zulu", "UCT", "Z", "+00:00", "-00:00"}
 )
 
+#: Metadata in which Polars describes categories. Other programs do not have it for the same values.
+POLARS_NOTE = b"_PL_"
+
 _Test = Callable[[pa.DataType], bool]
 
 
@@ -138,7 +141,19 @@ def _common_field(fields: Sequence[pa.Field]) -> pa.Field | None:
     if kind is None:
         return None
     nullable = any(field.nullable or pat.is_null(field.type) for field in fields)
-    return common_metadata(fields).with_type(kind).with_nullable(nullable)
+    return retyped(common_metadata(fields), kind).with_nullable(nullable)
+
+
+def retyped(field: pa.Field, kind: pa.DataType) -> pa.Field:
+    """A field in another type, without what Polars notes about its categories.
+
+    >>> retyped(pa.field("v", pa.int8(), metadata={"_PL_CATEGORICAL2": "x", "unit": "m"}), pa.int64()).metadata
+    {b'unit': b'm'}
+    """
+    if field.type == kind:
+        return field
+    kept = {key: value for key, value in (field.metadata or {}).items() if not key.startswith(POLARS_NOTE)}
+    return field.with_type(kind).with_metadata(kept) if kept else field.with_type(kind).remove_metadata()
 
 
 def common_metadata(fields: Sequence[pa.Field]) -> pa.Field:

@@ -9,17 +9,20 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 import pyarrow as pa
-import pyarrow.compute as pc
 import pyarrow.parquet as pq
-import pyarrow.types as pat
 
-from parketto.errors import IncompatibleTypes, UnreadableFile
+from parketto.errors import FooterError, IncompatibleTypes, UnreadableFile
 from parketto.parquet.calendars import CalendarCheck
 from parketto.parquet.dataset_schema import path_value
 from parketto.parquet.decoded_types import decoded_schema, recast
-from parketto.parquet.file_info import FileInfo
+from parketto.parquet.file_info import FileInfo, footer_length
+from parketto.parquet.footer import read_exactly
+from parketto.parquet.int96 import check_int96_range, in_seconds
+from parketto.parquet.page_lookup import FooterParts, PageLookup
+from parketto.parquet.page_reader import LOCAL_READ_BYTES, REMOTE_READ_BYTES, PageReader, PagesFile, read_rows
 from parketto.parquet.partition_spec import PartitionSpec
 from parketto.parquet.promotion import promoted
+from parketto.parquet.row_ranges import Ranges, count, rows_at, without_first
 from parketto.parquet.unreadable import naming_file
 from parketto.runtime.batches import RowSizes
 from parketto.runtime.memory import release_unused
@@ -36,12 +39,16 @@ _SMALL_FILE = 4 * 1024 * 1024
 # group about as much is held: a piece of each column.
 _REMOTE_RUN = 16 * 1024 * 1024
 _REMOTE_PIECE = (256 * 1024, 8 * 1024 * 1024)  # minimum and maximum bytes
+# Smaller row groups (bytes before compression) are read whole: finding pages takes milliseconds, or requests.
+_MIN_PAGED_BYTES = 2 * 1024 * 1024
+_MIN_REMOTE_PAGED_BYTES = 8 * 1024 * 1024
+_MAX_FOOTER_BYTES = 256 * 1024  # a longer footer takes longer to decode than reading single pages saves
+_PAGE_ERRORS: tuple[type[Exception], ...] = (FooterError, pa.ArrowException, OSError)
 _MIN_PARALLEL_BYTES = 256 * 1024  # below this, waking threads takes longer than decoding
 
 
 # A rewrite must not turn corrupt pages into valid ones.
 _VERIFY = {"page_checksum_verification": True}
-_NANOSECOND_SECONDS = 2**63 // 10**9  # the seconds that 64-bit nanoseconds can represent
 
 
 class BatchReader:
@@ -123,13 +130,45 @@ class BatchReader:
         rows = math.ceil(count / math.ceil(count / int(1.25 * rows)))
         for parquet, some in opened.runs(filled, self._names):
             for found in parquet.iter_batches(rows, row_groups=some, columns=columns, use_threads=threads):
-                batch = self._exact(found, file)
-                if self.sizes.fixed is None:
-                    self._row_bytes = max(self._row_bytes, self._width(batch))
-                    self._widths[tuple(self._names)] = self._row_bytes
-                    if fitting == 1:
-                        release_unused()  # frees the pages of a huge value
-                yield batch
+                yield self._measured(self._exact(found, file))
+                if self.sizes.fixed is None and fitting == 1:
+                    release_unused()  # frees the pages of a huge value
+
+    def _batches_in(
+        self, opened: OpenFile, number: int, ranges: Ranges, pages: PageReader | None
+    ) -> Iterator[pa.RecordBatch]:
+        """The rows of some ranges of a row group, from single pages if that saves enough."""
+        stored = opened.file.stored.schema
+        assert stored is not None, "files to read come from a snapshot"
+        names = [name for name in self._names if name in stored.names]
+        done = 0
+        if pages is not None and names and pages.pays(names, ranges):
+            # If pages contradict their index, the whole row group is read, and what is wrong with it is reported.
+            with contextlib.suppress(*_PAGE_ERRORS):
+                for some, files in pages.pieces(names, ranges):
+                    for batch in self._decoded(opened, files, some):
+                        yield batch
+                        done += batch.num_rows
+        if rest := without_first(ranges, done):
+            yield from rows_at(opened.rows(number), rest)
+
+    def _decoded(self, opened: OpenFile, files: Sequence[PagesFile], ranges: Ranges) -> Iterator[pa.RecordBatch]:
+        if self._row_bytes is None:
+            # The first rows of each file: they need not be the same rows.
+            some = [file._replace(rows=[(0, count(file.rows))]) for file in files]
+            fewest = min(_PROBE_ROWS, *(count(file.rows) for file in files))
+            probe = next(read_rows(some, [(0, fewest)], lambda file: opened.decoded(file, fewest)))
+            self._row_bytes = self._width(self._exact(probe, opened.file))
+        rows = int(min(max(self._batch_bytes / max(self._row_bytes, 1), _MIN_BATCH_ROWS), _MAX_BATCH_ROWS))
+        for batch in read_rows(files, ranges, lambda file: opened.decoded(file, rows, threads=self._use_threads)):
+            yield self._measured(self._exact(batch, opened.file))
+
+    def _measured(self, batch: pa.RecordBatch) -> pa.RecordBatch:
+        """The batch, after its width is noted."""
+        if self.sizes.fixed is None:
+            self._row_bytes = max(self._row_bytes or 0, self._width(batch))
+            self._widths[tuple(self._names)] = self._row_bytes
+        return batch
 
     def _exact(self, batch: pa.RecordBatch, file: FileInfo) -> pa.RecordBatch:
         if batch.schema.equals(self.schema, check_metadata=True):
@@ -144,7 +183,7 @@ class BatchReader:
         found = []
         for item in self.schema:
             if item.name in columns:
-                found.append(_promoted(columns[item.name], item, file))
+                found.append(promoted_column(columns[item.name], item, file))
             else:
                 value = path_value(file, item)
                 found.append(pa.nulls(rows, item.type) if value is None else pa.repeat(value, rows))
@@ -154,8 +193,8 @@ class BatchReader:
         return self.sizes.of(batch) / max(1, int(batch.num_rows))
 
 
-def _promoted(column: pa.Array, field: pa.Field, file: FileInfo) -> pa.Array:
-    """A column of a file in the dataset's type."""
+def promoted_column(column: pa.Array, field: pa.Field, file: FileInfo) -> pa.Array:
+    """Values of a column of a file in the dataset's type."""
     try:
         return promoted(column, field.type)
     except pa.ArrowInvalid as error:
@@ -168,22 +207,22 @@ def _promoted(column: pa.Array, field: pa.Field, file: FileInfo) -> pa.Array:
 class OpenFile:
     """An open file: the rows of its row groups, and its bytes in `source`."""
 
-    def __init__(self, reader: BatchReader, file: FileInfo, source: Any) -> None:
+    def __init__(self, reader: BatchReader, file: FileInfo, source: Any, first: OpenFile | None = None) -> None:
         self.file, self.source = file, source
-        self._reader = reader
+        self._reader, self._first = reader, first
         self._seconds: pq.ParquetFile | None = None
 
     @functools.cached_property
     def _parquet(self) -> pq.ParquetFile:
+        if self._first is not None:
+            return self._first._parquet
         # Without pre-buffering only pages in use are held, not whole column chunks, but each page is a request.
         if isinstance(self.source, RangedFile):
-            return self._opened(pre_buffer=True)
-        return self._opened(pre_buffer=False, buffer_size=_READ_BUFFER)
+            return self._opened(self.source, pre_buffer=True)
+        return self._opened(self.source, pre_buffer=False, buffer_size=_READ_BUFFER)
 
-    def _opened(self, **more: Any) -> pq.ParquetFile:
-        return pq.ParquetFile(
-            self.source, coerce_int96_timestamp_unit=self.file.stored.int96_unit, **more, **_VERIFY
-        )
+    def _opened(self, source: Any, **more: Any) -> pq.ParquetFile:
+        return pq.ParquetFile(source, coerce_int96_timestamp_unit=self.file.stored.int96_unit, **more, **_VERIFY)
 
     def runs(self, numbers: Sequence[int], names: Sequence[str]) -> Iterator[tuple[pq.ParquetFile, list[int]]]:
         """Row groups to read together, each time with the `ParquetFile` that reads them."""
@@ -217,14 +256,54 @@ class OpenFile:
         """The same file, read in pieces: one piece of each column is held."""
         smallest, largest = _REMOTE_PIECE
         piece = min(max(_REMOTE_RUN // max(1, columns), smallest), largest)
-        return self._opened(metadata=metadata, pre_buffer=False, buffer_size=piece)
+        return self._opened(self.source, metadata=metadata, pre_buffer=False, buffer_size=piece)
+
+    @functools.cached_property
+    def _footer(self) -> FooterParts:
+        size = self.file.size_bytes
+        length = footer_length(read_exactly(self.source, size - 8, 8))
+        if length > min(_MAX_FOOTER_BYTES, size - 8):
+            raise FooterError("decoding the footer takes longer than reading pages saves")
+        return FooterParts(read_exactly(self.source, size - 8 - length, length), size)
+
+    def pages(self, number: int, names: Iterable[str], bounded: Iterable[str] = ()) -> PageReader | None:
+        """Reads single pages of a row group; None if it has no page index, or is too small to save anything.
+
+        Args:
+            number: The number of the row group.
+            names: The columns to read.
+            bounded: Those of them whose bounds are needed.
+        """
+        stored, group = self.file.stored.schema, self.file.row_groups[number]
+        remote = isinstance(self.source, RangedFile)
+        if stored is None or group.total_byte_size < (_MIN_REMOTE_PAGED_BYTES if remote else _MIN_PAGED_BYTES):
+            return None
+        names = [name for name in names if name in stored.names]
+        if not names or len(set(stored.names)) < len(stored.names):
+            return None
+        cost = REMOTE_READ_BYTES if remote else LOCAL_READ_BYTES
+        try:
+            with naming_file(self.file.path):
+                if len(self._footer) != len(self.file.row_groups):
+                    return None
+                lookup = PageLookup(self.source, self._footer.only(number), names, bounded)
+        except (FooterError, KeyError):  # what is wrong with the file is reported when it is read
+            return None
+        return PageReader(self.source, lookup, cost) if lookup.group.num_rows == group.num_rows else None
+
+    def decoded(self, file: PagesFile, rows: int, *, threads: bool = False) -> Iterator[pa.RecordBatch]:
+        """The rows of some pages."""
+        source = pa.BufferReader(file.content)
+        stored = self.file.stored
+        if stored.traits.int96_timestamps and stored.int96_unit == "ns":
+            check_int96_range(self.file.path, in_seconds(source), [0], file.leaves)
+        parquet = self._opened(source, pre_buffer=False)
+        threads = threads and len(file.content) >= _MIN_PARALLEL_BYTES
+        yield from parquet.iter_batches(rows, columns=list(file.columns), use_threads=threads)
 
     def read_by(self, reader: BatchReader) -> OpenFile:
         """The same open file for a reader of other columns."""
-        other = OpenFile(reader, self.file, self.source)
-        with naming_file(self.file.path):
-            other._parquet = self._parquet
-        return other
+        return OpenFile(reader, self.file, self.source, self)
 
     def rows(self, *numbers: int) -> Iterator[pa.RecordBatch]:
         """The rows of row groups. Read small ones together: a call takes longer than decoding one."""
@@ -234,9 +313,14 @@ class OpenFile:
             stored = self.file.stored
             if stored.traits.int96_timestamps and stored.int96_unit == "ns":
                 if self._seconds is None:
-                    self._seconds = _in_seconds(self.source)
-                _check_int96_range(self.file.path, self._seconds, numbers)
+                    self._seconds = in_seconds(self.source)
+                check_int96_range(self.file.path, self._seconds, numbers)
             yield from self._reader._batches(self, numbers)
+
+    def rows_in(self, number: int, ranges: Ranges, pages: PageReader | None) -> Iterator[pa.RecordBatch]:
+        """The rows of some ranges of a row group; `pages` reads single pages of it."""
+        with naming_file(self.file.path):
+            yield from self._reader._batches_in(self, number, ranges, pages)
 
 
 def open_file(store: Store, file: FileInfo, at_once: int = 0, block_bytes: int = 0) -> Any:
@@ -253,24 +337,6 @@ def open_file(store: Store, file: FileInfo, at_once: int = 0, block_bytes: int =
     if file.size_bytes <= max(at_once, store.whole_file_bytes):
         return pa.BufferReader(store.read_range(file.path, 0, file.size_bytes, file.fingerprint))
     return store.open_input(file.path, file.entry, file.tail, block_bytes)
-
-
-def _in_seconds(source: Any) -> pq.ParquetFile:
-    """A file whose INT96 timestamps are read as seconds, which can represent all of them."""
-    return pq.ParquetFile(source, pre_buffer=False, coerce_int96_timestamp_unit="s", **_VERIFY)
-
-
-def _check_int96_range(path: str, seconds: pq.ParquetFile, numbers: Sequence[int]) -> None:
-    """Raise for years before 1677 or after 2262: Arrow decodes INT96 to nanoseconds, which silently overflow."""
-    schema = seconds.metadata.schema
-    columns = [c.path for c in map(schema.column, range(len(schema))) if c.physical_type == "INT96"]
-    for batch in seconds.iter_batches(_MAX_BATCH_ROWS, row_groups=list(numbers), columns=columns):
-        for found in filter(lambda array: array.type == pa.timestamp("s"), _leaf_arrays(batch.columns)):
-            bounds = pc.min_max(found.cast(pa.int64()))
-            if bounds["min"].is_valid and (
-                bounds["min"].as_py() <= -_NANOSECOND_SECONDS or bounds["max"].as_py() >= _NANOSECOND_SECONDS
-            ):
-                raise UnreadableFile(path, "it has INT96 timestamps outside of the years 1677 to 2262")
 
 
 class LogicalReader:
@@ -328,7 +394,10 @@ class LogicalReader:
 
     @contextlib.contextmanager
     def open(self, file: FileInfo) -> Iterator[OpenFile]:
-        """Open a file to read its row groups one by one with `rows`."""
+        """Open a file to read its row groups one by one with `rows`, unless the path has all columns."""
+        if not self._has_file_columns:
+            yield OpenFile(self._reader, file, None)
+            return
         with self._reader.open(file) as opened:
             yield opened
 
@@ -342,9 +411,20 @@ class LogicalReader:
             for number in numbers:
                 yield from self._constants(opened.file, number)
             return
-        file = opened.file
+        yield from self._checked(opened.file, opened.rows(*numbers))
+
+    def rows_in(
+        self, opened: OpenFile, number: int, ranges: Ranges, pages: PageReader | None
+    ) -> Iterator[pa.RecordBatch]:
+        """The rows of some ranges of a row group; `pages` reads single pages of it."""
+        if self._has_file_columns:
+            yield from self._checked(opened.file, opened.rows_in(number, ranges, pages))
+        else:
+            yield from rows_at(self._constants(opened.file, number), ranges)
+
+    def _checked(self, file: FileInfo, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         check = CalendarCheck(self._reader.schema, file.stored.metadata, file.stored.traits.int96)
-        for batch in opened.rows(*numbers):
+        for batch in batches:
             check.refuse_read(file.path, batch)
             yield self._completed(batch, file) if self._has_path_columns else batch
 
@@ -368,11 +448,3 @@ class LogicalReader:
         text = dict(file.partition)[item.name]
         value = pa.scalar(text, pa.string()).cast(self._spec.path_only[item.name]).cast(item.type)
         return pa.repeat(value, rows)
-
-
-def _leaf_arrays(arrays: Iterable[pa.Array]) -> Iterator[pa.Array]:
-    for array in arrays:
-        if array.type.num_fields == 0 or isinstance(array, pa.DictionaryArray):
-            yield array
-        else:
-            yield from _leaf_arrays(array.flatten() if pat.is_struct(array.type) else [array.values])

@@ -23,14 +23,14 @@ from parketto.parquet.thrift import (
     key,
 )
 
-_TYPE, _TYPE_LENGTH, _REPETITION, NAME = key(1, I32), key(2, I32), key(3, I32), key(4, BINARY)
+_TYPE, TYPE_LENGTH, _REPETITION, NAME = key(1, I32), key(2, I32), key(3, I32), key(4, BINARY)
 CHILDREN, _CONVERTED, _SCALE, _PRECISION = key(5, I32), key(6, I32), key(7, I32), key(8, I32)
 _FIELD_ID, LOGICAL = key(9, I32), key(10, STRUCT)
 _KNOWN = frozenset(
-    {_TYPE, _TYPE_LENGTH, _REPETITION, NAME, CHILDREN, _CONVERTED, _SCALE, _PRECISION, _FIELD_ID, LOGICAL}
+    {_TYPE, TYPE_LENGTH, _REPETITION, NAME, CHILDREN, _CONVERTED, _SCALE, _PRECISION, _FIELD_ID, LOGICAL}
 )
 _REQUIRED, _OPTIONAL, _REPEATED = range(3)
-_INT32, _INT64, INT96, _FIXED = 1, 2, 3, 7
+_INT32, _INT64, INT96, FIXED = 1, 2, 3, 7
 _DECIMAL = 5
 _MAX_DEPTH = 256
 # Dates and timestamps, by converted type and by logical type.
@@ -210,7 +210,7 @@ def _described(element: Fields, *, root: bool) -> tuple[Any, ...]:
     return (
         b"" if root else element.get(NAME, b""),
         kind,
-        element.get(_TYPE_LENGTH, 0) if kind == _FIXED else 0,
+        element.get(TYPE_LENGTH, 0) if kind == FIXED else 0,
         None if root else element.get(_REPETITION),
         element.get(CHILDREN, 0),
         field_id if field_id >= 0 else None,

@@ -33,7 +33,7 @@ _PHYSICAL_TYPES = range(8)
 _CODECS, _UNCOMPRESSED_CODEC = range(8), 0
 _ENCODINGS = frozenset({0, 2, 3, 4, 5, 6, 7, 8, 9, 10})
 #: Bytes of a bound, by physical type; the other types have values of any length.
-_BOUND_BYTES = {0: 1, 1: 4, 2: 8, 3: 12, 4: 4, 5: 8}
+BOUND_BYTES = {0: 1, 1: 4, 2: 8, 3: 12, 4: 4, 5: 8}
 # Minimum bytes of a dictionary value, by physical type. Arrow allocates memory for as many as a page declares.
 _MIN_VALUE_BYTES = (0, 4, 8, 12, 4, 8, 4, 0)
 _NULL_COUNT = key(3, I64)
@@ -253,7 +253,7 @@ def _statistics_problem(column: Column, leaf: Leaf) -> str | None:
         return f"its statistics are damaged: {error}"
     if not 0 <= statistics.get(_NULL_COUNT, 0) <= column.num_values:
         return f"its statistics declare {statistics[_NULL_COUNT]} nulls of {column.num_values} values"
-    expected = _BOUND_BYTES.get(leaf.physical_type)
+    expected = BOUND_BYTES.get(leaf.physical_type)
     if expected is not None and any(len(statistics.get(bound, b"")) not in (0, expected) for bound in _BOUNDS):
         return "its bounds have the wrong size for the type"
     return None

@@ -95,6 +95,10 @@ class Worker:
             cancelled=self._cancelled,
         )
 
+    def share_for(self, store: Store, staging: Staging, share: int) -> Worker:
+        """A worker with a share (1/n) of the memory, for files that are staged elsewhere."""
+        return Worker(store, staging, self._memory // share, cancelled=self._cancelled)
+
     @property
     def use_threads(self) -> bool:
         """Whether the task may use more than one thread."""

@@ -181,7 +181,15 @@ class LocalStore(Store):
     def creates_exclusively(self, folder: str) -> bool:  # noqa: ARG002
         return True
 
-    def copy(self, source: str, destination: str, size_bytes: int | None = None) -> None:  # noqa: ARG002
+    def copy(
+        self,
+        source: str,
+        destination: str,
+        size_bytes: int | None = None,  # noqa: ARG002
+        fingerprint: str = "",
+    ) -> None:
+        if fingerprint:
+            self._check_fingerprint(source, fingerprint)
         shutil.copy2(source, destination)
 
     def move(self, source: str, destination: str) -> None:

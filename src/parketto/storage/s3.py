@@ -31,8 +31,12 @@ class S3Store(ObjectStore):
     """Objects in S3 and S3-compatible services, through s3fs."""
 
     def list_files(self, root: str) -> Iterator[FileEntry]:
+        return self.list_files_after(root, "")
+
+    def list_files_after(self, root: str, name: str) -> Iterator[FileEntry]:
         bucket, prefix = self._folder(root)
-        for page in self._pages("list_objects_v2", Bucket=bucket, Prefix=prefix):
+        after = {"StartAfter": f"{prefix}{name}"} if name else {}
+        for page in self._pages("list_objects_v2", Bucket=bucket, Prefix=prefix, **after):
             for found in page.get("Contents", ()):
                 yield self._listed(f"{bucket}/{found['Key']}", found)
 
@@ -72,8 +76,7 @@ class S3Store(ObjectStore):
     def read_range(self, path: str, start: int, end: int, fingerprint: str = "") -> bytes:
         if end <= start:
             return b""
-        _, _, etag = fingerprint.partition(":")
-        condition = {"IfMatch": etag} if etag.startswith('"') else {}
+        condition = {"IfMatch": etag} if (etag := _etag(fingerprint)) else {}
         try:
             return self._get(path, Range=f"bytes={start}-{end - 1}", **condition)[1]
         except OSError as error:
@@ -93,15 +96,26 @@ class S3Store(ObjectStore):
         with translated_errors(path):
             super()._put_new(path, content)
 
-    def copy(self, source: str, destination: str, size_bytes: int | None = None) -> None:
+    def copy(self, source: str, destination: str, size_bytes: int | None = None, fingerprint: str = "") -> None:
+        etag = _etag(fingerprint)
+        request = {"CopySource": self._source(source), **({"CopySourceIfMatch": etag} if etag else {})}
+        try:
+            self._copy(source, destination, size_bytes, request)
+        except OSError as error:
+            if http_status(error) != HTTP_PRECONDITION_FAILED:
+                raise
+            raise FileNotFoundError(f"{self.url(source)} was replaced by another file") from error
+
+    def _copy(self, source: str, destination: str, size_bytes: int | None, request: Mapping[str, Any]) -> None:
         if size_bytes is None or size_bytes <= _MAX_COPY_BYTES:
             bucket, key = self._object(destination)
             try:
-                self._call("copy_object", Bucket=bucket, Key=key, CopySource=self._source(source))
+                self._call("copy_object", Bucket=bucket, Key=key, **request)
             except (FileNotFoundError, PermissionError):
                 raise
-            except OSError:
-                if size_bytes is not None and size_bytes <= _SAFE_COPY_BYTES:
+            except OSError as error:
+                known = size_bytes is not None and size_bytes <= _SAFE_COPY_BYTES
+                if known or http_status(error) == HTTP_PRECONDITION_FAILED:
                     raise
             else:
                 return
@@ -110,9 +124,9 @@ class S3Store(ObjectStore):
             if entry is None:
                 raise FileNotFoundError(source)
             size_bytes = entry.size_bytes
-        self._copy_in_parts(source, destination, size_bytes)
+        self._copy_in_parts(destination, size_bytes, request)
 
-    def _copy_in_parts(self, source: str, destination: str, size_bytes: int) -> None:
+    def _copy_in_parts(self, destination: str, size_bytes: int, request: Mapping[str, Any]) -> None:
         bucket, key = self._object(destination)
         upload = self._call("create_multipart_upload", Bucket=bucket, Key=key)["UploadId"]
 
@@ -124,8 +138,8 @@ class S3Store(ObjectStore):
                 Key=key,
                 UploadId=upload,
                 PartNumber=number,
-                CopySource=self._source(source),
                 CopySourceRange=f"bytes={start}-{min(start + _COPY_PART_BYTES, size_bytes) - 1}",
+                **request,
             )
             return {"PartNumber": number, "ETag": part["CopyPartResult"]["ETag"]}
 
@@ -258,6 +272,12 @@ class S3Store(ObjectStore):
     def _source(self, path: str) -> dict[str, str]:
         bucket, key = self._object(path)
         return {"Bucket": bucket, "Key": key}
+
+
+def _etag(fingerprint: str) -> str:
+    """The entity tag in a fingerprint; empty if there is none."""
+    tag = fingerprint.partition(":")[2]
+    return tag if tag.startswith('"') else ""
 
 
 async def _fetch(fs: Any, request: Mapping[str, Any]) -> tuple[Mapping[str, Any], bytes]:

@@ -14,6 +14,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import IO, TYPE_CHECKING, Any
 
+from parketto.storage.listing_cache import disable_listing_cache
 from parketto.storage.locks import LeaseLock, Lock
 
 if TYPE_CHECKING:
@@ -88,7 +89,7 @@ class Store:
 
     def __init__(self, fs: AbstractFileSystem) -> None:
         self._fs: Any = fs
-        _disable_listing_cache(fs)
+        disable_listing_cache(fs)
 
     @property
     def fs(self) -> AbstractFileSystem:
@@ -109,6 +110,10 @@ class Store:
         """Every file below the root, in one recursive listing."""
         for path, info in self.fs.find(root, detail=True).items():
             yield self._entry(path, info)
+
+    def list_files_after(self, root: str, name: str) -> Iterator[FileEntry]:
+        """The files below the root whose relative paths sort after a name; on S3 others cost no request."""
+        return (entry for entry in self.list_files(root) if entry.path > f"{root}/{name}")
 
     def list_dirs(self, path: str) -> list[str]:
         """The names of the folders directly inside a folder; empty if it does not exist."""
@@ -228,9 +233,27 @@ class Store:
         """Whether `create` in a folder lets exactly one of several callers succeed; may probe once per bucket."""
         return False  # fsspec checks first and writes then, which is not atomic
 
-    def copy(self, source: str, destination: str, size_bytes: int | None = None) -> None:  # noqa: ARG002
-        """Copy one file, replacing the destination. A known size can save a request."""
+    def copy(
+        self,
+        source: str,
+        destination: str,
+        size_bytes: int | None = None,  # noqa: ARG002
+        fingerprint: str = "",
+    ) -> None:
+        """Copy one file, replacing the destination. A known size can save a request.
+
+        Raises:
+            FileNotFoundError: The source is gone, or no longer has the given fingerprint. S3 checks that in the
+                same request; elsewhere it is checked before the copy.
+        """
+        if fingerprint:
+            self._check_fingerprint(source, fingerprint)
         self.fs.cp_file(source, destination)
+
+    def _check_fingerprint(self, path: str, fingerprint: str) -> None:
+        entry = self.stat(path)
+        if entry is None or entry.fingerprint != fingerprint:
+            raise FileNotFoundError(f"{self.url(path)} is gone, or was replaced by another file")
 
     def move(self, source: str, destination: str) -> None:
         """Move one file."""
@@ -395,22 +418,6 @@ class Store:
             f"{info['size']}:{version}",
             float(modified) if isinstance(modified, int | float) else None,
         )
-
-
-def _disable_listing_cache(fs: AbstractFileSystem) -> None:
-    """Disable a filesystem's listing cache: cached listings hide what other writers change.
-
-    This affects every user of the filesystem: the cache would miss changes by engines and other processes, too.
-    """
-    from fsspec import AbstractFileSystem
-    from fsspec.dircache import DirCache
-
-    cache, inner = getattr(fs, "dircache", None), getattr(fs, "fs", None)
-    if isinstance(cache, DirCache) and cache.use_listings_cache:
-        cache.use_listings_cache = False
-        cache.clear()
-    if isinstance(inner, AbstractFileSystem):  # a wrapper around another one, such as a cache
-        _disable_listing_cache(inner)
 
 
 def http_status(error: BaseException) -> int | None:

@@ -10,7 +10,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from parketto.expressions.conditions import Assignment, Predicate, updated
-from parketto.expressions.pruning import row_groups_may_match
+from parketto.expressions.pruning import row_groups_may_match, rows_may_match
 from parketto.parquet.equality import equal_values
 from parketto.parquet.file_info import FileInfo
 from parketto.parquet.file_rewriter import FileRewriter
@@ -94,9 +94,12 @@ class EditFile:
         """The number of matching rows in each row group that has any."""
         found = Counter[int]()
         reader = self._reader(worker, self.condition.columns)
-        for number, rows in reader.read_row_groups(self.file, self._possible()):
-            for batch in worker.until_cancelled(rows):
-                found[number] += pc.sum(self.condition.matches(batch)).as_py() or 0
+        with reader.open(self.file) as opened:
+            for number in self._possible():
+                pages = opened.pages(number, self.condition.columns, self.condition.columns)
+                rows = rows_may_match(self.condition, self.file, number, pages, self.spec.path_only)
+                for batch in worker.until_cancelled(reader.rows_in(opened, number, rows, pages)):
+                    found[number] += self.condition.matches(batch).true_count
         return {number: count for number, count in found.items() if count}
 
     def _changing(self, worker: Worker, found: Mapping[int, int]) -> dict[int, int]:

@@ -14,6 +14,7 @@ from parketto.parquet.calendars import CalendarCheck
 from parketto.parquet.decoded_types import cast_rows, decoded_schema
 from parketto.parquet.file_info import FileInfo
 from parketto.parquet.output import Output
+from parketto.parquet.row_checks import Violations
 from parketto.parquet.row_source import FileRows
 from parketto.runtime.task import Worker
 from parketto.tasks.count import count_folders
@@ -49,15 +50,19 @@ class ScanFiles(Generic[Result]):
 
 @dataclass(frozen=True)
 class CheckedRows:
-    """The number of rows, by partition folder, and those that do not match a condition."""
+    """The number of rows, by partition folder, those that do not match a condition, and those left out."""
 
     num_rows: int = 0
     folders: Counter[str] = field(default_factory=Counter)
     mismatches: Mismatches = field(default_factory=Mismatches)
+    violations: Violations = field(default_factory=Violations)
 
     def __add__(self, other: CheckedRows) -> CheckedRows:
         return CheckedRows(
-            self.num_rows + other.num_rows, self.folders + other.folders, self.mismatches + other.mismatches
+            self.num_rows + other.num_rows,
+            self.folders + other.folders,
+            self.mismatches + other.mismatches,
+            self.violations + other.violations,
         )
 
 
@@ -73,14 +78,17 @@ class CheckRows:
         output, found = self.output, CheckedRows()
         decoded = decoded_schema(output.row_schema)
         calendar = CalendarCheck(output.format.schema, output.format.metadata, output.format.traits.int96)
-        for batch in batches:
+        for given in batches:
+            batch, left_out = given, Violations()
+            if output.checks is not None:
+                batch, _, left_out = output.checks.split(given)
             rows = cast_rows(batch, decoded)
             stored = stored_rows(rows, output, calendar)
             folders = count_folders([rows], output.partition_by) if output.partition_by else Counter[str]()
             wrong = Mismatches()
             if self.condition is not None:
                 wrong = find_mismatches([_with_path_columns(stored, rows)], self.condition)
-            found += CheckedRows(batch.num_rows, folders, wrong)
+            found += CheckedRows(batch.num_rows, folders, wrong, left_out)
         return found
 
 

@@ -45,6 +45,21 @@ def write_rows(
     the caller's thread, or block for so long that it could not be interrupted.
     """
     rows = worker.until_cancelled(iter(batches))
+    if output.checks is not None:
+        with output.checks.checking(worker) as check:
+            passed = check.passed(rows)
+            if in_partition_order:
+                decoded = decoded_schema(output.row_schema).remove_metadata()
+                passed = (cast_rows(batch, decoded) for batch in passed)
+            written = write_rows(
+                passed,
+                replace(output, checks=None),
+                worker,
+                at_least_one=at_least_one,
+                in_partition_order=in_partition_order,
+                prefetch=prefetch,
+            )
+        return replace(written, violations=check.found)
     if not output.partition_by:
         return _write_directory(rows, output, output.directory, worker, at_least_one=at_least_one)
     if in_partition_order:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 import pyarrow as pa
@@ -79,15 +79,23 @@ class DistributeRows:
 
     def run(self, worker: Worker) -> Written:
         """Number the partitions, sort by that number, and write them."""
-        schema = decoded_schema(self.output.row_schema).remove_metadata()
+        if self.output.checks is None:
+            return self._distributed(self.source, self.output, worker)
+        with self.output.checks.checking(worker) as check:
+            rows = ArrowRows(self.source.schema, check.passed(self.source.read(worker)))
+            written = self._distributed(rows, replace(self.output, checks=None), worker)
+        return replace(written, violations=check.found)
+
+    def _distributed(self, source: ArrowRows | FileRows, output: Output, worker: Worker) -> Written:
+        schema = decoded_schema(output.row_schema).remove_metadata()
         session = self.session.cursor()
-        numbers = _PartitionNumbers(self.output.partition_by)
+        numbers = _PartitionNumbers(output.partition_by)
         fields = [pa.field("seq", pa.int64()), pa.field("part", pa.int32())]
-        feed_rows(session, "unpartitioned", self.source, schema, worker, numbers, fields)
+        feed_rows(session, "unpartitioned", source, schema, worker, numbers, fields)
         columns = ", ".join(exchange_name(at) for at in range(len(schema.names)))
         found = session.rows(f"SELECT {columns} FROM unpartitioned ORDER BY part, seq")
         rows = (from_exchange(batch, schema) for batch in found)
-        return write_rows(rows, self.output, worker, at_least_one=True, in_partition_order=True)
+        return write_rows(rows, output, worker, at_least_one=True, in_partition_order=True)
 
 
 def _row_position(_file: FileInfo | None, position: int, row: int, batch: pa.RecordBatch) -> dict[str, pa.Array]:

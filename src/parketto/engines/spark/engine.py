@@ -40,7 +40,7 @@ from parketto.engines.spark.session import (
 from parketto.engines.spark.shuffle_write import shuffle_write
 from parketto.engines.spark.tasks import parallelism, results, run_tasks, spark_errors, stage_progress
 from parketto.engines.spark.text_files import reading_text, text_frame
-from parketto.engines.spark.types import frame_schema, stored_columns
+from parketto.engines.spark.types import stored_columns, stored_schema
 from parketto.engines.text_files import TextFormat
 from parketto.errors import InvalidArgument, TransformFailed
 from parketto.expressions.derived import DerivedColumns
@@ -165,7 +165,7 @@ class SparkEngine(TaskEngine):
 
     def adopt(self, rows: Any) -> RowSource | None:
         """A Spark DataFrame, classic or Connect, as a row source; None for any other object."""
-        return FrameRows(checked_columns(frame_schema(rows)), rows) if is_frame(rows) else None
+        return FrameRows(checked_columns(stored_schema(rows.schema)), rows) if is_frame(rows) else None
 
     def run(self, tasks: Sequence[Task[Result]], context: Context) -> list[Result]:
         """Run tasks as Spark tasks."""
@@ -239,7 +239,10 @@ class SparkEngine(TaskEngine):
             return super().write(source, output, context)
         with self._session_for(context) as session:
             written = self._written(session, source, output, context)
-        return written if written.staged else super().write(ArrowRows(source.schema, ()), output, context)
+        if written.staged:
+            return written
+        empty = super().write(ArrowRows(source.schema, ()), replace(output, checks=None), context)
+        return written + empty
 
     def _written(
         self, session: SparkSession, source: FileRows | FrameRows, output: Output, context: Context
@@ -287,7 +290,7 @@ class SparkEngine(TaskEngine):
             return super().scan_files(store, entries, format_name)
         with reading_text(paths, format_name):
             frame = text_frame(self.session, paths, format_name)
-            return FrameRows(checked_columns(frame_schema(frame)), frame)
+            return FrameRows(checked_columns(stored_schema(frame.schema)), frame)
 
     def transformed(self, rows: FileRows, root: str, function: Callable[[Any], Any]) -> RowSource:
         """The result of a function that receives files as a Spark DataFrame."""

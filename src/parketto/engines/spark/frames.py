@@ -128,7 +128,9 @@ class WriteRows:
     def __call__(self, batches: Iterable[pa.RecordBatch]) -> Iterator[Described]:
         """One item for what was written; none without rows."""
         counts = [0] * self.flags
-        schema = decoded_schema(self.output.row_schema).remove_metadata()
+        checks = self.output.checks
+        # Rows are checked in the types of their source; those of partition columns may differ.
+        schema = decoded_schema(self.output.row_schema if checks is None else checks.rows).remove_metadata()
         width = len(schema.names)
 
         def rows() -> Iterator[pa.RecordBatch]:
@@ -140,7 +142,7 @@ class WriteRows:
         staging = replace(self.staging, attempt=task_attempt())
         with Worker(self.store, staging, self.memory) as worker:
             written = write_rows(rows(), self.output, worker, at_least_one=False, in_partition_order=True)
-        if written.num_rows:
+        if written.num_rows or written.violations.rows:
             yield written, counts
 
 
@@ -174,9 +176,7 @@ def write_frame(
         names = [exchange_name(output.row_schema.get_field_index(name)) for name in output.partition_by]
         frame = shuffle_by(spark, frame, *names).sortWithinPartitions(*(F.col(name) for name in names))
     found: list[Described] = results(spark, frame, writer, what, progress)
-    written = Written(
-        tuple(staged for each, _ in found for staged in each.staged), sum(each.num_rows for each, _ in found)
-    )
+    written = Written.total(each for each, _ in found)
     return written, [sum(counts[at] for _, counts in found) for at in range(writer.flags)]
 
 

@@ -193,11 +193,13 @@ class _ReadNatural:
             reader = LogicalReader(self.rows.store, self.rows.schema, worker.batch_bytes, self.rows.spec)
             for position in chain.from_iterable(batch.column(0).to_pylist() for batch in batches):
                 for batch in reader.read(self.rows.files[position]):
-                    yield self._converted(batch)
+                    yield natural_batch(batch, self.natural)
 
-    def _converted(self, batch: pa.RecordBatch) -> pa.RecordBatch:
-        columns = [_natural(column, kind) for column, kind in zip(batch.columns, self.natural.types, strict=True)]
-        return pa.RecordBatch.from_arrays(columns, schema=self.natural)
+
+def natural_batch(batch: pa.RecordBatch, schema: pa.Schema) -> pa.RecordBatch:
+    """Rows in Spark's types."""
+    columns = [_natural(column, kind) for column, kind in zip(batch.columns, schema.types, strict=True)]
+    return pa.RecordBatch.from_arrays(columns, schema=schema)
 
 
 def _natural(column: pa.Array, kind: pa.DataType) -> pa.Array:

@@ -208,12 +208,12 @@ def _start() -> SparkSession:
     if where is None and os.environ.get("SPARK_API_MODE", "").lower() != "connect":
         return _start_embedded(stated)
     if where is not None and where.startswith("sc://"):
-        return _build(_unstated(SESSION_SETTINGS, stated))
-    with _environment(_variables(find_java(), local=where is None or where.startswith("local"))):
-        return _build(_unstated({**SESSION_SETTINGS, **limited_settings(stated)}, stated))
+        return _build(unstated(SESSION_SETTINGS, stated))
+    with _environment(launch_variables(find_java(), local=where is None or where.startswith("local"))):
+        return _build(unstated({**SESSION_SETTINGS, **limited_settings(stated)}, stated))
 
 
-def _unstated(settings: Mapping[str, str], stated: Mapping[str, str]) -> dict[str, str]:
+def unstated(settings: Mapping[str, str], stated: Mapping[str, str]) -> dict[str, str]:
     """Parketto's settings, except those that the user has set."""
     return {key: value for key, value in settings.items() if key not in stated}
 
@@ -223,8 +223,8 @@ def _start_embedded(stated: Mapping[str, str]) -> SparkSession:
     os.environ.pop("SPARK_CONNECT_MODE_ENABLED", None)
     java = find_java()
     ours = {**embedded_settings(warehouse(), archive_options(java, stated)), **limited_settings(stated)}
-    settings = _unstated(ours, stated)
-    variables = _variables(java, local=True, quiet=True)
+    settings = unstated(ours, stated)
+    variables = launch_variables(java, local=True, quiet=True)
     with _environment({**variables, "SPARK_LOCAL_IP": "127.0.0.1"}):
         return _build(settings)
 
@@ -238,7 +238,7 @@ def _build(settings: Mapping[str, str]) -> SparkSession:
     return builder.getOrCreate()
 
 
-def _variables(java: Java, *, local: bool, quiet: bool = False) -> dict[str, str | None]:
+def launch_variables(java: Java, *, local: bool, quiet: bool = False) -> dict[str, str | None]:
     """The environment variables to start the JVM, and with it the Python workers, with."""
     variables: dict[str, str | None] = {"JAVA_HOME": java.home(quiet=quiet)}
     if local and not os.environ.get("PYSPARK_PYTHON"):
@@ -251,14 +251,15 @@ def _variables(java: Java, *, local: bool, quiet: bool = False) -> dict[str, str
 def _environment(variables: Mapping[str, str | None]) -> Iterator[None]:
     """Change the environment while a JVM starts and inherits it. None unsets a variable."""
     before = {name: os.environ.get(name) for name in variables}
-    _set_environment(variables)
+    set_environment(variables)
     try:
         yield
     finally:
-        _set_environment(before)
+        set_environment(before)
 
 
-def _set_environment(variables: Mapping[str, str | None]) -> None:
+def set_environment(variables: Mapping[str, str | None]) -> None:
+    """Set environment variables. None unsets one."""
     for name, value in variables.items():
         if value is None:
             os.environ.pop(name, None)

@@ -51,7 +51,7 @@ allocator of Arrow in Python workers (`spark.executorEnv.ARROW_DEFAULT_MEMORY_PO
 """
 
 _ALLOCATOR = f"spark.executorEnv.{ALLOCATOR_VARIABLE}"
-_SUBMIT_OPTIONS = {
+SUBMIT_OPTIONS = {
     "--master": "spark.master",
     "--remote": "spark.remote",
     "--name": "spark.app.name",
@@ -146,20 +146,21 @@ def _submit_arguments(text: str) -> dict[str, str]:
     >>> _submit_arguments("--master=local[2] --conf spark.a=b=c --driver-memory 2g pyspark-shell")
     {'spark.master': 'local[2]', 'spark.a': 'b=c', 'spark.driver.memory': '2g'}
     """
-    words = [part for word in shlex.split(text) for part in _split_option(word)]
+    words = [part for word in shlex.split(text) for part in split_option(word)]
     found: dict[str, str] = {}
     for option, value in itertools.pairwise(words):
         if option in {"--conf", "-c"} and "=" in value:
             key, _, setting = value.partition("=")
             found[key.strip()] = setting.strip()
-        elif option in _SUBMIT_OPTIONS:
-            found[_SUBMIT_OPTIONS[option]] = value
+        elif option in SUBMIT_OPTIONS:
+            found[SUBMIT_OPTIONS[option]] = value
         elif option == "--properties-file":
             found["properties-file"] = value
     return found
 
 
-def _split_option(word: str) -> list[str]:
+def split_option(word: str) -> list[str]:
+    """An option and its value, if both are one word."""
     return word.split("=", 1) if word.startswith("--") and "=" in word else [word]
 
 

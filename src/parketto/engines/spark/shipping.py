@@ -1,6 +1,5 @@
-"""Pickles objects that are sent to Spark's tasks and back.
+"""Pickles objects that are sent to Spark's tasks and back, with Arrow schemas exactly (`runtime/pickling.py`).
 
-PyArrow's own pickling of a schema loses the names of list elements and map entries; its IPC format keeps them.
 Functions from the user's script, which no other process can import, are pickled by value.
 """
 
@@ -16,6 +15,7 @@ import pyarrow as pa
 
 from parketto import __version__
 from parketto.errors import InvalidArgument
+from parketto.runtime.pickling import reduced_schema
 
 Batches = Iterable[pa.RecordBatch]
 
@@ -44,15 +44,10 @@ def _pickler() -> Any:
 
     class Pickler(cloudpickle.CloudPickler):
         def reducer_override(self, obj: Any) -> Any:
-            if isinstance(obj, pa.Schema):
-                return _schema, (obj.serialize().to_pybytes(),)
-            return super().reducer_override(obj)  # type: ignore[no-untyped-call]
+            found = reduced_schema(obj)
+            return found if found is not NotImplemented else super().reducer_override(obj)  # type: ignore[no-untyped-call]
 
     return Pickler
-
-
-def _schema(content: bytes) -> pa.Schema:
-    return pa.ipc.read_schema(pa.py_buffer(content))
 
 
 def dumps(thing: Any) -> bytes:

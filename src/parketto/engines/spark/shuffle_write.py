@@ -50,9 +50,7 @@ def shuffle_write(
     shuffled = shuffle_by(spark, blocks, "folder").sortWithinPartitions("folder", "place")
     writer = _WriteBlocks(store, staging, memory, output)
     written: list[Written] = results(spark, shuffled, writer, what, progress)
-    return Written(
-        tuple(staged for each in written for staged in each.staged), sum(each.num_rows for each in written)
-    )
+    return Written.total(written)
 
 
 @dataclass(frozen=True)
@@ -91,6 +89,16 @@ class _WriteBlocks:
             for batch in batches
             for folder, packet in zip(batch.column("folder"), batch.column("packet"), strict=True)
         )
+        folders = (
+            (folder, unblocked(packet for _, packet in found))
+            for folder, found in groupby(blocks, key=lambda item: item[0])
+        )
+        output, checks = replace(self.output, checks=None), self.output.checks
         with Worker(self.store, staging, self.memory) as worker:
-            for folder, found in groupby(blocks, key=lambda item: item[0]):
-                yield write_folder(unblocked(packet for _, packet in found), self.output, folder, worker)
+            if checks is None:
+                yield from (write_folder(rows, output, folder, worker) for folder, rows in folders)
+                return
+            with checks.checking(worker) as check:
+                for folder, rows in folders:
+                    yield write_folder(check.passed(rows), output, folder, worker)
+            yield Written(violations=check.found)

@@ -79,10 +79,10 @@ def frame_type(kind: pa.DataType) -> DataType:
     return T.ArrayType(frame_type(kind.value_type))
 
 
-def frame_schema(frame: Any) -> pa.Schema:
-    """The exact Arrow schema in which Parquet stores a DataFrame's rows; its metadata has Spark's own schema."""
+def stored_schema(schema: StructType) -> pa.Schema:
+    """The exact Arrow schema in which Parquet stores rows of a Spark schema; its metadata has Spark's own one."""
     fields = []
-    for item in frame.schema.fields:
+    for item in schema.fields:
         try:
             fields.append(_arrow_field(item.name, item.dataType, nullable=item.nullable))
         except _CannotStoreError as error:
@@ -90,7 +90,7 @@ def frame_schema(frame: Any) -> pa.Schema:
                 f"column {item.name!r} has the type {item.dataType.simpleString()}, and {error}. "
                 "Nothing was changed"
             ) from None
-    return pa.schema(fields, {SPARK_SCHEMA_KEY: frame.schema.json()})
+    return pa.schema(fields, {SPARK_SCHEMA_KEY: schema.json()})
 
 
 def stored_columns(frame: DataFrame) -> DataFrame:

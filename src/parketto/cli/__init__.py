@@ -1,0 +1,1 @@
+"""The command line `parketto`: one module per group of commands."""
