@@ -75,9 +75,10 @@ bench-gate: $(READY)  ## three quick rounds beside the baseline: ratios only, on
 	$(BIN)/python benchmarks/run.py --quick --rounds 3 --json $(RESULTS)/gate.json
 	$(BIN)/python benchmarks/compare.py $(RESULTS)/gate.json
 
-docs: $(READY)  ## build the documentation into site/
+docs: $(READY)  ## build the documentation into site/; a dead link or any other warning fails
 	$(UV) install --python $(BIN)/python --constraints constraints.txt --group docs
-	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict
+	$(BIN)/python -m pytest --quiet tests/unit/test_site.py
 
 constraints: $(READY)  ## compile constraints.txt anew
 	$(UV) compile pyproject.toml --all-extras --group dev --group docs --universal --python-version 3.11 \

@@ -60,12 +60,12 @@ def merge(
         options: Further arguments of `Dataset.merge`, such as `strategy`.
 
     Example:
-        Upsert a stream of orders::
+        Upsert a stream of orders:
 
-            orders.writeStream.foreachBatch(parketto.streaming.merge("/data/orders", ["id"]))
-            .option("checkpointLocation", "/data/checkpoints/orders")
-            .trigger(availableNow=True)
-            .start()
+        ```python
+        upsert = parketto.streaming.merge("/data/orders", ["id"])
+        orders.writeStream.foreachBatch(upsert).option("checkpointLocation", "/data/checkpoints/orders").start()
+        ```
     """
     arguments = {"key_columns": key_columns, **options}
     return MicroBatches(path, "merge", _checked(arguments), app_id, dataset_options or {})

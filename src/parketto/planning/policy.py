@@ -93,7 +93,7 @@ class Rules(Settings):
 class Policy(Rules):
     """When and how a dataset is maintained. `Dataset.maintain` also accepts the same as a mapping.
 
-    Args:
+    Attributes:
         compact: Compact partitions with more than `small_files` (20) files below 75 % of `target_mb_per_file`
             (128). True stands for these defaults.
         cluster: Cluster partitions by `columns` along a `curve`, once a range query of 1 % on them reads more
