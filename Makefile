@@ -6,8 +6,8 @@ READY  := $(VENV)/.ready
 RESULTS := benchmarks/results
 EXTRAS := spark,connect,pipelines,jdk,duckdb,s3,maintenance
 UV     := $(BIN)/uv pip --quiet
-# Three processes: one has Spark, one starts Sparks of its own, one does the rest.
-PARALLEL := --numprocesses 3 --dist loadgroup
+# Four processes: one has Spark, one starts Sparks of its own, one uses S3, one does the rest. The first three often wait.
+PARALLEL := --numprocesses 4 --dist loadgroup
 UV_PIN := $(shell sed -n 's/^uv==\([^ ;]*\).*/uv==\1/p' constraints.txt)
 
 # An S3 server that is not moto: its Go module, built once.

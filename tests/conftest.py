@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import os
 import re
+import shutil
 import zlib
 from collections import defaultdict
 from collections.abc import Iterator
@@ -27,6 +28,7 @@ os.environ.setdefault("SPARK_SUBMIT_OPTS", "-XX:TieredStopAtLevel=1 -XX:+UseSeri
 os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, [os.path.dirname(__file__), os.environ.get("PYTHONPATH")]))
 ENGINES = ("pyarrow", "duckdb", "spark")
 MERGE_ENGINES = ("pyarrow", "duckdb", "spark", "spark-shuffle")
+_MEMORY = "/dev/shm"
 _numbers = itertools.count()
 
 
@@ -117,6 +119,12 @@ def s3(s3_server: Any) -> Any:
 def place(request: pytest.FixtureRequest) -> Place:
     chosen: Place = request.getfixturevalue(request.param)
     return chosen
+
+
+def pytest_configure() -> None:
+    """Keep temporary files in memory where there is room: on disks, crash tests mostly wait for fsync."""
+    if os.path.isdir(_MEMORY) and os.access(_MEMORY, os.W_OK) and shutil.disk_usage(_MEMORY).free > 8 * 2**30:
+        os.environ.setdefault("PYTEST_DEBUG_TEMPROOT", _MEMORY)
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:

@@ -104,6 +104,26 @@ class TestLeases:
         assert after is not None
         assert (before.modified or 0) < (after.modified or 0)
 
+    def test_a_sweep_while_one_is_opened(self, local: Place, monkeypatch: pytest.MonkeyPatch) -> None:
+        """A sweep that has seen a folder before its lease must not remove the folder after that."""
+        make(local)
+        workspace = local.dataset()._context.workspace
+        directory, alive = workspace.begin("being-opened")
+        original, seen = workspace._is_leased, []
+
+        def is_leased(folder: str) -> bool:
+            seen.append(original(folder))
+            if len(seen) == 1:  # the other process finishes meanwhile
+                workspace.store.write(f"{directory}/{workspaces.LEASE}", b"\n")
+                alive.release()
+            return seen[-1]
+
+        monkeypatch.setattr(workspace, "_is_leased", is_leased)
+        with workspace.locked():
+            assert workspace.sweep() == 0
+        assert seen == [False, True]
+        assert workspace.store.is_dir(directory)
+
     def test_many_writers_at_once(self, local: Place) -> None:
         """Each operation sweeps folders of dead writers; one that is just being opened is none of them."""
         make(local)

@@ -280,6 +280,8 @@ class Workspace:
             alive = self.store.try_lock(f"{directory}{_ALIVE}")
             if alive is not None:
                 with held(alive):
+                    if self._is_leased(directory):
+                        continue  # its process wrote the lease, and then released the lock
                     self.store.remove_tree(directory)
                     self.store.remove(f"{directory}{_ALIVE}")
                     swept += 1
