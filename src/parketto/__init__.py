@@ -61,6 +61,7 @@ if TYPE_CHECKING:
     )
     from parketto.expressions.conditions import sql
     from parketto.merge.rules import MergeStats
+    from parketto.operations.diff import Diff
     from parketto.operations.suggest import Advice, Suggestion
     from parketto.parquet.file_info import FileInfo
     from parketto.parquet.row_group_info import ColumnStats, RowGroupInfo
@@ -121,6 +122,7 @@ __all__ = [
     "Dataset",
     "DatasetNotFound",
     "DatasetStats",
+    "Diff",
     "DuckDBParquetHandler",
     "EditStats",
     "EngineUnavailable",
@@ -226,6 +228,7 @@ _HOMES = {
             "compact_parquet_dataset_pyarrow",
             "optimize_parquet_dataset_pyarrow",
         ),
+        "parketto.operations.diff": ("Diff",),
         "parketto.operations.suggest": (
             "Advice",
             "Suggestion",

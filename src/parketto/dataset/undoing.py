@@ -1,14 +1,16 @@
-"""The operations of `Dataset` on its history: undo, restore, vacuum."""
+"""The operations of `Dataset` on its history: undo, restore, diff, vacuum."""
 
 from __future__ import annotations
 
 import datetime as dt
 import os
+from collections.abc import Sequence
 from typing import overload
 
 from parketto.commit.retention import check_retention
 from parketto.dataset.editing import EditableDataset
 from parketto.errors import InvalidArgument
+from parketto.operations.diff import Diff, diff
 from parketto.operations.past_states import StateLike
 from parketto.operations.restore import restore
 from parketto.operations.undo import restore_state, undo
@@ -105,6 +107,43 @@ class UndoableDataset(EditableDataset):
         if dry_run:
             raise InvalidArgument("dry_run needs to: a backup is restored at once")
         return restore(self._context, *open_store(backup, self._store.fs, self._storage_options))
+
+    def diff(
+        self,
+        start: StateLike,
+        end: StateLike | None = None,
+        *,
+        key_columns: str | Sequence[str] | None = None,
+    ) -> Diff:
+        """The rows that differ between two states. Files that are in both are not read, and memory is bounded.
+
+        Args:
+            start: The earlier state: the number of a commit, a `datetime`, or a time as ISO text.
+            end: The later state; by default the current one.
+            key_columns: The columns that identify a row. Then a row whose other values differ counts as changed;
+                else its old values count as removed, and its new ones as added.
+
+        Returns:
+            A `Diff`: counts (`rows_added`, `rows_removed`, `rows_changed`), and the rows as readers `added`,
+            `removed` and `changed`. Columns that one state lacks are NULL there.
+
+        Raises:
+            StateUnavailable: A state is no longer kept. The message lists those that are.
+
+        Example:
+            >>> import pyarrow as pa
+            >>> from parketto import Dataset
+            >>> prices = Dataset("memory://diff-example", engine="pyarrow")
+            >>> _ = prices.write(pa.table({"id": [1, 2, 3], "price": [1.0, 2.0, 3.0]}))
+            >>> _ = prices.merge(pa.table({"id": [3, 4], "price": [3.5, 4.0]}), "id")
+            >>> _ = prices.delete("id = 1")
+            >>> found = prices.diff(1, key_columns="id")
+            >>> found["rows_added"], found["rows_removed"], found["rows_changed"]
+            (1, 1, 1)
+            >>> found.changed.read_all().to_pylist()
+            [{'id': 3, 'before': {'price': 3.0}, 'after': {'price': 3.5}}]
+        """
+        return diff(self._context, start, end, key_columns)
 
     def vacuum(self, older_than: float | dt.timedelta | None = None, *, dry_run: bool = True) -> VacuumStats:
         """Remove replaced files that are kept for `undo`, `restore` and `as_of`.

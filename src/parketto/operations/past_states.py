@@ -142,7 +142,7 @@ def context_at(dataset: DatasetContext, state: StateLike | None) -> DatasetConte
 
 
 def past_state(dataset: DatasetContext, state: StateLike) -> PastState:
-    """The files of a state.
+    """The files of a state, to read them.
 
     Raises:
         DatasetNotFound: There were no data files.
@@ -150,7 +150,15 @@ def past_state(dataset: DatasetContext, state: StateLike) -> PastState:
     """
     refuse_without_history(dataset, "an earlier state", StateUnavailable)
     logged = LoggedFiles.of(dataset)
-    past = logged.after(logged.number_at(state))
+    found = state_of(dataset, logged, logged.number_at(state))
+    if not found.files:
+        raise DatasetNotFound(f"{dataset.root!r} had no data files after commit {found.number}")
+    return found
+
+
+def state_of(dataset: DatasetContext, logged: LoggedFiles, number: int) -> PastState:
+    """The files after a commit."""
+    past = logged.after(number)
     retired = {
         (f"{dataset.root}/{path}", old.fingerprint): (old, logged.kept[old.path, old.fingerprint])
         for path, (_, old) in past.retired.items()
@@ -159,9 +167,7 @@ def past_state(dataset: DatasetContext, state: StateLike) -> PastState:
         *past.present.values(),
         *(FileEntry(path, old.size_bytes, mark) for (path, mark), (old, _) in retired.items()),
     ]
-    if not files:
-        raise DatasetNotFound(f"{dataset.root!r} had no data files after commit {past.number}")
-    return PastState(past.number, files, {known: place for known, (_, place) in retired.items()})
+    return PastState(number, files, {known: place for known, (_, place) in retired.items()})
 
 
 def _time(state: Any) -> str:
