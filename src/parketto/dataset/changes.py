@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import datetime as dt
 import os
 from collections.abc import Mapping, Sequence
 from typing import Any, Literal, TypeVar
 
 from parketto.arguments import DEFAULT_CODEC, check_codec
-from parketto.dataset.editing import EditableDataset
+from parketto.dataset.undoing import UndoableDataset
 from parketto.engines.base import ProgressCallback
 from parketto.errors import InvalidArgument
 from parketto.merge.change_rules import ChangeRules
@@ -22,7 +23,7 @@ from parketto.storage.hive import PartitionFilter
 Given = TypeVar("Given")
 
 
-class ChangeableDataset(EditableDataset):
+class ChangeableDataset(UndoableDataset):
     """The operations that find rows by their keys."""
 
     def deduplicate(
@@ -37,6 +38,7 @@ class ChangeableDataset(EditableDataset):
         commit_id: str | None = None,
         isolation: Isolation | None = None,
         retries: int | None = None,
+        retention: float | dt.timedelta | None = None,
         progress: ProgressCallback | None = None,
     ) -> EditStats:
         """Keep one row of each key, and delete the others. Files without duplicates are not rewritten.
@@ -60,6 +62,8 @@ class ChangeableDataset(EditableDataset):
             isolation: With `"serializable"` (the default), rows that are added meanwhile are a conflict; with
                 `"snapshot"` they stay, duplicates or not.
             retries: How often this operation is planned again after a conflict; by default the dataset's setting.
+            retention: How long the replaced files of this operation are kept, in seconds or as a `timedelta`; by
+                default the dataset's setting.
             progress: A callback that gets a `Progress` after each rewritten file.
 
         Returns:
@@ -85,7 +89,7 @@ class ChangeableDataset(EditableDataset):
         """
         codec = check_codec(compression)
         return deduplicate(
-            self._context_for(isolation, retries),
+            self._context_for(isolation, retries, retention),
             DuplicateRequest.of(key_columns, order_by, codec, partition_filter, commit_id),
             dry_run=dry_run,
             progress=progress,
@@ -113,6 +117,7 @@ class ChangeableDataset(EditableDataset):
         commit_id: str | None = None,
         isolation: Isolation | None = None,
         retries: int | None = None,
+        retention: float | dt.timedelta | None = None,
         progress: ProgressCallback | None = None,
         keys: str | Sequence[str] | None = None,
         apply_as_deletes: Any = None,
@@ -161,6 +166,8 @@ class ChangeableDataset(EditableDataset):
                 contains it, nothing is done and the first result is returned.
             isolation: `"serializable"` or `"snapshot"`, for this operation; by default the dataset's.
             retries: How often this operation is planned again after a conflict; by default the dataset's setting.
+            retention: How long the replaced files of this operation are kept, in seconds or as a `timedelta`; by
+                default the dataset's setting.
             progress: A callback that gets a `Progress` as work completes.
             keys: The same as `key_columns`.
             apply_as_deletes: The same as `delete_when`.
@@ -206,7 +213,7 @@ class ChangeableDataset(EditableDataset):
         )
         rows = self._rows(changes)
         return apply_changes(
-            self._context_for(isolation, retries),
+            self._context_for(isolation, retries, retention),
             rows,
             rules,
             check_codec(compression) or DEFAULT_CODEC,

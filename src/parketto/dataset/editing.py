@@ -1,7 +1,8 @@
-"""The operations of `Dataset` that change rows or columns: delete, update, alter and restore."""
+"""The operations of `Dataset` that change rows or columns: delete, update and alter."""
 
 from __future__ import annotations
 
+import datetime as dt
 import os
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
@@ -17,8 +18,8 @@ from parketto.operations.context import DatasetContext, Isolation
 from parketto.operations.delete_keys import KeyRequest, delete_keys
 from parketto.operations.edit import edit
 from parketto.operations.edit_run import EditRequest
-from parketto.operations.restore import restore
-from parketto.results import AlterStats, EditStats, RestoreStats
+from parketto.operations.purge import purge as purge_rows
+from parketto.results import AlterStats, EditStats
 from parketto.storage.hive import PartitionFilter
 from parketto.storage.opening import open_store
 
@@ -38,11 +39,13 @@ class EditableDataset(MergeableDataset):
         key_columns: str | Sequence[str] | None = None,
         partition_filter: PartitionFilter = None,
         compression: str | None = None,
+        purge: bool = False,
         dry_run: bool = False,
         backup: str | os.PathLike[str] | None = None,
         commit_id: str | None = None,
         isolation: Isolation | None = None,
         retries: int | None = None,
+        retention: float | dt.timedelta | None = None,
         progress: ProgressCallback | None = None,
     ) -> EditStats:
         """Delete the rows that match a condition, or whose key is in a table.
@@ -60,6 +63,10 @@ class EditableDataset(MergeableDataset):
                 dataset match no key, and keys that the dataset's types cannot hold match no row.
             partition_filter: The partitions to edit; the others are not read.
             compression: The codec of rewritten files; by default each file keeps its codec.
+            purge: For data protection: nothing of the deleted rows stays in files that are kept of this and
+                earlier commits, or in backups that the log names. These commits cannot be undone any more. The
+                result lists every file that contained the rows (`purged_files`). If it is interrupted, run it
+                again. Copies elsewhere are not found: see docs/history.md.
             dry_run: Only count: nothing is written or removed.
             backup: A directory for the replaced files, from which `restore` brings them back: a path on the same
                 filesystem, or a URL.
@@ -68,6 +75,8 @@ class EditableDataset(MergeableDataset):
                 30 days; the last one of each application is kept for ever.
             isolation: `"serializable"` or `"snapshot"`, for this operation; by default the dataset's.
             retries: How often this operation is planned again after a conflict; by default the dataset's setting.
+            retention: How long the replaced files of this operation are kept, in seconds or as a `timedelta`; by
+                default the dataset's setting.
             progress: A callback that gets a `Progress` after each file.
 
         Raises:
@@ -94,18 +103,29 @@ class EditableDataset(MergeableDataset):
             raise InvalidArgument("delete needs either a condition (where) or a table of keys (keys, key_columns)")
         if (keys is None) != (key_columns is None):
             raise InvalidArgument("keys needs key_columns" if key_columns is None else "key_columns needs keys")
+        if purge and (keys is not None or backup is not None or retention is not None):
+            raise InvalidArgument("purge needs a condition (where), and excludes keys, backup and retention")
         if key_columns is not None:
             codec = check_codec(compression)
             return delete_keys(
-                self._context_for(isolation, retries),
+                self._context_for(isolation, retries, retention),
                 KeyRequest.of(self._rows(keys), key_columns, codec, partition_filter, commit_id),
                 dry_run=dry_run,
                 progress=progress,
                 backups=self._backups(backup),
             )
         request = EditRequest("delete", where, None, check_codec(compression), commit_id)
+        if purge:
+            return purge_rows(
+                self._context_for(isolation, retries),
+                request,
+                partition_filter,
+                lambda path: open_store(path, self._store.fs, self._storage_options),
+                dry_run=dry_run,
+                progress=progress,
+            )
         return self._edit(
-            request, partition_filter, progress, dry_run, backup, self._context_for(isolation, retries)
+            request, partition_filter, progress, dry_run, backup, self._context_for(isolation, retries, retention)
         )
 
     def update(
@@ -120,6 +140,7 @@ class EditableDataset(MergeableDataset):
         commit_id: str | None = None,
         isolation: Isolation | None = None,
         retries: int | None = None,
+        retention: float | dt.timedelta | None = None,
         progress: ProgressCallback | None = None,
     ) -> EditStats:
         """Update the rows that match a condition. Files without matching rows are not rewritten.
@@ -141,6 +162,8 @@ class EditableDataset(MergeableDataset):
                 30 days; the last one of each application is kept for ever.
             isolation: `"serializable"` or `"snapshot"`, for this operation; by default the dataset's.
             retries: How often this operation is planned again after a conflict; by default the dataset's setting.
+            retention: How long the replaced files of this operation are kept, in seconds or as a `timedelta`; by
+                default the dataset's setting.
             progress: A callback that gets a `Progress` after each file.
 
         Raises:
@@ -160,7 +183,7 @@ class EditableDataset(MergeableDataset):
         """
         request = EditRequest("update", where, values, check_codec(compression), commit_id)
         return self._edit(
-            request, partition_filter, progress, dry_run, backup, self._context_for(isolation, retries)
+            request, partition_filter, progress, dry_run, backup, self._context_for(isolation, retries, retention)
         )
 
     def _edit(
@@ -190,6 +213,7 @@ class EditableDataset(MergeableDataset):
         cast: Mapping[str, TypeLike] | None = None,
         dry_run: bool = False,
         backup: str | os.PathLike[str] | None = None,
+        retention: float | dt.timedelta | None = None,
         progress: ProgressCallback | None = None,
     ) -> AlterStats:
         """Add, rename, drop and cast columns of all files, in one atomic commit.
@@ -204,6 +228,8 @@ class EditableDataset(MergeableDataset):
             cast: New types of columns. A value that does not fit is an error, and nothing is changed.
             dry_run: Only validate and count: nothing is written.
             backup: A directory for the replaced files, from which `restore` brings them back.
+            retention: How long the replaced files of this operation are kept, in seconds or as a `timedelta`; by
+                default the dataset's setting.
             progress: A callback that gets a `Progress` after each file.
 
         Raises:
@@ -221,7 +247,13 @@ class EditableDataset(MergeableDataset):
             [{'key': 1, 'n': 2.0, 'note': None}]
         """
         changes = Changes.of(add, rename, drop, cast)
-        return alter(self._context, changes, dry_run=dry_run, progress=progress, backups=self._backups(backup))
+        return alter(
+            self._context_for(retention=retention),
+            changes,
+            dry_run=dry_run,
+            progress=progress,
+            backups=self._backups(backup),
+        )
 
     def unify_schema(
         self,
@@ -258,27 +290,3 @@ class EditableDataset(MergeableDataset):
             [1, 2]
         """
         return unify_schema(self._context, cast, dry_run=dry_run, progress=progress, backups=self._backups(backup))
-
-    def restore(self, backup: str | os.PathLike[str]) -> RestoreStats:
-        """Undo an operation atomically: restore the files it replaced, and remove those it added.
-
-        Args:
-            backup: The `backup_path` from the statistics of the operation.
-
-        Raises:
-            ValueError: There is no backup at that path, or its manifest is invalid.
-            CommitConflict: Files of the operation have changed since, or the backup was already restored; nothing
-                was changed.
-
-        Example:
-            >>> import pyarrow as pa
-            >>> from parketto import Dataset
-            >>> prices = Dataset("memory://restore-example", engine="pyarrow")
-            >>> _ = prices.write(pa.table({"price": [1.0, 250.0]}))
-            >>> stats = prices.delete("price > 100", backup="memory://restore-backups")
-            >>> prices.restore(stats["backup_path"])["rows_restored"]
-            2
-            >>> prices.read().column("price").to_pylist()
-            [1.0, 250.0]
-        """
-        return restore(self._context, *open_store(backup, self._store.fs, self._storage_options))

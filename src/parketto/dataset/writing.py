@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import datetime as dt
 import os
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Literal, TypedDict, Unpack, overload
@@ -58,6 +59,7 @@ class WriteOptions(TypedDict, total=False):
     quarantine: str | os.PathLike[str] | None
     commit_id: str | None
     retries: int | None
+    retention: float | dt.timedelta | None
     progress: ProgressCallback | None
 
 
@@ -102,6 +104,7 @@ class WritableDataset(ChangeableDataset):
         dry_run: bool = False,
         commit_id: str | None = None,
         retries: int | None = None,
+        retention: float | dt.timedelta | None = None,
         progress: ProgressCallback | None = None,
     ) -> WriteStats | WritePlan:
         """Append rows as new files, or replace all rows, or whole partitions, by them.
@@ -160,6 +163,8 @@ class WritableDataset(ChangeableDataset):
                 contains it, nothing is done and the first result is returned, so a batch can be replayed. Kept for
                 30 days; the last one of each application is kept for ever.
             retries: How often this operation is planned again after a conflict; by default the dataset's setting.
+            retention: How long the replaced files of this operation are kept, in seconds or as a `timedelta`; by
+                default the dataset's setting.
             progress: A callback that gets a `Progress` as work completes.
 
         Raises:
@@ -227,7 +232,7 @@ class WritableDataset(ChangeableDataset):
             on_violation=on_violation,
             quarantine=quarantine,
         )
-        context = self._context_for(None, retries)
+        context = self._context_for(None, retries, retention)
         if dry_run:
             return plan_write(context, source, output, request, progress)
         operation = write if replace_where is None else replace_matching
@@ -318,7 +323,8 @@ class WritableDataset(ChangeableDataset):
         derived, names = derived_columns(options.get("partition_by"), row_schema, self._context.clock)
         rows = row_schema if derived is None else derived.schema
         output, request = self._specified(row_schema, rows, mode, names, **options)
-        return StagedWrite.begin(self._context, row_schema, derived, output, request, application)
+        context = self._context_for(retention=options.get("retention"))
+        return StagedWrite.begin(context, row_schema, derived, output, request, application)
 
     @overload
     def write_from(
