@@ -27,6 +27,7 @@ LAYERS = [
     "engines",
     "commit",
     "operations",
+    "health",
     "dataset",
     "maintenance",
     "compat",

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, TypeAlias
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from parketto.dataset.base import BaseDataset
+from parketto.dataset.examining import ExaminableDataset
 from parketto.errors import DatasetNotFound
 from parketto.operations.count import count_rows
 from parketto.operations.partitions import list_partitions
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     Condition: TypeAlias = str | pc.Expression | pl.Expr | Column
 
 
-class ReadableDataset(BaseDataset):
+class ReadableDataset(ExaminableDataset):
     """The operations that read rows."""
 
     @property

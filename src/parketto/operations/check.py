@@ -55,7 +55,7 @@ def check(
     """
     dataset.engine.check_store(dataset.store)
     work = _Checker(dataset, progress, deep=deep)
-    files = work.run(partition_filter, may_be_empty=bool(_expected(dataset)))
+    files = work.run(partition_filter, may_be_empty=bool(expected_files(dataset)))
     found = {entry: work.footers[entry] for entry in files}
     pages = [result for entry in files for result in work.pages.get(entry, ())]
     damaged = [
@@ -63,7 +63,7 @@ def check(
         for entry in files
         for problem in work.problems(entry)
     ]
-    against = _LogDifferences.of(dataset, files, partition_filter, _expected(dataset)).confirmed(dataset)
+    against = LogDifferences.of(dataset, files, partition_filter, expected_files(dataset)).confirmed(dataset)
     return CheckReport(
         healthy=not (damaged or against.missing or against.changed),
         deep=deep,
@@ -82,7 +82,7 @@ def check(
     )
 
 
-def _expected(dataset: DatasetContext) -> dict[str, Expected]:
+def expected_files(dataset: DatasetContext) -> dict[str, Expected]:
     """The files that must exist according to the log, by path."""
     store, root, log = dataset.store, dataset.root, dataset.workspace.log
     identity = identity_of(store, root)
@@ -153,7 +153,7 @@ class _Checker:
 
 
 @dataclass(frozen=True)
-class _LogDifferences:
+class LogDifferences:
     """How the files differ from those that the log expects."""
 
     missing: list[str]
@@ -167,7 +167,8 @@ class _LogDifferences:
         files: Sequence[FileEntry],
         partition_filter: PartitionFilter,
         expected: Mapping[str, Expected],
-    ) -> _LogDifferences:
+    ) -> LogDifferences:
+        """How listed files differ from expected ones."""
         matches = directory_matcher(partition_filter)
         wanted = {
             path: file
@@ -183,11 +184,11 @@ class _LogDifferences:
         unknown = sorted(present.keys() - wanted.keys()) if expected else []
         return cls(sorted(wanted.keys() - present.keys()), changed, unknown)
 
-    def confirmed(self, dataset: DatasetContext) -> _LogDifferences:
+    def confirmed(self, dataset: DatasetContext) -> LogDifferences:
         """The differences that still hold: other writers may have committed during the check."""
         if not self.missing and not self.changed:
             return self
-        expected = _expected(dataset)
+        expected = expected_files(dataset)
         present = dataset.store.stat_many([*self.missing, *(file["path"] for file in self.changed)])
         return replace(
             self,

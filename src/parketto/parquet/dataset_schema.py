@@ -109,14 +109,15 @@ def schema_key(schema: pa.Schema) -> str:
 _LayoutKey = tuple[str, PhysicalTraits, tuple[tuple[str, str], ...]]
 
 
-def _layout_key(file: FileInfo) -> _LayoutKey:
+def layout_key(file: FileInfo) -> _LayoutKey:
+    """What is equal for files with the same schema, and the same types in Parquet's own terms."""
     assert file.schema is not None, "files to unify come from a snapshot"
     return schema_key(file.schema), file.traits, tuple(sorted(unnamed_types(file.schema.metadata).items()))
 
 
 def has_layout_of(file: FileInfo, other: FileInfo) -> bool:
     """Whether two files have the same schema, and the same types in Parquet's own terms."""
-    return _layout_key(file) == _layout_key(other)
+    return layout_key(file) == layout_key(other)
 
 
 def _layouts(files: Sequence[FileInfo]) -> dict[_LayoutKey, FileInfo]:
@@ -126,7 +127,7 @@ def _layouts(files: Sequence[FileInfo]) -> dict[_LayoutKey, FileInfo]:
     for file in files:
         if (key := (id(file.schema), id(file.traits))) not in seen:
             seen.add(key)
-            found.setdefault(_layout_key(file), file)
+            found.setdefault(layout_key(file), file)
     return found
 
 
@@ -273,16 +274,21 @@ def presented_row_groups(file: FileInfo, template: FileInfo) -> tuple[RowGroupIn
     assert file.schema is not None, "files to unify come from a snapshot"
     columns: list[dict[str, ColumnStats]] = [{} for _ in file.row_groups]
     for item in template.schema:
-        if item.name not in file.schema.names:
-            constant = path_value(file, item)
-            value = None if constant is None else _count(pa.array([constant]))[0]
-            for found, group in zip(columns, file.row_groups, strict=True):
-                found[item.name] = ColumnStats(value, value, group.num_rows if value is None else 0)
-        elif file.row_groups and item.name in file.row_groups[0].columns:
-            stats = [group.columns[item.name] for group in file.row_groups]
-            for found, each in zip(columns, _converted_stats(file, item, stats), strict=True):
-                found[item.name] = each
+        for found, stats in zip(columns, presented_stats(file, item) or (), strict=False):
+            found[item.name] = stats
     return tuple(replace(group, columns=found) for group, found in zip(file.row_groups, columns, strict=True))
+
+
+def presented_stats(file: FileInfo, field: pa.Field) -> Sequence[ColumnStats] | None:
+    """The bounds of a column in each row group, in the type of a field; None if they were not read."""
+    assert file.schema is not None, "files to unify come from a snapshot"
+    if field.name not in file.schema.names:
+        constant = path_value(file, field)
+        value = None if constant is None else _count(pa.array([constant]))[0]
+        return [ColumnStats(value, value, group.num_rows if value is None else 0) for group in file.row_groups]
+    if not file.row_groups or field.name not in file.row_groups[0].columns:
+        return None
+    return _converted_stats(file, field, [group.columns[field.name] for group in file.row_groups])
 
 
 def path_value(file: FileInfo, field: pa.Field) -> pa.Scalar | None:

@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import statistics
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import islice
+from typing import TypeVar
 
 import pyarrow as pa
 
+from parketto.errors import UnreadableFile
 from parketto.parquet.dataset_schema import unified
 from parketto.parquet.file_info import FileInfo, FooterReader, StatsColumns
 from parketto.storage.hive import partition_values
@@ -20,6 +22,9 @@ from parketto.storage.store import FileEntry, Store
 
 _PROBE_FILES = 5  # read in this thread, to measure their share of CPU time
 _MAX_CPU_SHARE = 0.6  # above this, threads only wait for the interpreter lock
+_BATCH_FILES = 2048  # footers in memory at once, where they are read one after another
+
+Result = TypeVar("Result")
 
 
 @dataclass(frozen=True)
@@ -66,20 +71,44 @@ def read_snapshot(
     def read(entry: FileEntry) -> FileInfo:
         return reader.read(entry, partition_values(directory_of(entry, root)))
 
+    return Snapshot(root, tuple(_concurrently(store, read, entries)))
+
+
+def read_footers(
+    store: Store, root: str, entries: Sequence[FileEntry], stats_columns: StatsColumns = ()
+) -> Iterator[FileInfo | UnreadableFile]:
+    """The footers of listed files one after another, in bounded memory; an unreadable one gives its error.
+
+    Files of one batch share the objects that describe equal schemas. Those of another batch have their own.
+    """
+    for start in range(0, len(entries), _BATCH_FILES):
+        reader = FooterReader(store, stats_columns, keep_bytes=False)
+
+        def read(entry: FileEntry, reader: FooterReader = reader) -> FileInfo | UnreadableFile:
+            try:
+                return reader.read(entry, partition_values(directory_of(entry, root)))
+            except UnreadableFile as error:
+                return error
+
+        yield from _concurrently(store, read, entries[start : start + _BATCH_FILES])
+
+
+def _concurrently(store: Store, read: Callable[[FileEntry], Result], entries: Iterable[FileEntry]) -> list[Result]:
+    """What is read from files, in their order: in threads where reads wait for I/O."""
     remaining = iter(entries)
-    files: list[FileInfo] = []
+    found: list[Result] = []
     if store.often_cached:
         # Threads help only where reads wait for I/O. The first files show whether they do.
         shares = []
         for entry in islice(remaining, _PROBE_FILES):
             started, cpu_started = time.perf_counter(), time.thread_time()
-            files.append(read(entry))
+            found.append(read(entry))
             shares.append((time.thread_time() - cpu_started) / (time.perf_counter() - started))
         if shares and statistics.median(shares) > _MAX_CPU_SHARE:
-            files += [read(entry) for entry in remaining]
+            found += [read(entry) for entry in remaining]
     with ThreadPoolExecutor(store.parallel_reads, thread_name_prefix="parketto-footer") as pool:
-        files += pool.map(read, remaining)
-    return Snapshot(root, tuple(files))
+        found += pool.map(read, remaining)
+    return found
 
 
 def read_files(store: Store, paths: Sequence[str], stats_columns: StatsColumns = ()) -> list[FileInfo]:

@@ -1,0 +1,58 @@
+"""The operations of `Dataset` that examine it: its health, and a report."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from parketto.arguments import DEFAULT_TARGET_MB
+from parketto.dataset.base import BaseDataset
+from parketto.health.examine import examine
+from parketto.health.results import Health
+from parketto.storage.hive import PartitionFilter
+
+
+class ExaminableDataset(BaseDataset):
+    """The operations that examine a dataset."""
+
+    def health(
+        self,
+        partition_filter: PartitionFilter = None,
+        columns: Sequence[str] | None = None,
+        target_mb_per_file: float = DEFAULT_TARGET_MB,
+    ) -> Health:
+        """How healthy the dataset is, and what would improve it. No data is read, and nothing is written.
+
+        All numbers come from the listing, the footers and the log. No engine is started, and memory does not grow
+        with the rows. Files with a damaged footer are reported, and do not stop the examination.
+
+        Args:
+            partition_filter: The partitions to examine.
+            columns: The columns that queries filter by: it is a problem if queries on them cannot skip row groups.
+                By default up to 16 columns are examined, those of the clustering first.
+            target_mb_per_file: The target file size, as for `compact`.
+
+        Returns:
+            A `Health`: the `verdict` (`"healthy"`, `"attention"` or `"damaged"`), a `summary`, the `problems`,
+            each with its `name`, `severity`, `summary` and `remedies`, and all numbers behind them: `files`,
+            `row_groups`, `partitions`, `codecs`, `schema`, `columns`, `clustering` and `history`.
+
+        Raises:
+            ValueError: An argument is invalid, or a column is unknown.
+            FileNotFoundError: There is no dataset, or the filter excludes all of its files.
+
+        Example:
+            >>> import pyarrow as pa
+            >>> from parketto import Dataset
+            >>> orders = Dataset("memory://health-example", engine="pyarrow")
+            >>> for n in range(30):
+            ...     _ = orders.write(pa.table({"id": [n], "price": [n / 4]}))
+            >>> health = orders.health()
+            >>> [(problem["name"], problem["summary"]) for problem in health["problems"]]
+            [('small-files', '30 of 30 files are below 96 MB; compaction would leave 1')]
+            >>> health["problems"][0]["remedies"][0]["python"]
+            "Dataset('memory://health-example').compact()"
+            >>> _ = orders.compact()
+            >>> orders.health()["verdict"]
+            'healthy'
+        """
+        return examine(self._context, self.path, partition_filter, columns, target_mb_per_file).health
