@@ -13,19 +13,19 @@ import typer
 from typer.core import TyperGroup
 
 import parketto
-from parketto.cli import columns, edits, json_schemas, layout, pipelines, rows, spark, state
+from parketto.cli import columns, demo, edits, examine, history, json_schemas, layout, pipelines, rows, spark
 from parketto.cli.command import Command
 from parketto.cli.exits import exit_code, sentence
 from parketto.errors import ParkettoError
 
 #: The commands, as `parketto --help` lists them.
 SECTIONS: Mapping[str, Sequence[Command]] = {
-    "Look": (*state.LOOKING, *columns.LOOKING),
+    "Look": (*examine.COMMANDS, *columns.LOOKING),
     "Keep it healthy": layout.COMMANDS,
     "Rows": rows.COMMANDS,
     "Change": (*edits.COMMANDS, *columns.CHANGING),
-    "History": state.COMMANDS,
-    "Start and scripts": (*pipelines.COMMANDS, *json_schemas.COMMANDS),
+    "History": history.COMMANDS,
+    "Start and scripts": (*demo.COMMANDS, *pipelines.COMMANDS, *json_schemas.COMMANDS),
 }
 
 

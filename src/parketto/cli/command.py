@@ -22,6 +22,9 @@ from parketto.cli.progress import shown_progress
 from parketto.errors import ParkettoError
 
 if TYPE_CHECKING:
+    import pyarrow as pa
+
+    from parketto.cli.tables import RowFormat
     from parketto.dataset import Dataset
     from parketto.engines.base import ProgressCallback
 
@@ -64,6 +67,14 @@ class CommandContext:
         """A progress callback, if somebody is watching."""
         with shown_progress(wanted=True) as callback:
             yield callback
+
+    def write_rows(self, rows: pa.RecordBatchReader, form: RowFormat | None, target: str | None) -> None:
+        """Write rows to a file or URL, or else to stdout, in a format."""
+        from parketto.cli.tables import chosen_format, write_rows
+
+        chosen = chosen_format(form, target, as_json=isinstance(self.output, JsonOutput))
+        with rows:
+            write_rows(rows, chosen, target, self.storage_options)
 
     def confirm(self, what: str, *, yes: bool) -> None:
         """Ask whether to go on, unless the command line has answered.

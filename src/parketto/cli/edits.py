@@ -33,6 +33,9 @@ def delete(
     input_format: options.Format = None,
     partition: options.Partitions = None,
     compression: options.Compression = None,
+    purge: Annotated[
+        bool, typer.Option("--purge", help="Leave nothing of these rows in history and backups: no undo.")
+    ] = False,
     backup: options.Backup = None,
     commit_id: options.CommitId = None,
     dry_run: options.DryRun = False,
@@ -52,6 +55,7 @@ def delete(
             key_columns=None if table is None else options.required_names("--keys", keys),
             partition_filter=partition,
             compression=compression,
+            purge=purge,
             backup=backup,
             commit_id=commit_id,
             dry_run=dry,

@@ -135,7 +135,8 @@ def repartition(
     context: CommandContext,
     path: options.DatasetPath,
     by: Annotated[
-        list[str] | None, typer.Option("--by", metavar="COLUMNS", help="The new partition columns: year,month")
+        list[str] | None,
+        typer.Option("--partition-by", "--by", metavar="COLUMNS", help="The new partition columns: year,month"),
     ] = None,
     no_partitions: Annotated[bool, typer.Option("--no-partitions", help="Remove all partition folders.")] = False,
     partition_columns: Annotated[

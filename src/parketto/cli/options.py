@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Sequence
 from typing import Annotated, Any, Literal
 
@@ -21,8 +22,13 @@ Partitions = Annotated[
     list[str] | None,
     typer.Option("--partition", metavar="COLUMN=VALUE", help="Only these partitions. Repeatable."),
 ]
-TargetMb = Annotated[float | None, typer.Option("--target-mb", help="The file size to aim for.  [default: 128]")]
-TargetRows = Annotated[int | None, typer.Option("--target-rows", help="At most this many rows per file.")]
+TargetMb = Annotated[
+    float | None,
+    typer.Option("--target-mb-per-file", "--target-mb", help="The file size to aim for.  [default: 128]"),
+]
+TargetRows = Annotated[
+    int | None, typer.Option("--target-rows-per-file", "--target-rows", help="At most this many rows per file.")
+]
 Compression = Annotated[Codec | None, typer.Option("--compression", help="The codec of new files.")]
 Backup = Annotated[
     str | None, typer.Option("--backup", metavar="DIR", help="Keep the replaced files here, for restore.")
@@ -105,6 +111,29 @@ def _option_value(name: str, value: str) -> Any:
         return json.loads(value)
     except ValueError as error:
         raise UsageProblem(f"--storage-option {name} is not valid JSON: {error}") from None
+
+
+def state(given: str | None) -> int | str | None:
+    """A state of a dataset: the number of a commit, or a time as ISO text.
+
+    >>> state("7"), state("2026-11-18T12:00"), state(None)
+    (7, '2026-11-18T12:00', None)
+    """
+    return int(given) if given is not None and given.isdecimal() else given
+
+
+def duration(option: str, given: str | None) -> float | None:
+    """A time span in seconds.
+
+    >>> duration("--older-than", "90s"), duration("--older-than", "7d"), duration("--older-than", "0")
+    (90.0, 604800.0, 0.0)
+    """
+    if given is None:
+        return None
+    found = re.fullmatch(r"([0-9]+(?:\.[0-9]+)?)([smhdw]?)", given.strip())
+    if found is None:
+        raise UsageProblem(f"{option} {given!r} is not a time span such as 90s, 15m, 12h, 7d or 4w")
+    return float(found[1]) * {"": 1, "s": 1, "m": 60, "h": 3600, "d": 86_400, "w": 604_800}[found[2]]
 
 
 def conditions(given: Sequence[str] | None) -> dict[str, str] | None:

@@ -10,7 +10,7 @@ import parketto
 from parketto.cli import options, render
 from parketto.cli.command import Command, CommandContext
 from parketto.cli.exits import UsageProblem
-from parketto.cli.output import JsonOutput, Result
+from parketto.cli.output import Result
 from parketto.cli.sources import STDIN, spooled
 from parketto.cli.text import counted
 
@@ -55,7 +55,10 @@ def write(
     sort_by: Annotated[
         list[str] | None, typer.Option("--sort-by", metavar="COLUMNS", help="Sort the rows of each file.")
     ] = None,
-    target_mb: Annotated[float | None, typer.Option(help="The approximate maximum file size.")] = None,
+    target_mb: Annotated[
+        float | None,
+        typer.Option("--target-mb-per-file", "--target-mb", help="The approximate maximum file size."),
+    ] = None,
     target_rows: options.TargetRows = None,
     compression: options.Compression = None,
     expect: options.Expect = None,
@@ -107,11 +110,12 @@ def read(
     where: RowWhere = None,
     limit: Annotated[int | None, typer.Option("--limit", "-n", min=0, help="At most this many rows.")] = None,
     partition: options.Partitions = None,
+    as_of: AsOf = None,
     row_format: RowFormatOption = None,
     output: OutputFile = None,
 ) -> None:
     """Read rows: as a table, CSV, JSON lines or Parquet."""
-    _read(context, path, columns, where, limit, partition, row_format, output)
+    _read(context, path, columns, where, limit, partition, as_of, row_format, output)
 
 
 def head(
@@ -120,10 +124,11 @@ def head(
     limit: Annotated[int, typer.Option("--limit", "-n", min=0, help="How many rows.")] = 10,
     columns: Columns = None,
     where: RowWhere = None,
+    as_of: AsOf = None,
     row_format: RowFormatOption = None,
 ) -> None:
     """Show the first rows."""
-    _read(context, path, columns, where, limit, None, row_format, None)
+    _read(context, path, columns, where, limit, None, as_of, row_format, None)
 
 
 def _read(
@@ -133,16 +138,19 @@ def _read(
     where: str | None,
     limit: int | None,
     partition: list[str] | None,
+    as_of: str | None,
     row_format: Any,
     output: str | None,
 ) -> None:
-    from parketto.cli.tables import chosen_format, write_rows
-
-    form = chosen_format(row_format, output, as_json=isinstance(context.output, JsonOutput))
     dataset = context.dataset(path)
-    rows = dataset.scan(options.names(columns), where=where, limit=limit, partition_filter=partition)
-    with rows:
-        write_rows(rows, form, output, context.storage_options)
+    rows = dataset.scan(
+        options.names(columns),
+        where=where,
+        limit=limit,
+        partition_filter=partition,
+        as_of=options.state(as_of),
+    )
+    context.write_rows(rows, row_format, output)
 
 
 def sql(
@@ -156,12 +164,10 @@ def sql(
 ) -> None:
     """Query datasets with SQL. Each is a table: "SELECT count(*) FROM events" events=data/events."""
     from parketto.cli.queries import queried
-    from parketto.cli.tables import chosen_format, write_rows
 
-    form = chosen_format(row_format, output, as_json=isinstance(context.output, JsonOutput))
     paths = options.pairs("a table", tables, "events=data/events")
     with queried(context, query, paths) as rows:
-        write_rows(rows, form, output, context.storage_options)
+        context.write_rows(rows, row_format, output)
 
 
 COMMANDS = (

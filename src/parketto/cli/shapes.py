@@ -35,6 +35,22 @@ class SchemaDocument(TypedDict):
     columns: list[ColumnDocument]
 
 
+class DiffDocument(TypedDict):
+    """How many rows differ between two states of a dataset."""
+
+    #: The numbers of the commits.
+    start: int
+    end: int
+    key_columns: list[str] | None
+    rows_added: int
+    rows_removed: int
+    #: 0 without key columns: then a changed row is one that was removed and one that was added.
+    rows_changed: int
+    #: The files that are not in both states.
+    files_compared: int
+    bytes_compared: int
+
+
 class RecoveryDocument(TypedDict):
     """What a recovery did."""
 
