@@ -14,6 +14,10 @@ class PlannedRewrite(TypedDict):
 
     copied_row_groups: int
     encoded_row_groups: int
+    #: The rows of the group, the size of its files, and the planned number of new files.
+    rows: int
+    bytes: int
+    files_after: int
 
 
 class MaintenanceStats(TypedDict):

@@ -90,3 +90,8 @@ def row_groups(content: bytes) -> Iterator[tuple[int, str]]:
             start = column.dictionary_page_offset or column.data_page_offset
             digest.update(content[start : start + column.total_compressed_size])
         yield group.num_rows, digest.hexdigest()
+
+
+def planned_row_groups(stats: Any) -> list[tuple[int, int]]:
+    """The copied and encoded row groups of each planned group."""
+    return [(each["copied_row_groups"], each["encoded_row_groups"]) for each in stats["planned_rewrites"]]

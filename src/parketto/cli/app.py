@@ -1,4 +1,4 @@
-"""The application: all groups of commands, and how errors are shown.
+"""The application: all commands by section, and how it starts.
 
 Importing it loads no engine, so that `--help` is quick. Commands import what they need.
 """
@@ -6,24 +6,55 @@ Importing it loads no engine, so that `--help` is quick. Commands import what th
 from __future__ import annotations
 
 import sys
-from typing import Annotated
+from collections.abc import Mapping, Sequence
+from typing import Annotated, Any
 
 import typer
+from typer.core import TyperGroup
 
 import parketto
-from parketto.cli import pipelines, spark
+from parketto.cli import columns, demo, edits, examine, history, json_schemas, layout, pipelines, rows, spark
+from parketto.cli.command import Command
+from parketto.cli.exits import exit_code, sentence
 from parketto.errors import ParkettoError
+
+#: The commands, as `parketto --help` lists them.
+SECTIONS: Mapping[str, Sequence[Command]] = {
+    "Look": (*examine.COMMANDS, *columns.LOOKING),
+    "Keep it healthy": layout.COMMANDS,
+    "Rows": rows.COMMANDS,
+    "Change": (*edits.COMMANDS, *columns.CHANGING),
+    "History": history.COMMANDS,
+    "Start and scripts": (*demo.COMMANDS, *pipelines.COMMANDS, *json_schemas.COMMANDS),
+}
+
+
+class _SectionedGroup(TyperGroup):
+    """Lists commands by section."""
+
+    def format_commands(self, ctx: Any, formatter: Any) -> None:
+        """Write the sections."""
+        listed = {name: [each.name for each in commands] for name, commands in SECTIONS.items()}
+        named = {name for names in listed.values() for name in names}
+        listed["Spark's own programs"] = [name for name in self.list_commands(ctx) if name not in named]
+        wide = formatter.width - 6 - max(map(len, self.list_commands(ctx)))
+        for section, names in listed.items():
+            found = [(name, self.get_command(ctx, name)) for name in names]
+            with formatter.section(section):
+                formatter.write_dl([(name, each.get_short_help_str(wide)) for name, each in found if each])
+
 
 app = typer.Typer(
     name="parketto",
-    help="Keeps plain Parquet datasets healthy.",
+    cls=_SectionedGroup,
     no_args_is_help=True,
-    add_completion=False,
     pretty_exceptions_enable=False,
     rich_markup_mode=None,
 )
-for group in (pipelines, spark):
-    group.register(app)
+for _commands in SECTIONS.values():
+    for _command in _commands:
+        _command.register(app)
+spark.register(app)
 
 
 def _show_version(wanted: bool) -> None:
@@ -34,15 +65,17 @@ def _show_version(wanted: bool) -> None:
 
 @app.callback()
 def _options(
-    version: Annotated[bool, typer.Option("--version", callback=_show_version, is_eager=True)] = False,
+    version: Annotated[
+        bool, typer.Option("--version", callback=_show_version, is_eager=True, help="Show the version.")
+    ] = False,
 ) -> None:
-    """Keeps plain Parquet datasets healthy."""
+    """Keeps plain Parquet datasets healthy. Commands work on folders and URLs, on Spark by default."""
 
 
 def main() -> None:
-    """Run the command line. An error of Parketto is one line and the exit code 1."""
+    """Run the command line. An error is one line, and an exit code that scripts can rely on."""
     try:
         app()
-    except ParkettoError as error:
-        typer.echo(f"error: {error}", err=True)
-        sys.exit(1)
+    except ParkettoError as error:  # of Spark's own programs
+        typer.echo(f"error: {sentence(error)}", err=True)
+        sys.exit(exit_code(error))

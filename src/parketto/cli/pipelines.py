@@ -11,17 +11,14 @@ from typing import Annotated
 
 import typer
 
+from parketto.cli.command import Command, CommandContext
 from parketto.errors import InvalidArgument
 
 _SUFFIX = ".template"  # so that tools for Python do not take a template for a module
 
 
-def register(app: typer.Typer) -> None:
-    """Add the commands."""
-    app.command("init-pipeline")(init_pipeline)
-
-
 def init_pipeline(
+    context: CommandContext,  # noqa: ARG001 - every command has one
     folder: Annotated[Path, typer.Argument(metavar="DIR", help="A new or empty folder.")],
     name: Annotated[
         str | None, typer.Option(help="The name of the pipeline; by default that of the folder.")
@@ -76,3 +73,6 @@ def _render(template: Traversable, target: Path, words: dict[str, str]) -> list[
         text = text.replace(word, value)
     target.write_text(text, encoding="utf-8")
     return [target]
+
+
+COMMANDS = (Command("init-pipeline", init_pipeline, engine=None, changes=False),)

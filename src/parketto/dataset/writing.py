@@ -12,7 +12,7 @@ import pyarrow.compute as pc
 
 from parketto.arguments import check_codec, check_positive_integer
 from parketto.dataset.changes import ChangeableDataset
-from parketto.engines.base import ProgressCallback
+from parketto.engines.base import FileFormatName, ProgressCallback
 from parketto.errors import InvalidArgument, quoted
 from parketto.merge.append_schema import SchemaMode, check_schema_mode
 from parketto.operations.derive import PartitionBy, derived_columns, with_derived_columns
@@ -20,7 +20,7 @@ from parketto.operations.expectations import Condition, OnViolation
 from parketto.operations.layout import check_sort_columns, file_limits
 from parketto.operations.partition_form import PartitionForm, check_form
 from parketto.operations.replace import replace_matching
-from parketto.operations.source_files import check_format, find_source_files, source_of
+from parketto.operations.source_files import SourcePaths, check_format, find_all_source_files, source_of
 from parketto.operations.staged_write import StagedWrite
 from parketto.operations.write import write
 from parketto.operations.write_output import WriteRequest
@@ -329,10 +329,10 @@ class WritableDataset(ChangeableDataset):
     @overload
     def write_from(
         self,
-        path: str | os.PathLike[str],
+        path: SourcePaths,
         mode: WriteMode = ...,
         *,
-        format: Literal["csv", "json", "parquet"] | None = ...,
+        format: FileFormatName | None = ...,
         dry_run: Literal[False] = ...,
         **options: Unpack[WriteOptions],
     ) -> WriteStats: ...
@@ -340,10 +340,10 @@ class WritableDataset(ChangeableDataset):
     @overload
     def write_from(
         self,
-        path: str | os.PathLike[str],
+        path: SourcePaths,
         mode: WriteMode = ...,
         *,
-        format: Literal["csv", "json", "parquet"] | None = ...,
+        format: FileFormatName | None = ...,
         dry_run: Literal[True],
         **options: Unpack[WriteOptions],
     ) -> WritePlan: ...
@@ -351,24 +351,24 @@ class WritableDataset(ChangeableDataset):
     @overload
     def write_from(
         self,
-        path: str | os.PathLike[str],
+        path: SourcePaths,
         mode: WriteMode = ...,
         *,
-        format: Literal["csv", "json", "parquet"] | None = ...,
+        format: FileFormatName | None = ...,
         dry_run: bool,
         **options: Unpack[WriteOptions],
     ) -> WriteStats | WritePlan: ...
 
     def write_from(
         self,
-        path: str | os.PathLike[str],
+        path: SourcePaths,
         mode: WriteMode = "append",
         *,
-        format: Literal["csv", "json", "parquet"] | None = None,  # noqa: A002 - the name that readers use
+        format: FileFormatName | None = None,  # noqa: A002 - the name that readers use
         dry_run: bool = False,
         **options: Unpack[WriteOptions],
     ) -> WriteStats | WritePlan:
-        """Write the rows of files: CSV with a header, JSON with one object per line, or Parquet.
+        """Write the rows of files: CSV with a header, JSON with one object per line, Parquet, or Arrow.
 
         The engine's own reader finds the types, so they can differ between engines:
 
@@ -381,14 +381,15 @@ class WritableDataset(ChangeableDataset):
         Empty CSV fields are NULL on every engine; no other text is.
 
         DuckDB and Spark read files on the local disk, and PyArrow those of other filesystems. Parquet files keep
-        their types on every engine, and get the partition columns of their paths.
+        their types on every engine, and get the partition columns of their paths. Arrow files and streams are read
+        by PyArrow on every engine.
 
         Args:
             path: A file, a folder, or a glob pattern (`"landing/*.jsonl"`, `"landing/**/*.csv"`); a URL for other
-                filesystems. Files and folders that begin with `_` or `.` are ignored.
+                filesystems; or a list of these. Files and folders that begin with `_` or `.` are ignored.
             mode: As for `write`.
-            format: `"csv"`, `"json"` or `"parquet"`; by default by suffix (`.csv`, `.json`, `.jsonl`, `.ndjson`,
-                `.parquet`; text also with `.gz`).
+            format: `"csv"`, `"json"`, `"parquet"` or `"arrow"`; by default by suffix (`.csv`, `.json`, `.jsonl`,
+                `.ndjson`, `.parquet`, `.arrow`, `.arrows`, `.feather`; text also with `.gz`).
             dry_run: As for `write`.
             options: All other arguments of `write`.
 
@@ -409,7 +410,7 @@ class WritableDataset(ChangeableDataset):
             >>> people.read().to_pylist()
             [{'id': 1, 'name': 'Ada'}]
         """
-        files = find_source_files(path, check_format(format), self._store.fs, self._storage_options)
+        files = find_all_source_files(path, check_format(format), self._store.fs, self._storage_options)
         source, paths = source_of(files, self.engine, self._storage_options)
         stats: Any = self.write(source, mode, dry_run=dry_run, **options)
         return {**stats, "source_files": paths}  # type: ignore[return-value]

@@ -40,7 +40,7 @@ class Progress(NamedTuple):
 
 
 ProgressCallback = Callable[[Progress], None]
-FileFormatName = Literal["csv", "json", "parquet"]
+FileFormatName = Literal["csv", "json", "parquet", "arrow"]
 
 
 @dataclass

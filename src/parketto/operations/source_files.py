@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import posixpath
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -10,6 +11,7 @@ from typing import Any
 
 from fsspec import AbstractFileSystem
 
+from parketto.engines.arrow_files import arrow_file_rows
 from parketto.engines.base import Engine, FileFormatName
 from parketto.errors import InvalidArgument, SourceNotFound, quoted
 from parketto.operations.sources import path_rows
@@ -20,14 +22,19 @@ from parketto.storage.opening import open_store
 from parketto.storage.options import GivenOptions
 from parketto.storage.store import FileEntry, Store
 
-FORMATS: tuple[FileFormatName, ...] = ("csv", "json", "parquet")
+FORMATS: tuple[FileFormatName, ...] = ("csv", "json", "parquet", "arrow")
 _SUFFIXES: dict[str, FileFormatName] = {
     ".csv": "csv",
     ".json": "json",
     ".jsonl": "json",
     ".ndjson": "json",
     ".parquet": "parquet",
+    ".arrow": "arrow",
+    ".arrows": "arrow",
+    ".feather": "arrow",
 }
+#: A path or glob pattern, or several.
+SourcePaths = str | os.PathLike[str] | Sequence[str | os.PathLike[str]]
 _WILDCARD = re.compile(r"[*?\[]")
 
 
@@ -56,6 +63,35 @@ def check_format(given: Any) -> FileFormatName | None:
     if f".{given}" in _SUFFIXES:
         return _SUFFIXES[f".{given}"]
     raise InvalidArgument(f"unknown format {given!r}; valid formats: {quoted(FORMATS)}")
+
+
+def find_all_source_files(
+    paths: SourcePaths,
+    given: FileFormatName | None,
+    filesystem: AbstractFileSystem | None = None,
+    storage_options: GivenOptions = None,
+) -> SourceFiles:
+    """The files of one path or glob pattern, or of several, in this order.
+
+    Raises:
+        SourceNotFound: One of them has none.
+        InvalidArgument: Formats are unknown, or differ; or the paths are on different filesystems.
+    """
+    if isinstance(paths, str | os.PathLike):
+        return find_source_files(paths, given, filesystem, storage_options)
+    found = [find_source_files(path, given, filesystem, storage_options) for path in paths]
+    if not found:
+        raise InvalidArgument("there are no files to read: the list of paths is empty")
+    if len(kinds := {each.format for each in found}) > 1:
+        raise InvalidArgument(f"the files have several formats: {', '.join(sorted(kinds))}; write them one by one")
+    first, *others = found
+    if not others:
+        return first
+    if any(not each.store.same_files(first.store) for each in others):
+        raise InvalidArgument("the files are on different filesystems; write them one by one")
+    root = posixpath.commonpath([each.root for each in found])
+    entries = {entry.path: entry for each in found for entry in each.entries}
+    return SourceFiles(first.store, root, list(entries.values()), first.format)
 
 
 def find_source_files(
@@ -91,6 +127,8 @@ def source_of(
     files: SourceFiles, engine: Engine, storage_options: GivenOptions = None
 ) -> tuple[RowSource, list[str]]:
     """The rows of files, and the paths that are read."""
+    if files.format == "arrow":
+        return arrow_file_rows(files.store, files.entries), files.paths
     if files.format != "parquet":
         return engine.scan_files(files.store, files.entries, files.format), files.paths
     engine.check_store(files.store)

@@ -50,7 +50,13 @@ def maintenance_stats(
 def _planned_rewrite(group: FileGroup) -> PlannedRewrite:
     copied = sum(map(sum, group.copies))
     found = sum(len(non_empty_row_groups(file)) for file in group)
-    return PlannedRewrite(copied_row_groups=copied, encoded_row_groups=found - copied)
+    return PlannedRewrite(
+        copied_row_groups=copied,
+        encoded_row_groups=found - copied,
+        rows=sum(file.num_rows for file in group),
+        bytes=sum(file.size_bytes for file in group),
+        files_after=group.outputs,
+    )
 
 
 def _expected_reads(

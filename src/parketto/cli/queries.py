@@ -1,0 +1,71 @@
+"""SQL over datasets: DuckDB streams the result, Spark collects it."""
+
+from __future__ import annotations
+
+import contextlib
+import importlib.util
+from collections.abc import Iterator, Mapping
+from typing import TYPE_CHECKING, Any
+
+from parketto.errors import InvalidArgument, ParkettoError
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+    from parketto.cli.command import CommandContext
+
+
+@contextlib.contextmanager
+def queried(context: CommandContext, query: str, paths: Mapping[str, str]) -> Iterator[pa.RecordBatchReader]:
+    """The result of a query over datasets, by table name."""
+    with contextlib.ExitStack() as stack, _explained():
+        if _engine(context.engine) == "spark":
+            yield _spark(context, query, paths, stack)
+        else:
+            yield _duckdb(context, query, paths, stack)
+
+
+def _engine(given: str | None) -> str:
+    """DuckDB if it is installed, unless Spark is asked for."""
+    if given is None and importlib.util.find_spec("duckdb") is None:
+        return "spark"
+    return given or "duckdb"
+
+
+def _duckdb(context: CommandContext, query: str, paths: Mapping[str, str], stack: contextlib.ExitStack) -> Any:
+    from parketto import DuckDBParquetHandler
+    from parketto.engines.duckdb.session import arrow_reader
+
+    context.engine = "duckdb"
+    handler = DuckDBParquetHandler(timezone=context.timezone or "UTC", memory_mb=context.memory_mb)
+    stack.callback(handler.close)
+    for name, path in paths.items():
+        handler.connection.register(name, context.dataset(path).to_pyarrow())
+    found = handler.connection.sql(query)
+    if found is None:
+        raise InvalidArgument("the query has no result; expected a SELECT")
+    return arrow_reader(found)
+
+
+def _spark(context: CommandContext, query: str, paths: Mapping[str, str], stack: contextlib.ExitStack) -> Any:
+    from parketto import SparkParquetHandler
+
+    context.engine = "spark"
+    handler = SparkParquetHandler()
+    stack.callback(handler.close)
+    frames = {name: context.dataset(path).to_spark() for name, path in paths.items()}
+    return handler.execute_sql(query, tables=frames).toArrow().to_reader()
+
+
+@contextlib.contextmanager
+def _explained() -> Iterator[None]:
+    """Errors of DuckDB and Spark in a query as one sentence."""
+    try:
+        yield
+    except ParkettoError:
+        raise
+    except Exception as error:
+        if type(error).__module__.partition(".")[0] not in ("duckdb", "_duckdb", "pyspark"):
+            raise
+        reason = str(error).partition("JVM stacktrace:")[0].strip()
+        raise InvalidArgument(f"the query failed: {reason}") from error
