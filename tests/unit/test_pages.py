@@ -72,6 +72,21 @@ def _anchors(path: Path) -> set[str]:
     return {re.sub(r"[\s-]+", "-", re.sub(r"[^\w\s-]", "", heading.lower())).strip("-") for heading in headings}
 
 
+def test_commands_exist() -> None:
+    """The commands of `parketto` that pages show, and their options."""
+    from typer.main import get_command
+
+    from parketto.cli.app import app
+
+    commands = get_command(app).commands  # type: ignore[attr-defined]
+    for page, path in PAGES.items():
+        for name, rest in re.findall(r"^(?:\$ |.*/bin/)parketto ([a-z-]+)(.*)$", path.read_text(), re.M):
+            assert name in commands, f"{page} shows parketto {name}, which does not exist"
+            known = {option for parameter in commands[name].params for option in parameter.opts}
+            unknown = [word for word in re.findall(r" (--[a-z-]+)", rest.partition("  #")[0]) if word not in known]
+            assert not unknown or name.startswith("spark-"), f"{page}: parketto {name} has no {unknown}"
+
+
 def test_readme_is_short() -> None:
     """It says what Parketto is and links to the rest."""
     assert len(PAGES["README.md"].read_text().splitlines()) <= 120
