@@ -1,4 +1,4 @@
-"""Any sequence of operations: undone one by one, it gives each earlier state; any state can be read and restored."""
+"""Any sequence of operations: undone one by one, it gives each earlier state; any state can be restored."""
 
 from __future__ import annotations
 
@@ -81,9 +81,7 @@ def test_undone_one_by_one(steps: list[tuple[str, int]]) -> None:
     steps=Steps,
     jumps=st.lists(st.tuples(st.sampled_from(["undo", "restore", "write"]), st.integers(0, 12)), max_size=5),
 )
-def test_undo_restore_and_writes_in_any_order(
-    steps: list[tuple[str, int]], jumps: list[tuple[str, int]]
-) -> None:
+def test_undo_restore_and_writes_in_any_order(steps: list[tuple[str, int]], jumps: list[tuple[str, int]]) -> None:
     """An undo that is possible changes exactly what its commits did, so undoing it gives the state before."""
     run = Run(steps)
     for kind, number in jumps:
