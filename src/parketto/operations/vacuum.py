@@ -22,7 +22,7 @@ def vacuum(dataset: DatasetContext, older_than: float | None, *, dry_run: bool) 
     """
     kept = KeptFiles(dataset.store, dataset.workspace.path)
     names = kept.names()
-    chosen = set(kept.expired() if older_than is None else kept.older_than(older_than))
+    chosen = names.keys() & set(kept.expired() if older_than is None else kept.older_than(older_than))
     found = {name: _size(kept, name) for name in names}
     if chosen and not dry_run:
         chosen = remove_kept_folders(dataset.workspace, chosen)
