@@ -116,7 +116,9 @@ def test_vacuum_killed_at_every_call(place: Place, share: int, count_crash_point
                 place.dataset().undo(commit["number"], dry_run=True)
         work(place.dataset())
         assert place.state() == before
-        assert not [path for path in place.fs.find(place.root.rpartition("/")[0]) if path.endswith("manifest.json")]
+        assert not [
+            path for path in place.fs.find(place.root.rpartition("/")[0]) if path.endswith("manifest.json")
+        ]
     count_crash_points(len(points))
 
 
