@@ -208,6 +208,11 @@ def test_many_small_partitions_should_be_fewer(local: Place) -> None:
     assert names(health) == ["small-partitions"]
     (remedy,) = problem(health, "small-partitions")["remedies"]
     assert remedy["python"] == f"Dataset({dataset.path!r}).repartition(partition_by=['day'])"
+    assert remedy["command"] == f"parketto repartition {dataset.path} --partition-by day"
+    local.fs.mv(local.root, f"{local.root}2", recursive=True)
+    local.write_files({f"day={n}/a.parquet": rows(10) for n in range(120)})
+    (remedy,) = problem(local.dataset().health(), "small-partitions")["remedies"]
+    assert remedy["command"] == f"parketto repartition {dataset.path} --no-partitions"
 
 
 def test_codecs_are_counted_and_uncompressed_data_is_noted(place: Place) -> None:
@@ -253,7 +258,9 @@ def test_files_without_any_order_get_a_note_that_asks_for_queries(place: Place) 
     place.write_files(tables)
     health = place.dataset().health()
     assert (health["verdict"], names(health)) == ("healthy", ["overlap"])
-    assert ".suggest(queries=['a', 'b'])" in problem(health, "overlap")["remedies"][0]["python"]
+    remedy = problem(health, "overlap")["remedies"][0]
+    assert remedy["command"].endswith("/events a b")
+    assert remedy["python"].endswith(".suggest(queries=['a', 'b'])")
 
 
 def test_small_row_groups_of_large_files_are_found(place: Place) -> None:
@@ -370,6 +377,17 @@ def test_partition_filters_limit_the_examination(place: Place) -> None:
     place.write_files({"day=1/a.parquet": rows(10), "day=2/a.parquet": rows(20), "day=2/b.parquet": rows(30)})
     health = place.dataset().health("day=2")
     assert (health["files"]["rows"], health["partitions"]["count"]) == (50, 1)
+
+
+def test_remedies_concern_the_examined_partitions(place: Place) -> None:
+    place.write_files({f"day={day}/{n:02}.parquet": rows(10, n, n * 10) for day in (1, 2) for n in range(30)})
+    dataset = place.dataset()
+    for chosen in ("day=2", {"day": 2}):
+        remedy = problem(dataset.health(chosen), "small-files")["remedies"][0]
+        assert remedy["command"] == f"parketto compact {dataset.path} --partition day=2"
+        assert remedy["python"].endswith(f".compact(partition_filter={chosen!r})")
+    eval(remedy["python"], {"Dataset": lambda path: place.dataset()})
+    assert [each["files"] for each in dataset.health()["partitions"]["largest"]] == [30, 1]
 
 
 def test_commands_quote_paths_and_names(tmp_path: Path) -> None:

@@ -83,7 +83,7 @@ def examine(
         history=_history_health(dataset, log),
         sampled=tally.sample.share,
     )
-    health["problems"] = find_problems(health, given or ())
+    health["problems"] = find_problems(health, given or (), partition_filter)
     health["verdict"] = verdict_of(health["problems"])
     health["summary"] = summary_of(health)
     return Examination(health, bounds, log)

@@ -21,6 +21,7 @@ except ImportError as error:
     raise EngineUnavailable(NEEDED) from error
 
 _HEIGHT = 220
+_GAP = 0.03  # on either side of a bar of a histogram, in powers of two
 _BAR = 22  # height of a horizontal bar with its gap
 
 
@@ -61,8 +62,8 @@ def _histogram(
     edges = [(_edge(each["low"]), _edge(each["high"])) for each in bins]
     values = [
         {
-            "low": low,
-            "low_end": high,  # Vega-Lite expects the end of a bin under this name
+            "low": low + _GAP,
+            "high": high - _GAP,
             "count": each["count"],
             "Size": f"{text(each['low'])} to {text(each['high'])}",
             noun: f"{each['count']:,}",
@@ -76,11 +77,12 @@ def _histogram(
     ticks = list(range(low, high + 1, step))
     labels = {str(tick): text(2.0**tick) for tick in ticks}
     axis = alt.Axis(values=ticks, labelExpr=f"{json.dumps(labels)}[datum.value]", grid=False, title=None)
-    x = alt.X("low:Q", bin="binned", scale=alt.Scale(domain=[low, high], nice=False, zero=False), axis=axis)
+    x = alt.X("low:Q", scale=alt.Scale(domain=[low, high], nice=False, zero=False), axis=axis)
     tooltip = [alt.Tooltip(f"{name}:N") for name in ("Size", noun, "Together")]
-    y = alt.Y("count:Q", title=noun, axis=alt.Axis(tickMinStep=1))
+    y = alt.Y("count:Q", title=noun, scale=alt.Scale(zero=True), axis=alt.Axis(tickMinStep=1))
+    # Rectangles, not bars: bars of given bins need an expression that the interpreter in the page cannot evaluate.
     bars: alt.Chart = (
-        _chart(values).mark_bar(style="bars", binSpacing=1).encode(x=x, x2="low_end:Q", y=y, tooltip=tooltip)
+        _chart(values).mark_rect(style="bars").encode(x=x, x2="high:Q", y=y, y2=alt.Y2Datum(0), tooltip=tooltip)
     )
     return bars
 

@@ -27,6 +27,7 @@
       axis: {
         labelColor: quiet, titleColor: quiet, gridColor: line, domainColor: line, tickColor: line,
         labelFontSize: 12, titleFontSize: 12, titleFontWeight: "normal", titlePadding: 8,
+        titleLimit: small ? 210 : 400,
       },
       axisY: { domain: false, ticks: false, labelPadding: 8, labelLimit: small ? 104 : 190 },
       legend: {
