@@ -20,6 +20,16 @@ class Examples(griffe.Extension):
             obj.docstring.value = with_code_blocks(obj.docstring.value)
 
 
+class Annotations(griffe.Extension):
+    """Shows what `Annotated` annotates, without the validators."""
+
+    def on_attribute_instance(self, *, attr: griffe.Attribute, **_: Any) -> None:
+        """Replace the annotation of an attribute."""
+        found = attr.annotation
+        if isinstance(found, griffe.ExprSubscript) and str(found.left) == "Annotated":
+            attr.annotation = next(iter(found.slice.elements))
+
+
 class Keys(griffe.Extension):
     """Lists the keys of a `TypedDict` in its docstring, those of its bases first."""
 

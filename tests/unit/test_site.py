@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import shlex
 import subprocess
 from pathlib import Path
@@ -63,6 +64,10 @@ def test_the_reference_has_every_public_name(reference: str) -> None:
     import parketto
 
     assert [name for name in parketto.__all__ if f'id="parketto.{name}"' not in reference] == []
+
+
+def test_the_reference_has_no_internals(reference: str) -> None:
+    assert re.findall(r'id="(parketto\.[\w.]*\b_[a-z]\w*)"', reference) == []
 
 
 def test_results_show_their_keys(reference: str) -> None:
