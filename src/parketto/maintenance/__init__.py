@@ -2,6 +2,16 @@
 
 from parketto.maintenance.files import DatasetPolicy, PolicyFile, load
 from parketto.maintenance.run import run
-from parketto.planning.policy import Budget, ClusterRule, CompactRule, Policy
+from parketto.planning.policy import Budget, ClusterRule, CompactRule, Policy, VacuumRule
 
-__all__ = ["Budget", "ClusterRule", "CompactRule", "DatasetPolicy", "Policy", "PolicyFile", "load", "run"]
+__all__ = [
+    "Budget",
+    "ClusterRule",
+    "CompactRule",
+    "DatasetPolicy",
+    "Policy",
+    "PolicyFile",
+    "VacuumRule",
+    "load",
+    "run",
+]
