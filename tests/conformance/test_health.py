@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import datetime as dt
 import json
 import os
 import shutil
@@ -363,10 +364,20 @@ def test_disk_space_of_the_history_is_what_the_workspace_holds(local: Place) -> 
 
 def test_health_uses_no_engine_and_no_engine_library(tmp_path: Path) -> None:
     """On the default engine, Spark: it starts nothing."""
-    Dataset(tmp_path / "events", engine="pyarrow").write(rows(100))
+    events = Dataset(tmp_path / "events", engine="pyarrow")
+    days = [dt.date(2026, 1, 1), dt.date(2026, 1, 2)] * 50
+    table = rows(100).append_column("day", pa.array(days)).append_column("at", pa.array(np.random.random(100)))
+    events.write(table, partition_by="day", partition_columns="path")
+    narrow = table.select(["id", "user", "at"]).cast(
+        pa.schema({"id": pa.int32(), "user": pa.int64(), "at": pa.float32()}), safe=False
+    )
+    pq.write_table(narrow, tmp_path / "events" / "day=2026-01-02" / "other.parquet")
     code = (
         "import sys; from parketto import Dataset\n"
-        f"assert Dataset({str(tmp_path / 'events')!r}, engine='spark').health()['verdict'] == 'healthy'\n"
+        f"health = Dataset({str(tmp_path / 'events')!r}, engine='spark').health()\n"
+        "assert [each['name'] for each in health['problems']] == ['drift'], health['problems']\n"
+        "(day,) = (each for each in health['columns'] if each['partition'])\n"
+        "assert abs(day['point'] - 7 / 12) < 1e-6, day\n"
         "loaded = {'pyspark', 'duckdb', 'polars', 'pandas', 'altair'} & set(sys.modules)\n"
         "assert not loaded, loaded"
     )
