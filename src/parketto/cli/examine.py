@@ -12,8 +12,8 @@ from parketto.cli import options, render
 from parketto.cli.command import Command, CommandContext
 from parketto.cli.exits import Exit, UsageProblem
 from parketto.cli.output import Result
-from parketto.cli.text import counted, percent, size
 from parketto.errors import quoted
+from parketto.health.text import counted, percent, size_text
 
 
 def health(
@@ -76,7 +76,7 @@ def _numbers(health: Any) -> Iterator[Any]:
     yield f"files: {files['count']:,}, {_median(files['sizes'])}, {files['small']:,} small"
     yield f"row groups: {groups['count']:,}, {_median(groups['sizes'])} before compression"
     if parts["columns"]:
-        median = f"median {size(parts['median_bytes'])}"
+        median = f"median {size_text(parts['median_bytes'])}"
         yield f"partitions by {','.join(parts['columns'])}: {parts['count']:,}, {median}, skew {parts['skew']:.1f}"
     yield f"codecs: {', '.join(each['codec'] for each in health['codecs'])}"
     yield f"schema: {counted(health['schema']['differing_files'], 'file')} with another one"
@@ -86,11 +86,11 @@ def _numbers(health: Any) -> Iterator[Any]:
     reads = [f"{each['column']} {percent(each['range'])}" for each in health["columns"]]
     yield f"row groups that a range of 1 % reads: {', '.join(reads)}" if reads else None
     log = health["history"]
-    yield f"history: {counted(log['commits'], 'commit')}, {size(log['kept_bytes'])} of replaced files"
+    yield f"history: {counted(log['commits'], 'commit')}, {size_text(log['kept_bytes'])} of replaced files"
 
 
 def _median(sizes: Any) -> str:
-    return "no data" if sizes is None else f"median {size(sizes['median'])}"
+    return "no data" if sizes is None else f"median {size_text(sizes['median'])}"
 
 
 def check(
@@ -123,7 +123,7 @@ def check(
             "other schemas": others,
         }
         return render.tree(
-            f"{verdict}: checked the {how} of {files}, {rows}, {size(report['bytes'])}",
+            f"{verdict}: checked the {how} of {files}, {rows}, {size_text(report['bytes'])}",
             [*((name, render.some(lines)) for name, lines in found.items() if lines), *report["notes"]],
         )
 
