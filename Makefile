@@ -4,7 +4,7 @@ VENV   := .venv
 BIN    := $(VENV)/bin
 READY  := $(VENV)/.ready
 RESULTS := benchmarks/results
-EXTRAS := spark,connect,pipelines,jdk,duckdb,s3,maintenance
+EXTRAS := spark,connect,pipelines,jdk,duckdb,s3,maintenance,report
 UV     := $(BIN)/uv pip --quiet
 # Three processes: one has Spark, one starts Sparks of its own, one does the rest.
 PARALLEL := --numprocesses 3 --dist loadgroup
@@ -15,7 +15,7 @@ GATEWAY_VERSION := v1.8.0
 GATEWAY := $(VENV)/versitygw-$(GATEWAY_VERSION)/versitygw
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-fast test-all coverage test-s3 lint format bench bench-quick bench-spark bench-gate docs constraints clean
+.PHONY: help demo test test-fast test-all coverage test-s3 test-browser lint format bench bench-quick bench-spark bench-gate docs constraints clean
 
 help:  ## show what there is
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -51,6 +51,10 @@ test-s3: $(READY)  ## the tests on S3 again, against another server than moto (n
 $(GATEWAY): | $(READY)
 	GOBIN=$(abspath $(dir $@)) GOFLAGS=-mod=mod go install github.com/versity/versitygw/cmd/versitygw@$(GATEWAY_VERSION)
 
+test-browser: $(READY)  ## the health report in the Chromium of this machine (skipped where there is none)
+	$(UV) install --python $(BIN)/python --constraints constraints.txt --group browser
+	$(BIN)/python -m pytest -m browser tests/browser
+
 lint: $(READY)  ## ruff and mypy, both strict
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
@@ -80,7 +84,7 @@ docs: $(READY)  ## build the documentation into site/
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet
 
 constraints: $(READY)  ## compile constraints.txt anew
-	$(UV) compile pyproject.toml --all-extras --group dev --group docs --universal --python-version 3.11 \
+	$(UV) compile pyproject.toml --all-extras --group dev --group docs --group browser --universal --python-version 3.11 \
 	  --no-header --no-emit-index-url --upgrade --output-file constraints.txt
 
 clean:  ## remove what make made

@@ -26,7 +26,7 @@ def terminal(*arguments: object, script: str | None = None, **more: str) -> Any:
     program, *first = [sys.executable, script] if script else COMMAND
     words = [*first, *map(str, arguments)]
     return pexpect.spawn(
-        program, words, env=environment(**more), encoding="utf-8", timeout=120, dimensions=(40, 100)
+        program, words, env=environment(**more), encoding="utf-8", timeout=60, dimensions=(40, 100)
     )
 
 
@@ -45,11 +45,11 @@ def events(tmp_path: Path) -> str:
 def test_questions_say_what_would_happen(events: str) -> None:
     before = oracle.file_state(events)
     child = terminal("delete", events, "--where", "id < 40")
-    child.expect(r"This would delete 40 rows of 80, and rewrite 4 files \(.*\)\. Continue\? \[y/N\]")
+    child.expect(r"This would delete 40 rows of 80, and remove 4 files\. Continue\? \[y/N\]")
     child.sendline("n")
     code, shown = ended(child)
     assert (code, oracle.file_state(events)) == (1, before)
-    assert "nothing was changed" in shown
+    assert shown.splitlines()[-1] == "nothing was changed"
 
     child = terminal("delete", events, "--where", "id < 40")
     child.expect("Continue")
@@ -70,28 +70,22 @@ def test_ctrl_c_at_a_question(events: str) -> None:
 
 
 @pytest.mark.parametrize("colours", [True, False])
-def test_colours(events: str, colours: bool) -> None:
-    code, shown = ended(terminal("health", events, **({} if colours else {"NO_COLOR": "1"})))
-    assert code == 0
-    # NO_COLOR forbids colours, not bold text.
-    assert ("\x1b[1m" in shown) == colours or not re.search(r"\x1b\[3\d", shown)
-    assert not re.search(r"\x1b\[3\d", shown) or colours
-
-
-def test_progress_has_a_rate_and_the_time_left(tmp_path: Path) -> None:
+def test_progress_has_a_rate_and_the_time_left(tmp_path: Path, colours: bool) -> None:
+    """And colours, unless NO_COLOR forbids them."""
     root = slow_dataset(tmp_path)
-    code, shown = ended(terminal("compact", root, script=SLOW))
+    code, shown = ended(terminal("compact", root, script=SLOW, **({} if colours else {"NO_COLOR": "1"})))
     assert code == 0
+    assert ("\x1b[38;5;" in shown) == colours
     assert re.search(r"\d+ %", shown)
     assert re.search(r"\d+/\d+", shown), "files done"
-    assert re.search(r"[KM]?B(ytes)?/s|bytes/s", shown), "a rate"
+    assert re.search(r"B/s|bytes/s", shown), "a rate"
     assert re.search(r"\d:\d\d:\d\d", shown), "times"
 
 
 def test_ctrl_c_leaves_the_dataset_as_it_was(tmp_path: Path) -> None:
     root = slow_dataset(tmp_path)
     before = oracle.file_state(root)
-    child = terminal("compact", root, "--target-mb", "0.001", script=SLOW, PARKETTO_TEST_SECONDS="30")
+    child = terminal("compact", root, script=SLOW, PARKETTO_TEST_SECONDS="30")
     child.expect("compact")  # the bar
     wait_until(lambda: bool(list(Path(tmp_path).glob("**/new/*"))))
     child.sendintr()
@@ -127,7 +121,7 @@ def test_narrow_terminals_shorten_cells(tmp_path: Path) -> None:
     Dataset(root, engine="pyarrow").write(pa.table({f"column_{n}": ["x" * 30] for n in range(6)}))
     code, shown = ended(terminal("head", root))
     assert code == 0
-    assert max(len(line) for line in shown.splitlines()) <= 100
+    assert max(len(re.sub(r"\x1b\[[0-9;]*m", "", line)) for line in shown.splitlines()) <= 100
     assert "…" in shown
 
 

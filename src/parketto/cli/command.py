@@ -163,6 +163,8 @@ class Command:
             code = exit_code(error)
             if code == Exit.INTERRUPTED:
                 context.output.note(self._interrupted(context, started))
+            elif isinstance(error, Declined):
+                context.output.note(str(error))
             elif isinstance(error, Exception):
                 context.output.fail(error)
             else:

@@ -1,4 +1,4 @@
-"""Commands that examine a dataset: health, check."""
+"""Commands that examine a dataset: health, report, check."""
 
 from __future__ import annotations
 
@@ -8,12 +8,17 @@ from typing import Annotated, Any
 import typer
 
 import parketto
-from parketto.cli import options, render
+from parketto.cli import options, render, shapes
 from parketto.cli.command import Command, CommandContext
 from parketto.cli.exits import Exit, UsageProblem
 from parketto.cli.output import Result
 from parketto.errors import quoted
 from parketto.health.text import counted, percent, size_text
+
+Columns = Annotated[
+    list[str] | None,
+    typer.Option("--columns", metavar="COLUMNS", help="The columns that queries filter by: user,day"),
+]
 
 
 def health(
@@ -27,18 +32,13 @@ def health(
             help="Exit with 5 if there is one: small-files,drift; any: warnings too.",
         ),
     ] = None,
-    columns: Annotated[
-        list[str] | None,
-        typer.Option("--columns", metavar="COLUMNS", help="The columns that queries filter by: user,day"),
-    ] = None,
+    columns: Columns = None,
     partition: options.Partitions = None,
     target_mb: options.TargetMb = None,
 ) -> Result:
     """Judge sizes, layout, schemas and history, and say what to do. Only footers and the log are read."""
     failing = _failing(fail_on)
-    found = context.dataset(path).health(
-        partition, options.names(columns), **({} if target_mb is None else {"target_mb_per_file": target_mb})
-    )
+    found = context.dataset(path).health(partition, options.names(columns), **_target(target_mb))
     bad = any(
         each["name"] in failing or (ANY in failing and each["severity"] != "note") for each in found["problems"]
     )
@@ -136,7 +136,29 @@ def _part(damage: Any) -> str:
     return group + column
 
 
+def report(
+    context: CommandContext,
+    path: options.DatasetPath,
+    output: Annotated[
+        str, typer.Option("--output", "-o", metavar="FILE", help="Where to write the page: a file, or a URL.")
+    ] = "report.html",
+    columns: Columns = None,
+    partition: options.Partitions = None,
+    target_mb: options.TargetMb = None,
+) -> Result:
+    """Write the health as one HTML page. It needs no network; open it in a browser."""
+    dataset = context.dataset(path)
+    page = dataset.report(output, partition_filter=partition, columns=options.names(columns), **_target(target_mb))
+    document = shapes.ReportDocument(path=dataset.path, report=output, bytes=len(page.encode()))
+    return Result(document, lambda: render.tree(f"wrote {output}, {size_text(document['bytes'])}"))
+
+
+def _target(target_mb: float | None) -> dict[str, float]:
+    return {} if target_mb is None else {"target_mb_per_file": target_mb}
+
+
 COMMANDS = (
     Command("health", health, lambda: parketto.Health, engine="pyarrow", changes=False),
+    Command("report", report, lambda: shapes.ReportDocument, engine="pyarrow", changes=False),
     Command("check", check, lambda: parketto.CheckReport, changes=False),
 )

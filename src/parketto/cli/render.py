@@ -132,15 +132,15 @@ def edit(verb: str, stats: Mapping[str, Any]) -> RenderableType:
     if not stats["rows_matched"]:
         return tree(f"no rows to {verb}", [_scanned(stats)])
     would = f"would {verb} {rows}" if stats["dry_run"] else f"{verb}d {rows}"
-    files = stats["files_rewritten"] - stats["files_removed"]
+    files, removed = stats["files_rewritten"], stats["files_removed"]
+    where = f"in {counted(stats['partitions_affected'], 'partition')}"
     return tree(
         f"{would}: {stats['rows_before']:,} rows → {stats['rows_after']:,}",
         [
-            f"{counted(files, 'file')} rewritten" if files else None,
-            f"{counted(stats['files_removed'], 'file')} removed: no rows remain"
-            if stats["files_removed"]
+            f"{counted(files, 'file')} rewritten, {size_text(stats['rewritten_bytes'])} {where}"
+            if files
             else None,
-            f"{size_text(stats['rewritten_bytes'])} in {counted(stats['partitions_affected'], 'partition')}",
+            f"{counted(removed, 'file')} removed: no rows remain" if removed else None,
             _scanned(stats),
             ("files", some(stats["rewritten_files"])) if stats["dry_run"] else None,
             stats["backup_path"] and f"backup of the replaced files: {stats['backup_path']}",

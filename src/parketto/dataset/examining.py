@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Sequence
 
 from parketto.arguments import DEFAULT_TARGET_MB
@@ -9,6 +10,7 @@ from parketto.dataset.base import BaseDataset
 from parketto.health.examine import examine
 from parketto.health.results import Health
 from parketto.storage.hive import PartitionFilter
+from parketto.storage.opening import open_store
 
 
 class ExaminableDataset(BaseDataset):
@@ -56,3 +58,51 @@ class ExaminableDataset(BaseDataset):
             'healthy'
         """
         return examine(self._context, self.path, partition_filter, columns, target_mb_per_file).health
+
+    def report(
+        self,
+        path: str | os.PathLike[str] | None = None,
+        *,
+        partition_filter: PartitionFilter = None,
+        columns: Sequence[str] | None = None,
+        target_mb_per_file: float = DEFAULT_TARGET_MB,
+    ) -> str:
+        """The health of the dataset as one HTML page that needs no network: charts, tables, and commands to copy.
+
+        It shows the verdict and the problems of `health`, the sizes of files, partitions and row groups, what
+        queries read, the clustering, schema drift, the history, and what the last operations changed. The page has
+        aggregates only, so it stays small. Needs the extra `parketto[report]`.
+
+        Args:
+            path: Where to write the page, local or a URL; an existing file is replaced.
+            partition_filter: The partitions to examine.
+            columns: The columns that queries filter by, as for `health`.
+            target_mb_per_file: The target file size, as for `compact`.
+
+        Returns:
+            The page.
+
+        Raises:
+            ValueError: An argument is invalid, or a column is unknown.
+            FileNotFoundError: There is no dataset, or the filter excludes all of its files.
+            ImportError: The packages of the extra are not installed.
+
+        Example:
+            >>> import pyarrow as pa
+            >>> from parketto import Dataset
+            >>> orders = Dataset("memory://report-example", engine="pyarrow")
+            >>> _ = orders.write(pa.table({"id": [1, 2], "price": [2.5, 4.0]}))
+            >>> page = orders.report("memory://report-example.html")
+            >>> "<title>Healthy: memory://report-example</title>" in page
+            True
+        """
+        from parketto.report.page import render  # here, because it needs altair and jinja2
+
+        output = None
+        if path is not None:
+            store, location = open_store(path, self._store.fs if "://" not in os.fspath(path) else None)
+            output = (store, location)
+        page = render(examine(self._context, self.path, partition_filter, columns, target_mb_per_file))
+        if output is not None:
+            output[0].write(output[1], page.encode())
+        return page

@@ -37,13 +37,13 @@ class Bounds:
     """The row groups of a sample of files, with bounds in the types of the dataset.
 
     Attributes:
-        files: For each row group, its file.
+        stored: For each row group, its file, and the row group as its footer describes it.
         groups: The row groups with rows.
         types: The type of each examined column.
         partition_columns: The columns in the paths.
     """
 
-    files: Sequence[FileInfo]
+    stored: Sequence[tuple[FileInfo, RowGroupInfo]]
     groups: Sequence[RowGroupInfo]
     types: Mapping[str, pa.DataType]
     partition_columns: Collection[str]
@@ -61,14 +61,17 @@ class Bounds:
             for name in columns
             if (kind := types.get(name)) is not None and is_orderable(kind) and not pa.types.is_null(kind)
         }
-        found = [(file, group) for file in sample for group in _presented(file, used) if group.num_rows]
-        return cls([file for file, _ in found], [group for _, group in found], used, tuple(in_paths))
+        found = [
+            ((file, stored), group)
+            for file in sample
+            for stored, group in zip(file.row_groups, _presented(file, used), strict=True)
+            if group.num_rows
+        ]
+        return cls([stored for stored, _ in found], [group for _, group in found], used, tuple(in_paths))
 
     def columns(self, tally: Tally) -> list[ColumnHealth]:
         """What queries on each column read."""
         clustered = {name for each in tally.clusterings for name in each["columns"]}
-        # Depth counts row groups: those of the other files overlap as well.
-        scale = 1 / tally.sample.share
         if_sorted = _range_if_sorted(tally.sorted_row_groups())
         found = []
         for name, kind in self.types.items():
@@ -84,11 +87,16 @@ class Bounds:
                     bounded=bounded / len(self.groups) if self.groups else 0.0,
                     point=reads["point"],
                     range=reads["range"],
-                    depth=min(tally.row_groups, round(reads["depth"] * scale)),
+                    depth=_whole_depth(reads["depth"], tally),
                     range_if_sorted=reads["range"] if is_partition else min(reads["range"], if_sorted),
                 )
             )
         return found
+
+
+def _whole_depth(depth: int, tally: Tally) -> int:
+    """The depth of all row groups, by that of the sample: of those that overlap a row group, it has a share."""
+    return min(tally.row_groups, round(1 + (depth - 1) / tally.sample.share)) if depth else 0
 
 
 def _check(columns: Sequence[str], types: Mapping[str, pa.DataType | None]) -> None:

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import shlex
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from parketto.arguments import DEFAULT_TARGET_MB
 from parketto.health.results import Remedy
+from parketto.storage.hive import PartitionFilter, encode_segment
 
 
 @dataclass(frozen=True)
@@ -17,18 +18,20 @@ class Commands:
 
     path: str
     target_mb: float = DEFAULT_TARGET_MB
+    #: The partitions that were examined.
+    partition_filter: PartitionFilter = None
 
     def compact(self, effect: str, compression: str | None = None) -> Remedy:
         """Merge small files."""
-        return self._remedy("compact", effect, {**self._target, **_given(compression=compression)})
+        return self._remedy("compact", effect, {**_given(compression=compression), **self._scope})
 
     def optimize(self, columns: Sequence[str], effect: str) -> Remedy:
         """Cluster by columns."""
-        return self._remedy("optimize", effect, {"columns": list(columns), **self._target})
+        return self._remedy("optimize", effect, {"columns": list(columns), **self._scope})
 
     def suggest(self, queries: Sequence[str], effect: str) -> Remedy:
         """Find clustering columns."""
-        return self._remedy("suggest", effect, {"queries": list(queries)})
+        return self._remedy("suggest", effect, {"queries": list(queries), **self._scope})
 
     def repartition(self, columns: Sequence[str], effect: str) -> Remedy:
         """Change the partition columns."""
@@ -47,8 +50,10 @@ class Commands:
         return self._remedy("vacuum", effect, {"dry_run": False})
 
     @property
-    def _target(self) -> dict[str, Any]:
-        return _given(target_mb_per_file=None if self.target_mb == DEFAULT_TARGET_MB else self.target_mb)
+    def _scope(self) -> dict[str, Any]:
+        """The arguments of operations on partitions."""
+        target = None if self.target_mb == DEFAULT_TARGET_MB else self.target_mb
+        return _given(target_mb_per_file=target, partition_filter=self.partition_filter)
 
     def _remedy(self, operation: str, effect: str, arguments: Mapping[str, Any]) -> Remedy:
         shell = ["parketto", operation.replace("_", "-"), self.path]
@@ -68,21 +73,36 @@ def _given(**arguments: Any) -> dict[str, Any]:
 
 def _options(name: str, value: Any) -> list[str]:
     """An argument as options of the command line."""
-    if name == "queries":
-        return list(value)  # these are arguments
-    if name == "partition_by" and value is None:
-        return ["--no-partitions"]
     option = f"--{name.replace('_', '-')}"
-    match value:
-        case None:
-            return []
-        case bool():
+    match name, value:
+        case "queries", _:
+            return list(value)
+        case "partition_filter", _:
+            return [part for each in _partitions(value) for part in ("--partition", each)]
+        case "partition_by", None:
+            return ["--no-partitions"]
+        case _, bool():
             return [option if value else f"--no-{name.replace('_', '-')}"]
-        case list():
+        case _, list():
             return [option, ",".join(value)]
-        case dict():
+        case _, dict():
             return [part for key, each in value.items() for part in (option, f"{key}={each}")]
-        case float():
+        case _, float():
             return [option, f"{value:g}"]
         case _:
             return [option, str(value)]
+
+
+def _partitions(given: Any) -> list[str]:
+    """A filter as partitions. Several columns need their order in paths; without it, all partitions are meant.
+
+    >>> _partitions("day=1"), _partitions({"day": [1, 2]}), _partitions({"day": 1, "hour": 2})
+    (['day=1'], ['day=1', 'day=2'], [])
+    """
+    if not isinstance(given, Mapping):
+        return [given] if isinstance(given, str) else list(given)
+    if len(given) > 1:
+        return []
+    ((column, value),) = given.items()
+    values = list(value) if isinstance(value, Iterable) and not isinstance(value, str | bytes) else [value]
+    return [encode_segment(column, each) for each in values]

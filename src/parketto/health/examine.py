@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from parketto.arguments import MEGABYTE, Thresholds, check_names
+from parketto.arguments import DEFAULT_TARGET_MB, Thresholds, check_names
 from parketto.commit.history import Commit, commits
 from parketto.commit.record import KEPT
 from parketto.commit.recovery import Listing, list_settled
@@ -41,7 +41,7 @@ def examine(
     path: str,
     partition_filter: PartitionFilter = None,
     columns: Sequence[str] | None = None,
-    target_mb_per_file: float | None = None,
+    target_mb_per_file: float = DEFAULT_TARGET_MB,
 ) -> Examination:
     """Discover → judge → report, without an engine.
 
@@ -54,7 +54,6 @@ def examine(
     """
     given = None if columns is None else check_names("columns", columns)
     thresholds = Thresholds.of(target_mb_per_file, None)
-    target = (thresholds.target_bytes or 0) / MEGABYTE
 
     def read() -> tuple[Listing, Tally, Bounds]:
         listing = list_settled(dataset.workspace, partition_filter)
@@ -72,7 +71,7 @@ def examine(
         at=dt.datetime.now(dt.UTC).isoformat(timespec="seconds"),
         verdict="healthy",
         summary="",
-        target_mb_per_file=target,
+        target_mb_per_file=float(target_mb_per_file),
         problems=[],
         files=_file_health(dataset, listing, tally, partition_filter),
         row_groups=tally.row_group_health(),
@@ -84,7 +83,7 @@ def examine(
         history=_history_health(dataset, log),
         sampled=tally.sample.share,
     )
-    health["problems"] = find_problems(health, given or ())
+    health["problems"] = find_problems(health, given or (), partition_filter)
     health["verdict"] = verdict_of(health["problems"])
     health["summary"] = summary_of(health)
     return Examination(health, bounds, log)

@@ -17,6 +17,7 @@ from parketto.health.results import (
     Verdict,
 )
 from parketto.health.text import counted, percent, size_text
+from parketto.storage.hive import PartitionFilter
 
 # Compaction is worth a commit if it removes this many files, and this share of them.
 _MIN_REMOVED_FILES, _MIN_REMOVED_SHARE = 10, 0.1
@@ -33,14 +34,17 @@ _SUGGESTED_COLUMNS = 4
 _VERDICTS: dict[Severity, Verdict] = {"error": "damaged", "warning": "attention", "note": "healthy"}
 
 
-def find_problems(health: Health, columns: Sequence[str] = ()) -> list[HealthProblem]:
+def find_problems(
+    health: Health, columns: Sequence[str] = (), partition_filter: PartitionFilter = None
+) -> list[HealthProblem]:
     """The problems of a dataset, the most severe first.
 
     Args:
         health: All numbers.
         columns: The columns that queries filter by, if the caller has named some.
+        partition_filter: The partitions that were examined.
     """
-    commands = Commands(health["path"], health["target_mb_per_file"])
+    commands = Commands(health["path"], health["target_mb_per_file"], partition_filter)
     rules = (_files, _drift, _sizes, _partitions, _row_groups, _codecs, _history)
     found = [each for rule in rules for each in rule(health, commands)]
     found += _overlap(health, commands, columns)
