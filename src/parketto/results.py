@@ -300,13 +300,13 @@ class MaintenanceAction(TypedDict):
     """One operation of a maintenance run: one commit."""
 
     dataset: str
-    #: `compact`, `optimize` or `unify_schema`.
+    #: `compact`, `optimize`, `unify_schema` or `vacuum`.
     operation: str
     #: The folder below the dataset; None if the dataset has no partitions, or the operation concerns all of them.
     partition: str | None
     #: Why it was due.
     reason: str
-    #: The files of the partition; those that were rewritten if a schema was unified.
+    #: The files of the partition; those that were rewritten if a schema was unified; the kept files of a vacuum.
     files_before: int
     #: In a dry run: the planned number.
     files_after: int

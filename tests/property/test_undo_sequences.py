@@ -1,4 +1,4 @@
-"""Any sequence of operations: undone one by one, it gives each earlier state; any state can be read and restored."""
+"""Any sequence of operations: undone one by one, it gives each earlier state; any state can be restored."""
 
 from __future__ import annotations
 

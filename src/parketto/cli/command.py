@@ -97,6 +97,7 @@ class CommandContext:
         try:
             agreed = typer.confirm(f"This would {what}. Continue?", err=True)
         except typer.Abort:
+            print(file=sys.stderr)  # after the ^C in the line of the question
             raise KeyboardInterrupt from None
         if not agreed:
             raise Declined("nothing was changed")

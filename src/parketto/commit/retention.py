@@ -241,6 +241,19 @@ class KeptFiles:
         found = map(_NAME.fullmatch, self.store.list_dirs(self._folder))
         return [match[0] for match in found if match is not None and int(match["until"]) <= now]
 
+    def older_than(self, seconds: float) -> list[str]:
+        """The names of the folders whose files were retired that long ago; without a manifest, expired ones."""
+        since, expired = unix_time() - seconds, self.expired()
+        return [
+            name
+            for name in self.names()
+            if (
+                name in expired
+                if (manifest := self.manifest(name)) is None
+                else dt.datetime.fromisoformat(manifest.at).timestamp() <= since
+            )
+        ]
+
     def names(self) -> dict[str, int]:
         """The names of all folders, with the numbers of their commits."""
         found = map(_NAME.fullmatch, self.store.list_dirs(self._folder))

@@ -103,11 +103,12 @@ class _Side:
     @classmethod
     def of(cls, dataset: DatasetContext, state: PastState, same: set[tuple[str, str]]) -> _Side:
         files = [entry for entry in state.files if (entry.path, entry.fingerprint) not in same]
-        if not files:
+        if not state.files:
             return cls(files, None, pa.schema([]))
         context = replace(dataset, past=state)
-        snapshot = read_snapshot(context.snapshot_store(), dataset.root, files).unified()
-        return cls(files, scan_of(context, snapshot, RowQuery()), row_schema(snapshot))
+        # If all files are the same, one of them shows the columns.
+        snapshot = read_snapshot(context.snapshot_store(), dataset.root, files or state.files[:1]).unified()
+        return cls(files, scan_of(context, snapshot, RowQuery()) if files else None, row_schema(snapshot))
 
     def batches(self, schema: pa.Schema) -> Iterator[pa.RecordBatch]:
         """The rows in a schema that may have more columns."""

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import datetime as dt
 from collections.abc import Collection
 
 from parketto.commit.recovery import recover_locked, settle
-from parketto.commit.retention import KeptFiles, unix_time
+from parketto.commit.retention import KeptFiles
 from parketto.commit.workspace import Workspace
 from parketto.operations.context import DatasetContext
 from parketto.results import VacuumStats
@@ -23,11 +22,7 @@ def vacuum(dataset: DatasetContext, older_than: float | None, *, dry_run: bool) 
     """
     kept = KeptFiles(dataset.store, dataset.workspace.path)
     names = kept.names()
-    chosen = (
-        set(kept.expired())
-        if older_than is None
-        else {name for name in names if _is_older(kept, name, older_than)}
-    )
+    chosen = names.keys() & set(kept.expired() if older_than is None else kept.older_than(older_than))
     found = {name: _size(kept, name) for name in names}
     if chosen and not dry_run:
         chosen = remove_kept_folders(dataset.workspace, chosen)
@@ -58,14 +53,6 @@ def remove_kept_folders(workspace: Workspace, names: Collection[str]) -> set[str
         kept.remove(sorted(chosen))
     workspace.tidy()
     return chosen
-
-
-def _is_older(kept: KeptFiles, name: str, seconds: float) -> bool:
-    """Whether the files of a folder were retired that long ago."""
-    manifest = kept.manifest(name)
-    if manifest is None:
-        return name in kept.expired()
-    return dt.datetime.fromisoformat(manifest.at).timestamp() <= unix_time() - seconds
 
 
 def _size(kept: KeptFiles, name: str) -> tuple[int, int]:
