@@ -158,6 +158,15 @@ class TestOtherWriters:
         dataset.undo(2)
         assert ids(dataset) == [1, 2, 3, 9]
 
+    def test_last_commit_is_the_last_one_when_the_undo_began(
+        self, place: Place, dataset: Dataset, monkeypatch: Any
+    ) -> None:
+        dataset.delete("id = 2")
+        other = place.dataset()
+        self.before_commit(monkeypatch, "undo", lambda: (other.write(table(9)), other.compact()))
+        assert place.dataset(retries=2).undo()["undone"] == [2, 4]
+        assert ids(dataset) == [1, 2, 3, 9]
+
     @pytest.mark.parametrize("retries", [0, 2])
     def test_compaction_during_an_undo_is_a_conflict(
         self, place: Place, dataset: Dataset, monkeypatch: Any, retries: int

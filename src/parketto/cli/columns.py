@@ -11,7 +11,7 @@ from parketto.cli import options, render, shapes
 from parketto.cli.command import Command, CommandContext
 from parketto.cli.exits import UsageProblem
 from parketto.cli.output import Result
-from parketto.cli.text import counted, size
+from parketto.health.text import counted, size_text
 
 Casts = Annotated[
     list[str] | None, typer.Option("--cast", metavar="COLUMN=TYPE", help="A new type: price=double. Repeatable.")
@@ -74,7 +74,7 @@ def alter(
     dataset = context.dataset(path)
     if drop and not (dry_run or yes):
         plan = dataset.alter(**changes, dry_run=True)
-        files = f"{counted(plan['files_rewritten'], 'file')} ({size(plan['rewritten_bytes'])})"
+        files = f"{counted(plan['files_rewritten'], 'file')} ({size_text(plan['rewritten_bytes'])})"
         context.confirm(f"drop {', '.join(changes['drop'])}, and rewrite {files}", yes=yes)
     with context.progress() as progress:
         stats = dataset.alter(**changes, backup=backup, dry_run=dry_run, progress=progress)

@@ -97,6 +97,7 @@ class CommandContext:
         try:
             agreed = typer.confirm(f"This would {what}. Continue?", err=True)
         except typer.Abort:
+            print(file=sys.stderr)  # after the ^C in the line of the question
             raise KeyboardInterrupt from None
         if not agreed:
             raise Declined("nothing was changed")
@@ -163,6 +164,8 @@ class Command:
             code = exit_code(error)
             if code == Exit.INTERRUPTED:
                 context.output.note(self._interrupted(context, started))
+            elif isinstance(error, Declined):
+                context.output.note(str(error))
             elif isinstance(error, Exception):
                 context.output.fail(error)
             else:

@@ -14,7 +14,7 @@ from parketto.cli import render
 from parketto.cli.command import Command, CommandContext
 from parketto.cli.exits import UsageProblem
 from parketto.cli.output import print_to
-from parketto.cli.text import counted
+from parketto.health.text import counted
 
 if TYPE_CHECKING:
     import pyarrow as pa

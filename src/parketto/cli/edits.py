@@ -13,7 +13,7 @@ from parketto.cli.command import Command, CommandContext
 from parketto.cli.exits import UsageProblem
 from parketto.cli.output import Result
 from parketto.cli.sources import source_rows
-from parketto.cli.text import counted, size
+from parketto.health.text import counted, size_text
 
 Where = Annotated[str | None, typer.Option("--where", metavar="CONDITION", help='SQL, such as "price > 100".')]
 Source = Annotated[str, typer.Argument(metavar="SOURCE", help="A file, a folder or a dataset; - is stdin.")]
@@ -149,14 +149,18 @@ def _edited(
     if not (dry_run or yes):
         plan = edit(True, None)
         if plan["rows_matched"]:
-            context.confirm(
-                f"{verb} {counted(plan['rows_matched'], 'row')} of {plan['rows_before']:,}, and rewrite "
-                f"{counted(plan['files_rewritten'], 'file')} ({size(plan['rewritten_bytes'])})",
-                yes=yes,
-            )
+            rows = f"{counted(plan['rows_matched'], 'row')} of {plan['rows_before']:,}"
+            context.confirm(f"{verb} {rows}, and {_file_changes(plan)}", yes=yes)
     with context.progress() as progress:
         stats = edit(dry_run, progress)
     return Result(stats, lambda: render.edit(verb, stats))
+
+
+def _file_changes(plan: Mapping[str, Any]) -> str:
+    rewritten, removed = plan["files_rewritten"], plan["files_removed"]
+    parts = [f"rewrite {counted(rewritten, 'file')} ({size_text(plan['rewritten_bytes'])})"] if rewritten else []
+    parts += [f"remove {counted(removed, 'file')}"] if removed else []
+    return " and ".join(parts)
 
 
 def merge(

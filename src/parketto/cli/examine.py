@@ -1,4 +1,4 @@
-"""Commands that examine a dataset: health, check."""
+"""Commands that examine a dataset: health, report, check."""
 
 from __future__ import annotations
 
@@ -8,12 +8,17 @@ from typing import Annotated, Any
 import typer
 
 import parketto
-from parketto.cli import options, render
+from parketto.cli import options, render, shapes
 from parketto.cli.command import Command, CommandContext
 from parketto.cli.exits import Exit, UsageProblem
 from parketto.cli.output import Result
-from parketto.cli.text import counted, percent, size
 from parketto.errors import quoted
+from parketto.health.text import counted, percent, size_text
+
+Columns = Annotated[
+    list[str] | None,
+    typer.Option("--columns", metavar="COLUMNS", help="The columns that queries filter by: user,day"),
+]
 
 
 def health(
@@ -27,18 +32,13 @@ def health(
             help="Exit with 5 if there is one: small-files,drift; any: warnings too.",
         ),
     ] = None,
-    columns: Annotated[
-        list[str] | None,
-        typer.Option("--columns", metavar="COLUMNS", help="The columns that queries filter by: user,day"),
-    ] = None,
+    columns: Columns = None,
     partition: options.Partitions = None,
     target_mb: options.TargetMb = None,
 ) -> Result:
     """Judge sizes, layout, schemas and history, and say what to do. Only footers and the log are read."""
     failing = _failing(fail_on)
-    found = context.dataset(path).health(
-        partition, options.names(columns), **({} if target_mb is None else {"target_mb_per_file": target_mb})
-    )
+    found = context.dataset(path).health(partition, options.names(columns), **_target(target_mb))
     bad = any(
         each["name"] in failing or (ANY in failing and each["severity"] != "note") for each in found["problems"]
     )
@@ -76,7 +76,7 @@ def _numbers(health: Any) -> Iterator[Any]:
     yield f"files: {files['count']:,}, {_median(files['sizes'])}, {files['small']:,} small"
     yield f"row groups: {groups['count']:,}, {_median(groups['sizes'])} before compression"
     if parts["columns"]:
-        median = f"median {size(parts['median_bytes'])}"
+        median = f"median {size_text(parts['median_bytes'])}"
         yield f"partitions by {','.join(parts['columns'])}: {parts['count']:,}, {median}, skew {parts['skew']:.1f}"
     yield f"codecs: {', '.join(each['codec'] for each in health['codecs'])}"
     yield f"schema: {counted(health['schema']['differing_files'], 'file')} with another one"
@@ -86,11 +86,11 @@ def _numbers(health: Any) -> Iterator[Any]:
     reads = [f"{each['column']} {percent(each['range'])}" for each in health["columns"]]
     yield f"row groups that a range of 1 % reads: {', '.join(reads)}" if reads else None
     log = health["history"]
-    yield f"history: {counted(log['commits'], 'commit')}, {size(log['kept_bytes'])} of replaced files"
+    yield f"history: {counted(log['commits'], 'commit')}, {size_text(log['kept_bytes'])} of replaced files"
 
 
 def _median(sizes: Any) -> str:
-    return "no data" if sizes is None else f"median {size(sizes['median'])}"
+    return "no data" if sizes is None else f"median {size_text(sizes['median'])}"
 
 
 def check(
@@ -123,7 +123,7 @@ def check(
             "other schemas": others,
         }
         return render.tree(
-            f"{verdict}: checked the {how} of {files}, {rows}, {size(report['bytes'])}",
+            f"{verdict}: checked the {how} of {files}, {rows}, {size_text(report['bytes'])}",
             [*((name, render.some(lines)) for name, lines in found.items() if lines), *report["notes"]],
         )
 
@@ -136,7 +136,29 @@ def _part(damage: Any) -> str:
     return group + column
 
 
+def report(
+    context: CommandContext,
+    path: options.DatasetPath,
+    output: Annotated[
+        str, typer.Option("--output", "-o", metavar="FILE", help="Where to write the page: a file, or a URL.")
+    ] = "report.html",
+    columns: Columns = None,
+    partition: options.Partitions = None,
+    target_mb: options.TargetMb = None,
+) -> Result:
+    """Write the health as one HTML page. It needs no network; open it in a browser."""
+    dataset = context.dataset(path)
+    page = dataset.report(output, partition_filter=partition, columns=options.names(columns), **_target(target_mb))
+    document = shapes.ReportDocument(path=dataset.path, report=output, bytes=len(page.encode()))
+    return Result(document, lambda: render.tree(f"wrote {output}, {size_text(document['bytes'])}"))
+
+
+def _target(target_mb: float | None) -> dict[str, float]:
+    return {} if target_mb is None else {"target_mb_per_file": target_mb}
+
+
 COMMANDS = (
     Command("health", health, lambda: parketto.Health, engine="pyarrow", changes=False),
+    Command("report", report, lambda: shapes.ReportDocument, engine="pyarrow", changes=False),
     Command("check", check, lambda: parketto.CheckReport, changes=False),
 )

@@ -13,7 +13,8 @@ from parketto.cli import options, render, shapes
 from parketto.cli.command import Command, CommandContext
 from parketto.cli.exits import UsageProblem
 from parketto.cli.output import Result
-from parketto.cli.text import counted, moment, size
+from parketto.cli.text import moment
+from parketto.health.text import counted, size_text
 
 
 def history(
@@ -107,15 +108,14 @@ def _undone(context: CommandContext, verb: str, undo: Any, *, dry_run: bool, yes
     if not (dry_run or yes):
         plan = undo(True)
         if plan["undone"]:
-            context.confirm(f"{verb}: {_undo_text(plan)}", yes=yes)
+            context.confirm(_undo_text(plan), yes=yes)
     stats = undo(dry_run)
 
     def rendered() -> Any:
         if not stats["undone"]:
             return render.tree("nothing to undo: the dataset is in that state")
-        would = " would" if dry_run else ""
         return render.tree(
-            f"{verb}{would}: {_undo_text(stats)}",
+            f"{verb}{' would' if dry_run else ':'} {_undo_text(stats)}",
             [
                 ("files that come back", render.some(stats["restored_files"]))
                 if stats["restored_files"]
@@ -135,8 +135,8 @@ def _undo_text(stats: Mapping[str, Any]) -> str:
     noun = "commit" if len(stats["undone"]) == 1 else "commits"
     return (
         f"undo {noun} {commits}, bring back {counted(stats['files_restored'], 'file')} "
-        f"({size(stats['bytes_restored'])}), remove {counted(stats['files_removed'], 'file')} "
-        f"({size(stats['bytes_removed'])})"
+        f"({size_text(stats['bytes_restored'])}), remove {counted(stats['files_removed'], 'file')} "
+        f"({size_text(stats['bytes_removed'])})"
     )
 
 
@@ -159,14 +159,14 @@ def vacuum(
     if not (dry_run or yes):
         plan = dataset.vacuum(age)
         if plan["files_removed"]:
-            files = f"{counted(plan['files_removed'], 'file')} ({size(plan['bytes_removed'])})"
+            files = f"{counted(plan['files_removed'], 'file')} ({size_text(plan['bytes_removed'])})"
             commits = counted(len(plan["commits"]), "commit")
             context.confirm(f"remove {files}; {commits} could not be undone any more", yes=yes)
     stats = dataset.vacuum(age, dry_run=dry_run)
 
     def rendered() -> Any:
-        removed = f"{counted(stats['files_removed'], 'file')}, {size(stats['bytes_removed'])}"
-        kept = f"{counted(stats['files_kept'], 'file')} still kept, {size(stats['bytes_kept'])}"
+        removed = f"{counted(stats['files_removed'], 'file')}, {size_text(stats['bytes_removed'])}"
+        kept = f"{counted(stats['files_kept'], 'file')} still kept, {size_text(stats['bytes_kept'])}"
         lost = stats["commits"] and f"commits that cannot be undone then: {', '.join(map(str, stats['commits']))}"
         return render.tree(f"vacuum{' would remove' if dry_run else ' removed'} {removed}", [lost, kept])
 
@@ -210,7 +210,7 @@ def diff(
         return render.tree(
             f"commit {found['start']} to {found['end']}: {found['rows_added']:,} rows added, "
             f"{found['rows_removed']:,} removed{changed}",
-            [f"compared {counted(found['files_compared'], 'file')}, {size(found['bytes_compared'])}"],
+            [f"compared {counted(found['files_compared'], 'file')}, {size_text(found['bytes_compared'])}"],
         )
 
     return Result(dict(found), rendered)

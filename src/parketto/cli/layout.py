@@ -11,7 +11,7 @@ from parketto.cli import options, render, shapes
 from parketto.cli.command import Command, CommandContext
 from parketto.cli.exits import Exit, UsageProblem
 from parketto.cli.output import Result
-from parketto.cli.text import counted, percent
+from parketto.health.text import counted, percent
 
 SchemaRule = Annotated[
     Literal["unify", "exact"],

@@ -61,10 +61,10 @@ def _rate(speed: float | None, *, by_bytes: bool) -> str:
     """The work per second.
 
     >>> _rate(3 * 1024**2, by_bytes=True), _rate(2.5, by_bytes=False), _rate(None, by_bytes=True)
-    ('3.0 MB/s', '2.5/s', '')
+    ('3 MB/s', '2.5/s', '')
     """
     if speed is None:
         return ""
-    from parketto.cli.text import size
+    from parketto.health.text import size_text
 
-    return f"{size(speed)}/s" if by_bytes else f"{speed:,.1f}/s"
+    return f"{size_text(speed)}/s" if by_bytes else f"{speed:,.1f}/s"

@@ -6,7 +6,8 @@ import posixpath
 from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from parketto.cli.text import counted, listed, percent, size
+from parketto.cli.text import listed
+from parketto.health.text import counted, percent, size_text
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
@@ -72,13 +73,13 @@ def maintenance(verb: str, root: str, stats: Mapping[str, Any]) -> RenderableTyp
     if stats["unchanged_because"]:
         return tree(f"nothing to {verb}: {stats['unchanged_because']}")
     before, after = stats["before_file_count"], stats["after_file_count"]
-    total = f"{size(stats['rewritten_bytes'])} of {size(stats['before_total_bytes'])}"
+    total = f"{size_text(stats['rewritten_bytes'])} of {size_text(stats['before_total_bytes'])}"
     codec = f"codec: {stats['compression_codec']}"
     reconciled = (
         stats["reconciled_columns"] and f"columns that files differ in: {listed(stats['reconciled_columns'])}"
     )
     if not stats["dry_run"]:
-        headline = f"{verb}: {counted(before, 'file')} → {after:,}, {size(stats['after_total_bytes'])}"
+        headline = f"{verb}: {counted(before, 'file')} → {after:,}, {size_text(stats['after_total_bytes'])}"
         rewritten = f"rewrote {counted(stats['compacted_file_count'], 'file')}, {total}"
         backup = stats["backup_path"] and f"backup of the replaced files: {stats['backup_path']}"
         return tree(headline, [rewritten, codec, reconciled, backup, _reads(stats)])
@@ -105,7 +106,7 @@ def _group(root: str, paths: Sequence[str], planned: Mapping[str, Any]) -> tuple
     copied, encoded = planned["copied_row_groups"], planned["encoded_row_groups"]
     inputs, outputs = counted(len(paths), "file"), counted(planned["files_after"], "file")
     return (
-        f"{'all' if where == '.' else where}: {inputs} → {outputs}, about {size(planned['bytes'])}",
+        f"{'all' if where == '.' else where}: {inputs} → {outputs}, about {size_text(planned['bytes'])}",
         [
             f"{counted(copied, 'row group')} copied as bytes" if copied else None,
             f"{counted(encoded, 'row group')} decoded and encoded" if encoded else None,
@@ -131,15 +132,15 @@ def edit(verb: str, stats: Mapping[str, Any]) -> RenderableType:
     if not stats["rows_matched"]:
         return tree(f"no rows to {verb}", [_scanned(stats)])
     would = f"would {verb} {rows}" if stats["dry_run"] else f"{verb}d {rows}"
-    files = stats["files_rewritten"] - stats["files_removed"]
+    files, removed = stats["files_rewritten"], stats["files_removed"]
+    where = f"in {counted(stats['partitions_affected'], 'partition')}"
     return tree(
         f"{would}: {stats['rows_before']:,} rows → {stats['rows_after']:,}",
         [
-            f"{counted(files, 'file')} rewritten" if files else None,
-            f"{counted(stats['files_removed'], 'file')} removed: no rows remain"
-            if stats["files_removed"]
+            f"{counted(files, 'file')} rewritten, {size_text(stats['rewritten_bytes'])} {where}"
+            if files
             else None,
-            f"{size(stats['rewritten_bytes'])} in {counted(stats['partitions_affected'], 'partition')}",
+            f"{counted(removed, 'file')} removed: no rows remain" if removed else None,
             _scanned(stats),
             ("files", some(stats["rewritten_files"])) if stats["dry_run"] else None,
             stats["backup_path"] and f"backup of the replaced files: {stats['backup_path']}",
@@ -181,7 +182,7 @@ def written(stats: Mapping[str, Any], verb: str = "write") -> RenderableType:
         expectations(stats),
     ]
     if "dry_run" not in stats:
-        files = f"{counted(stats['files_written'], 'file')}, {size(stats['bytes_written'])}"
+        files = f"{counted(stats['files_written'], 'file')}, {size_text(stats['bytes_written'])}"
         return tree(f"{verb}: {shown} in {files}", branches)
     folders = [f"{name}: {counted(count, 'row')}" for name, count in (stats["partitions"] or {}).items()]
     return tree(
@@ -210,6 +211,6 @@ def altered(verb: str, stats: Mapping[str, Any]) -> RenderableType:
         return tree(f"nothing to {verb}: all {counted(stats['files_before'], 'file')} have this schema")
     would = "would rewrite" if stats["dry_run"] else "rewrote"
     return tree(
-        f"{verb}: {would} {files}, {size(stats['rewritten_bytes'])}",
+        f"{verb}: {would} {files}, {size_text(stats['rewritten_bytes'])}",
         [stats["backup_path"] and f"backup of the replaced files: {stats['backup_path']}"],
     )

@@ -12,7 +12,7 @@ from parketto.cli.command import Command, CommandContext
 from parketto.cli.exits import UsageProblem
 from parketto.cli.output import Result
 from parketto.cli.sources import STDIN, spooled
-from parketto.cli.text import counted
+from parketto.health.text import counted
 
 RowFormatOption = Annotated[
     Literal["table", "csv", "json", "parquet"] | None,

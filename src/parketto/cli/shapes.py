@@ -35,6 +35,15 @@ class SchemaDocument(TypedDict):
     columns: list[ColumnDocument]
 
 
+class ReportDocument(TypedDict):
+    """A health report that was written."""
+
+    path: str
+    #: Where it is.
+    report: str
+    bytes: int
+
+
 class DiffDocument(TypedDict):
     """How many rows differ between two states of a dataset."""
 

@@ -73,10 +73,6 @@ def _given(**arguments: Any) -> dict[str, Any]:
 
 def _options(name: str, value: Any) -> list[str]:
     """An argument as options of the command line."""
-    if name == "queries":
-        return list(value)  # these are arguments
-    if name == "partition_by" and value is None:
-        return ["--no-partitions"]
     option = f"--{name.replace('_', '-')}"
     match name, value:
         case "queries", _:

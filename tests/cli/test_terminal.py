@@ -1,0 +1,141 @@
+"""The command line on a terminal: progress, questions, colours, Ctrl-C. Each test has a pseudo-terminal."""
+
+from __future__ import annotations
+
+import os
+import re
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pexpect
+import pyarrow as pa
+import pytest
+
+from conftest import beside
+from helpers import oracle
+from helpers.cli import COMMAND, environment, small_dataset
+from parketto import Dataset
+
+SLOW = str(Path(__file__).parents[1] / "helpers" / "slow_cli.py")
+
+
+def terminal(*arguments: object, script: str | None = None, **more: str) -> Any:
+    """A command on a terminal of 100 columns."""
+    program, *first = [sys.executable, script] if script else COMMAND
+    words = [*first, *map(str, arguments)]
+    return pexpect.spawn(
+        program, words, env=environment(**more), encoding="utf-8", timeout=60, dimensions=(40, 100)
+    )
+
+
+def ended(child: Any) -> tuple[int, str]:
+    """The exit code, and what was shown since the last expectation."""
+    child.expect(pexpect.EOF)
+    child.close()
+    return child.exitstatus, child.before
+
+
+@pytest.fixture
+def events(tmp_path: Path) -> str:
+    return small_dataset(tmp_path / "data" / "events")
+
+
+def test_questions_say_what_would_happen(events: str) -> None:
+    before = oracle.file_state(events)
+    child = terminal("delete", events, "--where", "id < 40")
+    child.expect(r"This would delete 40 rows of 80, and remove 4 files\. Continue\? \[y/N\]")
+    child.sendline("n")
+    code, shown = ended(child)
+    assert (code, oracle.file_state(events)) == (1, before)
+    assert shown.splitlines()[-1] == "nothing was changed"
+
+    child = terminal("delete", events, "--where", "id < 40")
+    child.expect("Continue")
+    child.sendline("y")
+    code, shown = ended(child)
+    assert code == 0
+    assert "deleted 40 rows: 80 rows → 40" in shown
+
+
+def test_ctrl_c_at_a_question(events: str) -> None:
+    before = oracle.file_state(events)
+    child = terminal("delete", events, "--where", "id < 40")
+    child.expect("Continue")
+    child.sendintr()
+    code, shown = ended(child)
+    assert (code, oracle.file_state(events)) == (130, before)
+    assert shown.strip().splitlines()[-1] == "interrupted: the dataset is as it was"
+
+
+@pytest.mark.parametrize("colours", [True, False])
+def test_progress_has_a_rate_and_the_time_left(tmp_path: Path, colours: bool) -> None:
+    """And colours, unless NO_COLOR forbids them."""
+    root = slow_dataset(tmp_path)
+    code, shown = ended(terminal("compact", root, script=SLOW, **({} if colours else {"NO_COLOR": "1"})))
+    assert code == 0
+    assert ("\x1b[38;5;" in shown) == colours
+    assert re.search(r"\d+ %", shown)
+    assert re.search(r"\d+/\d+", shown), "files done"
+    assert re.search(r"B/s|bytes/s", shown), "a rate"
+    assert re.search(r"\d:\d\d:\d\d", shown), "times"
+
+
+def test_ctrl_c_leaves_the_dataset_as_it_was(tmp_path: Path) -> None:
+    root = slow_dataset(tmp_path)
+    before = oracle.file_state(root)
+    child = terminal("compact", root, script=SLOW, PARKETTO_TEST_SECONDS="30")
+    child.expect("compact")  # the bar
+    wait_until(lambda: bool(list(Path(tmp_path).glob("**/new/*"))))
+    child.sendintr()
+    code, shown = ended(child)
+    assert (code, oracle.file_state(root)) == (130, before)
+    assert "interrupted: the dataset is as it was" in shown
+    assert "Traceback" not in shown
+    assert beside(tmp_path) == ["events"]
+
+
+def wait_until(done: Callable[[], bool]) -> None:
+    import time
+
+    for _ in range(600):
+        if done():
+            return
+        time.sleep(0.05)
+    raise AssertionError("it did not begin")
+
+
+def slow_dataset(folder: Path) -> str:
+    root = str(folder / "events")
+    for day in range(4):
+        for _ in range(3):
+            Dataset(root, engine="pyarrow").write(
+                pa.table({"day": [day] * 1000, "n": list(range(1000))}), partition_by="day"
+            )
+    return root
+
+
+def test_narrow_terminals_shorten_cells(tmp_path: Path) -> None:
+    root = str(tmp_path / "wide")
+    Dataset(root, engine="pyarrow").write(pa.table({f"column_{n}": ["x" * 30] for n in range(6)}))
+    code, shown = ended(terminal("head", root))
+    assert code == 0
+    assert max(len(re.sub(r"\x1b\[[0-9;]*m", "", line)) for line in shown.splitlines()) <= 100
+    assert "…" in shown
+
+
+@pytest.mark.own_spark
+def test_ctrl_c_on_spark(tmp_path: Path) -> None:
+    """The jobs are cancelled, and the dataset is as it was."""
+    root = slow_dataset(tmp_path)
+    before = oracle.file_state(root)
+    child = terminal("compact", root, script=SLOW, PARKETTO_TEST_SECONDS="60", PARKETTO_ENGINE="spark")
+    wait_until(lambda: bool(list(Path(tmp_path).glob("**/new/*"))))
+    child.sendintr()
+    code, shown = ended(child)
+    assert (code, oracle.file_state(root)) == (130, before), shown
+    assert "interrupted: the dataset is as it was" in shown
+    assert "Traceback" not in shown
+    assert beside(tmp_path) == ["events"]
+    assert os.path.isdir(root)
