@@ -10,7 +10,6 @@ import pyarrow.compute as pc
 
 from parketto.arguments import check_codec
 from parketto.dataset.merging import MergeableDataset
-from parketto.engines.base import ProgressCallback
 from parketto.errors import InvalidArgument
 from parketto.operations.alter import Changes, TypeLike, alter, unify_schema
 from parketto.operations.context import DatasetContext, Isolation
@@ -18,6 +17,8 @@ from parketto.operations.delete_keys import KeyRequest, delete_keys
 from parketto.operations.edit import edit
 from parketto.operations.edit_run import EditRequest
 from parketto.operations.restore import restore
+from parketto.operations.running import running
+from parketto.progress import ProgressOption
 from parketto.results import AlterStats, EditStats, RestoreStats
 from parketto.storage.hive import PartitionFilter
 from parketto.storage.opening import open_store
@@ -43,7 +44,7 @@ class EditableDataset(MergeableDataset):
         commit_id: str | None = None,
         isolation: Isolation | None = None,
         retries: int | None = None,
-        progress: ProgressCallback | None = None,
+        progress: ProgressOption = None,
     ) -> EditStats:
         """Delete the rows that match a condition, or whose key is in a table.
 
@@ -68,7 +69,7 @@ class EditableDataset(MergeableDataset):
                 30 days; the last one of each application is kept for ever.
             isolation: `"serializable"` or `"snapshot"`, for this operation; by default the dataset's.
             retries: How often this operation is planned again after a conflict; by default the dataset's setting.
-            progress: A callback that gets a `Progress` after each file.
+            progress: True to show it, or a callback that gets a `Progress` after each file.
 
         Raises:
             ValueError: The condition is invalid, or a column is unknown; nothing was changed.
@@ -95,14 +96,13 @@ class EditableDataset(MergeableDataset):
         if (keys is None) != (key_columns is None):
             raise InvalidArgument("keys needs key_columns" if key_columns is None else "key_columns needs keys")
         if key_columns is not None:
-            codec = check_codec(compression)
-            return delete_keys(
-                self._context_for(isolation, retries),
-                KeyRequest.of(self._rows(keys), key_columns, codec, partition_filter, commit_id),
-                dry_run=dry_run,
-                progress=progress,
-                backups=self._backups(backup),
-            )
+            context, codec = self._context_for(isolation, retries), check_codec(compression)
+            with running(context, "delete", progress, dry_run=dry_run) as run:
+                keyed = KeyRequest.of(self._rows(keys), key_columns, codec, partition_filter, commit_id)
+                backups = self._backups(backup)
+                return run.done(
+                    delete_keys(context, keyed, dry_run=dry_run, progress=run.progress, backups=backups)
+                )
         request = EditRequest("delete", where, None, check_codec(compression), commit_id)
         return self._edit(
             request, partition_filter, progress, dry_run, backup, self._context_for(isolation, retries)
@@ -120,7 +120,7 @@ class EditableDataset(MergeableDataset):
         commit_id: str | None = None,
         isolation: Isolation | None = None,
         retries: int | None = None,
-        progress: ProgressCallback | None = None,
+        progress: ProgressOption = None,
     ) -> EditStats:
         """Update the rows that match a condition. Files without matching rows are not rewritten.
 
@@ -141,7 +141,7 @@ class EditableDataset(MergeableDataset):
                 30 days; the last one of each application is kept for ever.
             isolation: `"serializable"` or `"snapshot"`, for this operation; by default the dataset's.
             retries: How often this operation is planned again after a conflict; by default the dataset's setting.
-            progress: A callback that gets a `Progress` after each file.
+            progress: True to show it, or a callback that gets a `Progress` after each file.
 
         Raises:
             ValueError: An argument is invalid, a column is unknown, or a value does not fit the column's type.
@@ -167,19 +167,17 @@ class EditableDataset(MergeableDataset):
         self,
         request: EditRequest,
         partition_filter: PartitionFilter,
-        progress: ProgressCallback | None,
+        progress: ProgressOption,
         dry_run: bool,
         backup: str | os.PathLike[str] | None,
         context: DatasetContext | None = None,
     ) -> EditStats:
-        return edit(
-            context or self._context,
-            request,
-            partition_filter,
-            dry_run=dry_run,
-            progress=progress,
-            backups=self._backups(backup),
-        )
+        context = context or self._context
+        with running(context, request.operation, progress, dry_run=dry_run) as run:
+            backups = self._backups(backup)
+            return run.done(
+                edit(context, request, partition_filter, dry_run=dry_run, progress=run.progress, backups=backups)
+            )
 
     def alter(
         self,
@@ -190,7 +188,7 @@ class EditableDataset(MergeableDataset):
         cast: Mapping[str, TypeLike] | None = None,
         dry_run: bool = False,
         backup: str | os.PathLike[str] | None = None,
-        progress: ProgressCallback | None = None,
+        progress: ProgressOption = None,
     ) -> AlterStats:
         """Add, rename, drop and cast columns of all files, in one atomic commit.
 
@@ -204,7 +202,7 @@ class EditableDataset(MergeableDataset):
             cast: New types of columns. A value that does not fit is an error, and nothing is changed.
             dry_run: Only validate and count: nothing is written.
             backup: A directory for the replaced files, from which `restore` brings them back.
-            progress: A callback that gets a `Progress` after each file.
+            progress: True to show it, or a callback that gets a `Progress` after each file.
 
         Raises:
             ValueError: A column is unknown, a partition column, or would exist twice.
@@ -221,7 +219,9 @@ class EditableDataset(MergeableDataset):
             [{'key': 1, 'n': 2.0, 'note': None}]
         """
         changes = Changes.of(add, rename, drop, cast)
-        return alter(self._context, changes, dry_run=dry_run, progress=progress, backups=self._backups(backup))
+        backups = self._backups(backup)
+        with running(self._context, "alter", progress, dry_run=dry_run) as run:
+            return run.done(alter(self._context, changes, dry_run=dry_run, progress=run.progress, backups=backups))
 
     def unify_schema(
         self,
@@ -229,7 +229,7 @@ class EditableDataset(MergeableDataset):
         cast: Mapping[str, TypeLike] | None = None,
         dry_run: bool = False,
         backup: str | os.PathLike[str] | None = None,
-        progress: ProgressCallback | None = None,
+        progress: ProgressOption = None,
     ) -> AlterStats:
         """Rewrite the files that do not have the dataset's schema; the others stay as they are.
 
@@ -239,7 +239,7 @@ class EditableDataset(MergeableDataset):
             cast: The types of columns that have no common type (text beside numbers), or that should change.
             dry_run: Only count: nothing is written.
             backup: A directory for the replaced files, from which `restore` brings them back.
-            progress: A callback that gets a `Progress` after each file.
+            progress: True to show it, or a callback that gets a `Progress` after each file.
 
         Raises:
             TypeError: A column has types without a common one, or a value cannot be cast; nothing was changed.
@@ -257,7 +257,11 @@ class EditableDataset(MergeableDataset):
             >>> sorted(mixed.read().column("id").to_pylist())
             [1, 2]
         """
-        return unify_schema(self._context, cast, dry_run=dry_run, progress=progress, backups=self._backups(backup))
+        backups = self._backups(backup)
+        with running(self._context, "unify_schema", progress, dry_run=dry_run) as run:
+            return run.done(
+                unify_schema(self._context, cast, dry_run=dry_run, progress=run.progress, backups=backups)
+            )
 
     def restore(self, backup: str | os.PathLike[str]) -> RestoreStats:
         """Undo an operation atomically: restore the files it replaced, and remove those it added.
@@ -281,4 +285,6 @@ class EditableDataset(MergeableDataset):
             >>> prices.read().column("price").to_pylist()
             [1.0, 250.0]
         """
-        return restore(self._context, *open_store(backup, self._store.fs, self._storage_options))
+        place = open_store(backup, self._store.fs, self._storage_options)
+        with running(self._context, "restore") as run:
+            return run.done(restore(self._context, *place))

@@ -16,8 +16,10 @@ from parketto.merge.rules import MergeRules, MergeStats, NullKeys, Strategy
 from parketto.operations.context import DatasetContext, Isolation
 from parketto.operations.expectations import Condition, Expect, OnViolation
 from parketto.operations.merge import MergeReport, merge
+from parketto.operations.running import running
 from parketto.parquet.row_source import RowSource
 from parketto.planning.rewrite import check_partition_columns
+from parketto.progress import ProgressOption
 
 if TYPE_CHECKING:
     import polars as pl
@@ -53,7 +55,7 @@ class MergeableDataset(ReadableDataset):
         commit_id: str | None = None,
         isolation: Isolation | None = None,
         retries: int | None = None,
-        progress: ProgressCallback | None = None,
+        progress: ProgressOption = None,
     ) -> MergeStats:
         """Merge the rows of a source into the dataset by key. Only files in which a row changes are rewritten.
 
@@ -105,7 +107,7 @@ class MergeableDataset(ReadableDataset):
                 30 days; the last one of each application is kept for ever.
             isolation: `"serializable"` or `"snapshot"`, for this operation; by default the dataset's.
             retries: How often this operation is planned again after a conflict; by default the dataset's setting.
-            progress: A callback that gets a `Progress` as work completes.
+            progress: True to show it, or a callback that gets a `Progress` as work completes.
 
         Raises:
             ValueError: An invalid argument, missing or additional columns, NULL or duplicate keys; nothing was
@@ -146,25 +148,26 @@ class MergeableDataset(ReadableDataset):
         )
         context = self._context_for(isolation, retries)
         rules_of_rows = self._expect(expect, on_violation, quarantine)
-        report = self._merge(
-            self._rows(source),
-            rules,
-            compression,
-            partition_by,
-            progress,
-            dry_run,
-            backup,
-            commit_id,
-            context,
-            rules_of_rows,
-        )
-        stats = report.stats.copy()
-        if backup is not None:
-            stats["backup_path"] = report.backup_path
-        if details:
-            stats["rewritten_files"] = list(report.rewritten_files)
-            stats["added_files"] = list(report.added_files)
-        return stats
+        with running(context, "merge", progress, dry_run=dry_run) as run:
+            report = self._merge(
+                self._rows(source),
+                rules,
+                compression,
+                partition_by,
+                run.progress,
+                dry_run,
+                backup,
+                commit_id,
+                context,
+                rules_of_rows,
+            )
+            stats = report.stats.copy()
+            if backup is not None:
+                stats["backup_path"] = report.backup_path
+            if details:
+                stats["rewritten_files"] = list(report.rewritten_files)
+                stats["added_files"] = list(report.added_files)
+            return run.done(stats)
 
     def _merge(
         self,

@@ -11,7 +11,7 @@ import pyarrow.compute as pc
 
 from parketto.arguments import check_codec, check_positive_integer
 from parketto.dataset.changes import ChangeableDataset
-from parketto.engines.base import ProgressCallback
+from parketto.display import typed_result
 from parketto.errors import InvalidArgument, quoted
 from parketto.merge.append_schema import SchemaMode, check_schema_mode
 from parketto.operations.derive import PartitionBy, derived_columns, with_derived_columns
@@ -19,6 +19,7 @@ from parketto.operations.expectations import Condition, OnViolation
 from parketto.operations.layout import check_sort_columns, file_limits
 from parketto.operations.partition_form import PartitionForm, check_form
 from parketto.operations.replace import replace_matching
+from parketto.operations.running import running
 from parketto.operations.source_files import check_format, find_source_files, source_of
 from parketto.operations.staged_write import StagedWrite
 from parketto.operations.write import write
@@ -28,6 +29,7 @@ from parketto.parquet.file_format import FileFormat
 from parketto.parquet.output import Output
 from parketto.planning.naming import Naming, NamingScheme
 from parketto.planning.rewrite import check_partition_columns
+from parketto.progress import ProgressOption
 from parketto.results import WritePlan, WriteStats
 
 if TYPE_CHECKING:
@@ -58,7 +60,7 @@ class WriteOptions(TypedDict, total=False):
     quarantine: str | os.PathLike[str] | None
     commit_id: str | None
     retries: int | None
-    progress: ProgressCallback | None
+    progress: ProgressOption
 
 
 class WritableDataset(ChangeableDataset):
@@ -102,7 +104,7 @@ class WritableDataset(ChangeableDataset):
         dry_run: bool = False,
         commit_id: str | None = None,
         retries: int | None = None,
-        progress: ProgressCallback | None = None,
+        progress: ProgressOption = None,
     ) -> WriteStats | WritePlan:
         """Append rows as new files, or replace all rows, or whole partitions, by them.
 
@@ -160,7 +162,7 @@ class WritableDataset(ChangeableDataset):
                 contains it, nothing is done and the first result is returned, so a batch can be replayed. Kept for
                 30 days; the last one of each application is kept for ever.
             retries: How often this operation is planned again after a conflict; by default the dataset's setting.
-            progress: A callback that gets a `Progress` as work completes.
+            progress: True to show it, or a callback that gets a `Progress` as work completes.
 
         Raises:
             ValueError: An argument is invalid, appended rows have missing or additional columns, or rows do not
@@ -228,10 +230,11 @@ class WritableDataset(ChangeableDataset):
             quarantine=quarantine,
         )
         context = self._context_for(None, retries)
-        if dry_run:
-            return plan_write(context, source, output, request, progress)
         operation = write if replace_where is None else replace_matching
-        return operation(context, source, output, request, progress)
+        with running(context, "write", progress, dry_run=dry_run) as run:
+            if dry_run:
+                return run.done(plan_write(context, source, output, request, run.progress))
+            return run.done(operation(context, source, output, request, run.progress))
 
     def _specified(
         self,
@@ -406,4 +409,4 @@ class WritableDataset(ChangeableDataset):
         files = find_source_files(path, check_format(format), self._store.fs, self._storage_options)
         source, paths = source_of(files, self.engine, self._storage_options)
         stats: Any = self.write(source, mode, dry_run=dry_run, **options)
-        return {**stats, "source_files": paths}  # type: ignore[return-value]
+        return typed_result({**stats, "source_files": paths})  # type: ignore[return-value]

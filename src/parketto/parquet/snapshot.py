@@ -12,6 +12,7 @@ from itertools import islice
 
 import pyarrow as pa
 
+from parketto.display import counted, readable_bytes
 from parketto.parquet.dataset_schema import unified
 from parketto.parquet.file_info import FileInfo, FooterReader, StatsColumns
 from parketto.storage.hive import partition_values
@@ -30,6 +31,10 @@ class Snapshot:
     files: tuple[FileInfo, ...]
     #: The columns that differ between the files, if these are presented in one schema.
     reconciled_columns: tuple[str, ...] = ()
+
+    def __repr__(self) -> str:
+        files, rows = counted(len(self.files), "file"), counted(self.total_rows, "row")
+        return f"<Snapshot of {self.root!r}: {files}, {rows}, {readable_bytes(self.total_bytes)}>"
 
     def unified(self) -> Snapshot:
         """The same files, presented in the schema of the dataset."""

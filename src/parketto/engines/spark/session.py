@@ -8,6 +8,7 @@ import os
 import re
 import sys
 import threading
+import time
 from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
@@ -28,7 +29,7 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 logger = logging.getLogger(__name__)
-_SILENT_SECONDS = 1.0  # a start of Spark that takes longer is announced
+_SILENT_SECONDS = 1.0  # a start of Spark that takes longer is announced on a terminal
 
 _lock = threading.RLock()
 _started: list[Any] = []  # the session that Parketto started, if any
@@ -181,7 +182,9 @@ def _forget(context: SparkContext) -> None:
 
 @contextlib.contextmanager
 def _announced() -> Iterator[None]:
-    """Announce that Spark is starting, if that takes a while."""
+    """Log the start of Spark; print a line on a terminal if it takes a while and logs are not shown."""
+    logger.info("starting Spark …")
+    started = time.monotonic()
     timer = threading.Timer(_SILENT_SECONDS, _announce)
     timer.daemon = True
     timer.start()
@@ -189,13 +192,12 @@ def _announced() -> Iterator[None]:
         yield
     finally:
         timer.cancel()
+    logger.info("Spark started in %.1f s", time.monotonic() - started)
 
 
 def _announce() -> None:
-    """Log it, or print it on a terminal. A redirected standard error stays clean."""
-    if logger.isEnabledFor(logging.INFO):
-        logger.info("starting Spark …")
-    elif sys.stderr is not None and sys.stderr.isatty():
+    """A redirected standard error stays clean."""
+    if not logger.isEnabledFor(logging.INFO) and sys.stderr is not None and sys.stderr.isatty():
         print("parketto: starting Spark, which takes some seconds ...", file=sys.stderr, flush=True)
 
 
