@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import reprlib
 from collections.abc import Iterable, Mapping, Sequence
-from html import escape
 from typing import Any, TypeVar, cast
 
 _SHOWN_ITEMS = 3  # of a long list
@@ -78,6 +77,13 @@ def readable_bytes(size: float) -> str:
     while abs(size) >= 1024 and unit < len(_UNITS) - 1:
         size, unit = size / 1024, unit + 1
     return f"{size:,.0f} {_UNITS[0]}" if unit == 0 else f"{size:,.1f} {_UNITS[unit]}"
+
+
+def escape(text: str) -> str:
+    """Text for HTML."""
+    import html  # here, because its import is slow, and only notebooks need it
+
+    return html.escape(text)
 
 
 def table(caption: str, rows: Iterable[tuple[str, Any]]) -> str:

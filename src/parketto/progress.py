@@ -9,10 +9,9 @@ import os
 import sys
 import time
 from collections.abc import Callable, Iterator
-from html import escape
 from typing import TYPE_CHECKING, Any, TextIO
 
-from parketto.display import readable_bytes
+from parketto.display import escape, readable_bytes
 from parketto.engines.base import Progress, ProgressCallback
 from parketto.errors import InvalidArgument
 

@@ -30,7 +30,7 @@ from parketto.parquet.row_source import RowSource
 from parketto.progress import ProgressOption
 from parketto.results import CheckReport
 from parketto.storage.hive import PartitionFilter
-from parketto.storage.opening import display_path, open_store
+from parketto.storage.opening import display_path, open_store, path_text
 from parketto.storage.options import GivenOptions
 
 if TYPE_CHECKING:
@@ -66,6 +66,10 @@ class BaseDataset:
         check_isolation(isolation)
         check_retries(retries)
         self._store, root = open_store(path, filesystem, storage_options)
+        if not root.strip("/"):
+            raise InvalidArgument(
+                f"{path!r} is the root of a filesystem, not a dataset: name a directory below it"
+            )
         #: The path to display: a URL unless the dataset is on the local disk.
         self.path = display_path(self._store, root, path)
         if publish not in PUBLISH_MODES:
@@ -75,7 +79,7 @@ class BaseDataset:
         self._storage_options = storage_options
         options = {"spark": spark, "memory_mb": memory_mb, "threads": threads}
         self.engine = get_engine(engine, **{name: value for name, value in options.items() if value is not None})
-        location = None if workspace is None else os.fspath(workspace)
+        location = None if workspace is None else path_text(workspace)
         opened = Workspace(self._store, root, location, history=history == "on")
         self._context = DatasetContext(
             self._store,
@@ -231,6 +235,6 @@ class BaseDataset:
         if directory is None:
             return None
         store, location = open_store(directory, self._store.fs, self._storage_options)
-        backups = Backups(store, location, as_url="://" in os.fspath(directory))
+        backups = Backups(store, location, as_url="://" in path_text(directory))
         backups.check_outside(self._store, self._context.root)
         return backups

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import statistics
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -71,6 +70,8 @@ def read_snapshot(
     def read(entry: FileEntry) -> FileInfo:
         return reader.read(entry, partition_values(directory_of(entry, root)))
 
+    from statistics import median  # here, because its import is slow
+
     remaining = iter(entries)
     files: list[FileInfo] = []
     if store.often_cached:
@@ -80,7 +81,7 @@ def read_snapshot(
             started, cpu_started = time.perf_counter(), time.thread_time()
             files.append(read(entry))
             shares.append((time.thread_time() - cpu_started) / (time.perf_counter() - started))
-        if shares and statistics.median(shares) > _MAX_CPU_SHARE:
+        if shares and median(shares) > _MAX_CPU_SHARE:
             files += [read(entry) for entry in remaining]
     with ThreadPoolExecutor(store.parallel_reads, thread_name_prefix="parketto-footer") as pool:
         files += pool.map(read, remaining)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Mapping
 from typing import Any
+from urllib.parse import unquote
 
 from fsspec import AbstractFileSystem
 from fsspec.core import url_to_fs
@@ -25,7 +26,7 @@ def open_store(
     storage_options: GivenOptions = None,
 ) -> tuple[Store, str]:
     """The store of a path, and the path inside it."""
-    location = os.fspath(path)
+    location = path_text(path)
     if not location:
         raise InvalidArgument("the dataset path is empty")
     if filesystem is not None and not isinstance(filesystem, AbstractFileSystem):
@@ -56,9 +57,29 @@ def open_store(
     return store, store.normalize(str(stripped))
 
 
+def path_text(path: object) -> str:
+    """A path or URL as text; a `file:///` URL as the path that it encodes, as `Path.as_uri` does.
+
+    >>> path_text("file:///data/my%20events"), path_text("s3://bucket/my%20events")
+    ('/data/my events', 's3://bucket/my%20events')
+    """
+    try:
+        text: object = os.fspath(path)  # type: ignore[call-overload]
+    except TypeError:
+        text = None
+    if isinstance(text, bytes):
+        raise InvalidArgument(f"the path {text!r} is bytes: pass text, for example os.fsdecode({text!r})")
+    if not isinstance(text, str):
+        raise InvalidArgument(f"a path must be a string or a pathlib.Path, got {path!r} ({type(path).__name__})")
+    for prefix in ("file:///", "file://localhost/"):
+        if text.startswith(prefix):
+            return f"/{unquote(text.removeprefix(prefix))}"
+    return text
+
+
 def display_path(store: Store, root: str, given: str | os.PathLike[str]) -> str:
     """A dataset's path for display: plain if local, otherwise a URL."""
-    url, text = store.url(root), os.fspath(given)
+    url, text = store.url(root), path_text(given)
     # On less common filesystems, only the caller's URL contains the host.
     return text.rstrip("/") if url == root and "://" in text and store.local_path(root) is None else url
 

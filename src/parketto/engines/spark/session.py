@@ -60,6 +60,7 @@ def get_session(spark: SparkSession | None = None) -> tuple[SparkSession, bool]:
             with _announced():
                 found = _start()
             _started[:] = [found]
+            _quiet_query_errors()
         return found, _is_ours(found)
 
 
@@ -199,6 +200,14 @@ def _announce() -> None:
     """A redirected standard error stays clean."""
     if not logger.isEnabledFor(logging.INFO) and sys.stderr is not None and sys.stderr.isatty():
         print("parketto: starting Spark, which takes some seconds ...", file=sys.stderr, flush=True)
+
+
+def _quiet_query_errors() -> None:
+    """Keep pyspark from printing the JVM's trace of an invalid query. Its exceptions have the sentence."""
+    from pyspark.logger import PySparkLogger
+
+    for name in ("SQLQueryContextLogger", "DataFrameQueryContextLogger"):
+        PySparkLogger.getLogger(name).setLevel(logging.CRITICAL)
 
 
 def _start() -> SparkSession:
