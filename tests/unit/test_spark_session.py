@@ -322,6 +322,10 @@ def test_session_life_cycle_on_a_machine_without_java(machine: Path) -> None:
         assert [row.id for row in spark.range(3).mapInArrow(same, "id long").collect()] == [0, 1, 2]
         assert spark.conf.get("spark.sql.session.timeZone") == "UTC"
         spark.sql("CREATE TABLE t (x INT) USING parquet")
+        try:
+            spark.sql("SELECT nope FROM t")
+        except Exception as error:  # standard error stays empty: pyspark would print the trace of the JVM
+            assert "`nope` cannot be resolved" in str(error) and "at org." not in str(error)
         seen = []
         thread = threading.Thread(target=lambda: seen.append(get_session()))
         thread.start()
