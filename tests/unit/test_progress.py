@@ -215,6 +215,16 @@ class TestTerminal:
         assert "compact [red]events[/red]" in on_terminal(code)
 
 
+def test_examples_of_the_page_run(capsys: pytest.CaptureFixture[str]) -> None:
+    page = Path(__file__).parents[2] / "docs/sessions.md"
+    names: dict[str, object] = {}
+    for block in re.findall(r"```python\n(.*?)```", page.read_text(), re.S):
+        exec(compile(block, page, "exec"), names)
+    out, err = capsys.readouterr()
+    assert out.startswith("optimize: 1 of 1, ")
+    assert "compact sessions: done after" in err
+
+
 class TestNotebook:
     def test_a_bar_of_the_browser(self, events: Dataset) -> None:
         """In a real Jupyter kernel, without ipywidgets: HTML that is updated in place."""

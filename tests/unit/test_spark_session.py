@@ -79,7 +79,8 @@ class TestFindingJava:
         assert str(error.value) == (
             "Spark needs Java 17 or newer and found none: JAVA_HOME is not set and there is no java on PATH. "
             'To fix it, run: pip install "parketto[jdk]" '
-            "(or install Java 17 or newer and put it on PATH or into JAVA_HOME)"
+            "(or install Java 17 or newer and put it on PATH or into JAVA_HOME); "
+            "or use another engine: engine='duckdb', or engine='pyarrow', which is always available"
         )
         assert isinstance(error.value, ParkettoError)
         assert isinstance(error.value, ImportError)
