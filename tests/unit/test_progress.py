@@ -221,7 +221,7 @@ def test_examples_of_the_page_run(capsys: pytest.CaptureFixture[str]) -> None:
     for block in re.findall(r"```python\n(.*?)```", page.read_text(), re.S):
         exec(compile(block, page, "exec"), names)
     out, err = capsys.readouterr()
-    assert out.startswith("optimize: 1 of 1, ")
+    assert out.startswith("check: 1 of 1, ")
     assert "compact sessions: done after" in err
 
 
