@@ -9,7 +9,7 @@ import os
 import sys
 import time
 from collections.abc import Callable, Iterator
-from typing import TYPE_CHECKING, Any, TextIO
+from typing import TYPE_CHECKING, Any
 
 from parketto.display import escape, readable_bytes
 from parketto.engines.base import Progress, ProgressCallback
@@ -149,14 +149,13 @@ def _notebook_bar(title: str) -> Iterator[ProgressCallback]:
 
 
 @contextlib.contextmanager
-def _lines(title: str, stream: TextIO | None = None) -> Iterator[ProgressCallback]:
-    """Lines on standard error, some seconds apart; without them if there is no standard error."""
-    target = sys.stderr if stream is None else stream
+def _lines(title: str) -> Iterator[ProgressCallback]:
+    """Lines on standard error, some seconds apart; none if there is no standard error."""
     started = last = time.monotonic()
 
     def say(text: str) -> None:
-        if target is not None:
-            print(f"{title}: {text}", file=target, flush=True)
+        if sys.stderr is not None:
+            print(f"{title}: {text}", file=sys.stderr, flush=True)
 
     def draw(state: Progress) -> None:
         nonlocal last

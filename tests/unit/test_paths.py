@@ -9,6 +9,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
+import fsspec
 import pyarrow as pa
 import pytest
 
@@ -48,6 +49,17 @@ def test_backups_and_sources_may_be_urls(events: Dataset, folder: Path) -> None:
     copy = Dataset(folder.parent / "copy", engine="pyarrow")
     assert copy.write_from(folder.as_uri())["rows_written"] == 2
     assert copy.write(folder.as_uri())["rows_written"] == 2
+
+
+def test_a_url_of_a_local_file_is_local_whatever_the_filesystem_is(events: Dataset, folder: Path) -> None:
+    remote = Dataset("memory://local-url", engine="pyarrow")
+    remote.write(pa.table({"id": [1, 2]}))
+    backups = folder.parent / "backups of the memory"
+    stats = remote.delete("id = 1", backup=backups.as_uri())
+    assert backups.is_dir()
+    assert remote.restore(str(stats["backup_path"]))["rows_restored"] == 2
+    given = Dataset(folder.as_uri(), engine="pyarrow", filesystem=fsspec.filesystem("memory"))
+    assert given.path == str(folder)
 
 
 @pytest.mark.parametrize(

@@ -19,6 +19,8 @@ from parketto.storage.objects import ObjectStore
 from parketto.storage.options import AnyStorageOptions, GivenOptions
 from parketto.storage.store import Store
 
+_FILE_URL = "file:///"
+
 
 def open_store(
     path: str | os.PathLike[str],
@@ -52,16 +54,20 @@ def open_store(
         )
     else:
         stripped = filesystem._strip_protocol(location)
+    if location.startswith(_FILE_URL):
+        stripped = unquote(stripped)  # as `Path.as_uri` encodes it
     store = store_for(filesystem)
     # Two spellings of one path must find the same log, so paths are normalized.
     return store, store.normalize(str(stripped))
 
 
 def path_text(path: object) -> str:
-    """A path or URL as text; a `file:///` URL as the path that it encodes, as `Path.as_uri` does.
+    """A path or URL as text.
 
-    >>> path_text("file:///data/my%20events"), path_text("s3://bucket/my%20events")
-    ('/data/my events', 's3://bucket/my%20events')
+    >>> path_text(5)
+    Traceback (most recent call last):
+        ...
+    parketto.errors.InvalidArgument: a path must be a string or a pathlib.Path, got 5 (int)
     """
     try:
         text: object = os.fspath(path)  # type: ignore[call-overload]
@@ -71,10 +77,7 @@ def path_text(path: object) -> str:
         raise InvalidArgument(f"the path {text!r} is bytes: pass text, for example os.fsdecode({text!r})")
     if not isinstance(text, str):
         raise InvalidArgument(f"a path must be a string or a pathlib.Path, got {path!r} ({type(path).__name__})")
-    for prefix in ("file:///", "file://localhost/"):
-        if text.startswith(prefix):
-            return f"/{unquote(text.removeprefix(prefix))}"
-    return text
+    return text.replace("file://localhost/", _FILE_URL, 1) if text.startswith("file://localhost/") else text
 
 
 def display_path(store: Store, root: str, given: str | os.PathLike[str]) -> str:
