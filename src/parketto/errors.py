@@ -183,6 +183,14 @@ class CommitConflict(CommitFailed):
         )
 
 
+class CannotUndo(CommitFailed):
+    """A commit cannot be undone, or a state not be restored. Names the reason; nothing was changed."""
+
+
+class StateUnavailable(ParkettoError, LookupError):
+    """An earlier state of a dataset cannot be read. Names the reason, and the states that can be."""
+
+
 class StreamStopped(ParkettoError, RuntimeError):
     """A stream cannot continue without losing or repeating rows. Names the commit, and the choices."""
 

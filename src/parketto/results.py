@@ -141,6 +141,48 @@ class RestoreStats(TypedDict):
     rows_restored: int
 
 
+class UndoStats(TypedDict):
+    """What undoing commits did, or, in a dry run, would do. Paths are relative to the dataset, and sorted."""
+
+    #: The numbers of the commits that were undone; empty if the dataset was in that state already.
+    undone: list[int]
+    #: The files that came back, and those that the undone commits had written.
+    files_restored: int
+    bytes_restored: int
+    files_removed: int
+    bytes_removed: int
+    restored_files: list[str]
+    removed_files: list[str]
+    #: Whether the undone commits had only moved rows, such as a compaction.
+    only_moved_rows: bool
+    dry_run: bool
+
+
+class VacuumStats(TypedDict):
+    """What a vacuum removed, or, in a dry run, would remove."""
+
+    #: The commits whose retired files were removed: they cannot be undone any more.
+    commits: list[int]
+    files_removed: int
+    bytes_removed: int
+    #: What is still kept.
+    files_kept: int
+    bytes_kept: int
+    dry_run: bool
+
+
+class PurgedFile(TypedDict):
+    """A file that contained rows which were deleted with `purge=True`, or may have contained them."""
+
+    #: The path in the dataset, relative to it.
+    path: str
+    #: Where the file was: in the dataset, among the kept files of a commit, or in a backup.
+    location: Literal["dataset", "history", "backup"]
+    #: Of `history`: the commit that had retired it. Of `backup`: the path of the backup.
+    commit: int | None
+    backup: str | None
+
+
 class EditStats(TypedDict):
     """What a delete or an update did, or, in a dry run, would do. Counts are exact in both cases."""
 
@@ -164,6 +206,8 @@ class EditStats(TypedDict):
     rewritten_files: list[str]
     #: The files that were written, likewise; empty in a dry run.
     added_files: list[str]
+    #: With `purge=True`: every file that contained the rows; all of them are gone (in a dry run: would be).
+    purged_files: NotRequired[list[PurgedFile]]
 
 
 class ChangeStats(ExpectationStats):
@@ -254,13 +298,13 @@ class MaintenanceAction(TypedDict):
     """One operation of a maintenance run: one commit."""
 
     dataset: str
-    #: `compact`, `optimize` or `unify_schema`.
+    #: `compact`, `optimize`, `unify_schema` or `vacuum`.
     operation: str
     #: The folder below the dataset; None if the dataset has no partitions, or the operation concerns all of them.
     partition: str | None
     #: Why it was due.
     reason: str
-    #: The files of the partition; those that were rewritten if a schema was unified.
+    #: The files of the partition; those that were rewritten if a schema was unified; the kept files of a vacuum.
     files_before: int
     #: In a dry run: the planned number.
     files_after: int

@@ -5,6 +5,7 @@ from __future__ import annotations
 import datetime as dt
 import json
 import re
+import time
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +16,7 @@ import pytest
 
 from conftest import Place
 from parketto import ColumnNotFound, DatasetNotFound, InvalidArgument, MaintenanceRun, maintenance
+from parketto.commit import retention
 from parketto.engines.base import Progress
 
 COMPACT = {"compact": {"small_files": 3}}
@@ -357,3 +359,23 @@ def test_a_typed_error_names_missing_columns(memory: Place) -> None:
     add_files(memory, "day=1", 5)
     with pytest.raises(ColumnNotFound):
         memory.dataset(engine="pyarrow").maintain({"cluster": {"columns": ["nothing"]}})
+
+
+def test_vacuum_after_some_days(memory: Place, monkeypatch: pytest.MonkeyPatch) -> None:
+    """By age, whatever the retention; nothing that is younger."""
+    add_files(memory, "day=1", 2, rows=3)
+    dataset = memory.dataset(engine="pyarrow", retention=30 * 86400)
+    now = time.time()
+    dataset.delete("n = 0")
+    policy = {"vacuum": {"days": 7}}
+    assert done(dataset.maintain(policy)) == []
+    monkeypatch.setattr(retention, "unix_time", lambda: now + 8 * 86400)
+    planned = dataset.maintain(policy, dry_run=True)
+    assert dataset.history(1)[0]["can_undo"]
+    run = dataset.maintain(policy)
+    kept = run.actions[0]["files_before"]
+    assert done(run) == done(planned) == [("vacuum", None, kept, 0)]
+    assert kept > 0
+    assert run.actions[0]["reason"] == "files were replaced more than 7 days ago"
+    assert not dataset.history(1)[0]["can_undo"]
+    assert done(dataset.maintain(policy)) == []

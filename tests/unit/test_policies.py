@@ -45,9 +45,9 @@ def test_rules_have_defaults() -> None:
 @pytest.mark.parametrize(
     ("given", "message"),
     [
-        ({}, "policy: there is nothing to do: name compact, cluster or unify_schema"),
-        ({"compact": False}, "policy: there is nothing to do: name compact, cluster or unify_schema"),
-        ({"compct": {}}, "compct: unknown key; valid keys: 'compact', 'cluster', 'unify_schema', 'leave_alone', "),
+        ({}, "policy: there is nothing to do: name compact, cluster, unify_schema or vacuum"),
+        ({"compact": False}, "policy: there is nothing to do: name compact, cluster, unify_schema or vacuum"),
+        ({"compct": {}}, "compct: unknown key; valid keys: 'compact', 'cluster', 'unify_schema', 'vacuum', "),
         ({"compact": {"small": 3}}, "compact.small: unknown key; valid keys: 'small_files', 'target_mb_per_file'"),
         ({"compact": {"small_files": 0}}, "compact.small_files: must be greater than or equal to 1, got 0"),
         ({"compact": {"small_files": "20"}}, "compact.small_files: must be a valid integer, got '20'"),
@@ -68,7 +68,9 @@ def test_rules_have_defaults() -> None:
         ({"unify_schema": "yes"}, "unify_schema: must be a valid boolean, got 'yes'"),
         ({"compact": True, "budget": {}}, "budget: the budget is empty: name mb, minutes or both"),
         ({"compact": True, "budget": {"gb": 3}}, "budget.gb: unknown key; valid keys: 'mb', 'minutes'"),
-        ({"compact": True, "vacuum": {"after_days": 7}}, "vacuum: unknown key; valid keys: "),
+        ({"vacuum": {"after_days": 7}}, "vacuum.after_days: unknown key; valid keys: 'days'"),
+        ({"vacuum": True}, "vacuum.days: is missing"),
+        ({"vacuum": {"days": 0}}, "vacuum.days: must be greater than 0, got 0"),
         (
             {"compact": True, "cluster": {"columns": ["a"], "target_mb_per_file": 32}},
             "policy: compact and cluster have different target_mb_per_file (128 and 32): each would undo the work",
@@ -115,7 +117,7 @@ datasets:
         ("datasets:\n  - 1: a", "line 2, datasets[0]: the key 1 is not a text; quote it"),
         ("datasets:\n  - &a [*a]", "line 2, datasets[0][0]: an alias that contains itself"),
         ("datasets:\n  - 7", "line 2, datasets[0]: must be a mapping of keys to values"),
-        ("datasets:\n  - path: a", "line 2, datasets[0]: there is nothing to do: name compact, cluster or"),
+        ("datasets:\n  - path: a", "line 2, datasets[0]: there is nothing to do: name compact, cluster, "),
         ("data:\n  - path: a", "line 1, data: unknown key; valid keys: 'datasets', 'defaults', 'budget'"),
         ("defaults: 5\ndatasets: [a]", "line 1, defaults: must be a mapping of keys to values"),
         (

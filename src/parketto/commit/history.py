@@ -3,12 +3,17 @@
 from __future__ import annotations
 
 import datetime as dt
-from collections.abc import Mapping
+from collections.abc import Container, Mapping
 from itertools import islice
 from typing import Any, TypedDict
 
 from parketto.commit.identity import identity_of
+from parketto.commit.log import LogView
+from parketto.commit.past import Commits, plan_undo
+from parketto.commit.retention import KeptFiles
+from parketto.commit.tombstones import check_tombstones_without
 from parketto.commit.workspace import Workspace
+from parketto.errors import CannotUndo
 
 
 class Commit(TypedDict):
@@ -31,16 +36,41 @@ class Commit(TypedDict):
     files_retired: int
     #: Until when the retired files are kept, in UTC; None if they are not.
     kept_until: str | None
+    #: Whether `undo(number)` is possible, as far as the log and the kept files show.
+    can_undo: bool
+    #: The commit that has undone this one; None if it is in effect.
+    undone_by: int | None
 
 
 def commits(workspace: Workspace, limit: int | None = None) -> list[Commit]:
     """The commits of the dataset, newest first."""
     identity = identity_of(workspace.store, workspace.root)
-    found = workspace.read_log(lambda view: list(islice(workspace.log.history(view, identity), limit)))
+
+    def read(view: LogView) -> tuple[list[dict[str, Any]], Commits]:
+        found = list(islice(workspace.log.history(view, identity), limit))
+        first = found[-1]["number"] - 1 if found else view.last
+        return found, Commits(*workspace.log.complete(view, identity, first), view.last)
+
+    found, known = workspace.read_log(read)
+    kept = KeptFiles(workspace.store, workspace.path).places() if found else {}
     return [
-        Commit(**{**{name: entry.get(name) for name in Commit.__annotations__}, "kept_until": _kept_until(entry)})  # type: ignore[typeddict-item]
+        Commit(
+            **{name: entry.get(name) for name in Commit.__annotations__}  # type: ignore[typeddict-item]
+            | {"kept_until": _kept_until(entry), "can_undo": _can_undo(workspace, known, entry["number"], kept)}
+        )
         for entry in found
     ]
+
+
+def _can_undo(workspace: Workspace, known: Commits, number: int, kept: Container[tuple[str, str]]) -> bool:
+    if number not in known.records or not workspace.keeps_history:
+        return False
+    try:
+        plan = plan_undo(known, number)
+        check_tombstones_without(workspace, known, plan.undone)
+    except CannotUndo:
+        return False
+    return all((old.path, old.fingerprint) in kept for _, old in plan.restored)
 
 
 def _kept_until(entry: Mapping[str, Any]) -> str | None:

@@ -21,6 +21,7 @@ from typing import Any
 
 from parketto.commit.explained_files import BASELINE, FOUND, ExplainedFiles
 from parketto.commit.record import Outcome, Publication, Record, paths_of, sealed, unsealed
+from parketto.commit.undone import UndoneBy
 from parketto.storage.store import Store
 
 logger = logging.getLogger(__name__)
@@ -45,6 +46,8 @@ _REPLACING = ("overwrite", "repartition")
 # Cache of settled commits, for stores where a listing has fingerprints and each read is a request.
 _settled_entries: dict[tuple[str, ...], dict[str, Any]] = {}
 _MAX_SETTLED_ENTRIES = 2_000
+_records: dict[tuple[str, str], Record] = {}
+_MAX_RECORDS = 400  # more than a log has, because older ones are folded
 
 #: The operation of a commit that only removes the staged files of dead writers.
 SWEEP = "sweep"
@@ -170,9 +173,14 @@ class Log:
         """Whether the record of a commit is in the log, not folded or removed."""
         return number > view.checkpoint and _name(number) in view.names
 
-    def history(self, view: LogView, identity: Collection[str]) -> Iterator[dict[str, Any]]:
-        """The commits of the dataset with this identity, newest first; none of an earlier dataset."""
-        known = set(identity)
+    def history(
+        self, view: LogView, identity: Collection[str], without: Iterable[int] = ()
+    ) -> Iterator[dict[str, Any]]:
+        """The commits of the dataset with this identity, newest first; none of an earlier dataset.
+
+        `undone_by` is the number of the commit that has undone a commit. Commits in `without` count as undone.
+        """
+        known, undone = set(identity), UndoneBy(without)
         for entry in self.entries(view):
             if entry["operation"] == SWEEP:
                 continue
@@ -180,7 +188,38 @@ class Log:
                 return
             known.update(entry["dataset"])
             if entry["outcome"] == "complete":
-                yield entry
+                by = undone.add(entry["number"], entry["operation"], entry["statistics"])
+                yield {**entry, "undone_by": by}
+
+    def complete(self, view: LogView, identity: Collection[str], after: int = 0) -> tuple[dict[int, Record], int]:
+        """The records of complete commits of the dataset with this identity, newest first.
+
+        Args:
+            view: The current state of the log.
+            identity: The identity of the dataset.
+            after: Only commits after this number.
+
+        Returns:
+            The records, and the number after which they are all there is: earlier ones are folded, removed, of
+            another dataset, or not asked for.
+        """
+        found: dict[int, Record] = {}
+        known, line = set(identity), max(after, view.checkpoint)
+        for number in range(view.last, line, -1):
+            if _name(number) not in view.names:
+                return found, number
+            record = self._record(number, view)
+            if record.operation == SWEEP:
+                continue
+            if known.isdisjoint(record.dataset):
+                return found, number
+            known.update(record.dataset)
+            # Where each read is a request, entries are cached.
+            cached = bool(view.names[_name(number)])
+            outcome = self._entry(number, view)["outcome"] if cached else self.outcome(number, view)
+            if outcome == "complete":
+                found[number] = record
+        return found, line
 
     def expected(self, view: LogView, identity: Collection[str]) -> dict[str, Publication]:
         """The files that records published and did not retire later, by their paths in the dataset."""
@@ -204,7 +243,7 @@ class Log:
     def find(
         self, commit_id: str, view: LogView, identity: Collection[str], *, ordered: bool = False
     ) -> dict[str, Any] | None:
-        """The commit with this commit_id, if it is complete.
+        """The commit with this commit_id, if it is complete and not undone.
 
         Args:
             commit_id: The application and the number.
@@ -213,6 +252,8 @@ class Log:
             ordered: The numbers of the application only grow: its last commit is found for smaller numbers too.
         """
         for entry in self.history(view, identity):
+            if entry["undone_by"] is not None:
+                continue  # as if it had not happened: a replay applies it again
             if entry["commit_id"] == commit_id or (ordered and _is_later(entry["commit_id"], commit_id)):
                 return entry
         return None
@@ -230,8 +271,20 @@ class Log:
             _settled_entries[known] = entry
         return entry
 
+    def _record(self, number: int, view: LogView) -> Record:
+        """A record, cached where its fingerprint identifies it: each read is a request there."""
+        mark = view.names.get(_name(number), "")
+        if not mark or mark.endswith(":None"):
+            return self.read(number)
+        known = self.path(number), mark
+        if known not in _records:
+            if len(_records) >= _MAX_RECORDS:
+                _records.clear()
+            _records[known] = self.read(number)
+        return _records[known]
+
     def _read_entry(self, number: int, view: LogView) -> dict[str, Any]:
-        record = self.read(number)
+        record = self._record(number, view)
         return {
             "number": number,
             "id": record.id,

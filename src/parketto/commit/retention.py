@@ -18,7 +18,7 @@ import math
 import posixpath
 import re
 import time
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -41,14 +41,14 @@ RETENTION_SECONDS = 24 * 3600.0
 _NEVER_KEPT = frozenset({"delete-source"})
 
 
-def check_retention(retention: Any) -> float | None:
-    """Validate a retention time; returns its seconds."""
+def check_retention(retention: Any, name: str = "retention") -> float | None:
+    """Validate a retention time, or another one of that name; returns its seconds."""
     if retention is None:
         return None
     seconds = retention.total_seconds() if isinstance(retention, dt.timedelta) else retention
     if isinstance(seconds, bool) or not isinstance(seconds, int | float) or not 0 <= seconds < math.inf:
         raise InvalidArgument(
-            f"retention must be None, a timedelta, or a number of seconds of at least 0, got {retention!r}"
+            f"{name} must be None, a timedelta, or a number of seconds of at least 0, got {retention!r}"
         )
     return float(seconds)
 
@@ -192,11 +192,26 @@ class KeptFiles:
                     return self._locate(manifest, file)
         return None
 
+    def places(self) -> dict[tuple[str, str], FileEntry]:
+        """Where all kept files are, by their paths in the dataset and their fingerprints there.
+
+        Only for commits that are settled: while one is in progress, its files may be elsewhere.
+        """
+        return {
+            (file.path, file.fingerprint): FileEntry(
+                f"{self.workspace}/{manifest.folder}/{file.name}",
+                file.size_bytes,
+                file.fingerprint if self.store.atomic_move else "",  # a copy has another one
+            )
+            for manifest in self.manifests()
+            for file in manifest.files
+        }
+
     def manifests(self) -> Iterator[Manifest]:
         """What is kept, the last commit first: readers mostly look for files that were just retired."""
         found = [match for name in self.store.list_dirs(self._folder) if (match := _NAME.fullmatch(name))]
         for match in sorted(found, key=lambda match: int(match["number"]), reverse=True):
-            if (manifest := self._manifest(match[0])) is not None:
+            if (manifest := self.manifest(match[0])) is not None:
                 yield manifest
 
     def remove_expired(self, trash: str | None = None) -> int:
@@ -226,11 +241,36 @@ class KeptFiles:
         found = map(_NAME.fullmatch, self.store.list_dirs(self._folder))
         return [match[0] for match in found if match is not None and int(match["until"]) <= now]
 
+    def older_than(self, seconds: float) -> list[str]:
+        """The names of the folders whose files were retired that long ago; without a manifest, expired ones."""
+        since, expired = unix_time() - seconds, self.expired()
+        return [
+            name
+            for name in self.names()
+            if (
+                name in expired
+                if (manifest := self.manifest(name)) is None
+                else dt.datetime.fromisoformat(manifest.at).timestamp() <= since
+            )
+        ]
+
+    def names(self) -> dict[str, int]:
+        """The names of all folders, with the numbers of their commits."""
+        found = map(_NAME.fullmatch, self.store.list_dirs(self._folder))
+        return {match[0]: int(match["number"]) for match in found if match is not None}
+
+    def remove(self, names: Iterable[str]) -> None:
+        """Remove folders, of commits that are settled."""
+        for name in names:
+            remove_kept(self.store, f"{self._folder}/{name}")
+        self.store.remove_empty_dir(self._folder)
+
     @property
     def _folder(self) -> str:
         return f"{self.workspace}/{KEPT}"
 
-    def _manifest(self, name: str) -> Manifest | None:
+    def manifest(self, name: str) -> Manifest | None:
+        """The manifest of a folder; None if it has none, or a damaged one."""
         if name not in self._known:
             path = f"{self._folder}/{name}/{MANIFEST}"
             try:

@@ -10,14 +10,18 @@ import contextlib
 import datetime as dt
 import re
 import uuid
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import pyarrow as pa
 
 from parketto.commit.identity import identity_of
 from parketto.commit.log import LogView
+from parketto.commit.past import Commits
+from parketto.commit.undone import undone_commits
 from parketto.commit.workspace import Workspace
-from parketto.errors import CommitConflict
+from parketto.errors import CannotUndo, CommitConflict
 
 #: The operation whose commits have tombstones, and the name of the file in their statistics.
 OPERATION, STATISTIC = "apply_changes", "tombstones"
@@ -72,28 +76,91 @@ def check_tombstones(workspace: Workspace, seen: Tombstones) -> None:
 
 
 def remove_tombstones(workspace: Workspace, replaced: str | None, current: str | None) -> None:
-    """Remove the file that a commit has replaced, and those of processes that died before their commit."""
+    """Remove the files that no undo needs, and those of processes that died before their commit."""
     since = (_now() - _ABANDONED).strftime(_TIME)
     with contextlib.suppress(OSError):  # a later commit tries again
         names = filter(_NAME.fullmatch, workspace.store.list_names(f"{workspace.path}/{_FOLDER}"))
-        old = [name for name in names if name != current and (name == replaced or name < since)]
-        workspace.store.remove_many([_path(workspace, name) for name in old])
+        old = {name for name in names if name != current and (name == replaced or name < since)}
+        if old:
+            old -= _needed_by_undo(workspace)
+            workspace.store.remove_many([_path(workspace, name) for name in sorted(old)])
 
 
-def _last(workspace: Workspace) -> tuple[str | None, str | None]:
+def check_tombstones_without(workspace: Workspace, commits: Commits, undone: Sequence[int]) -> None:
+    """Refuse to undo commits if that does not bring the tombstones back that there were before."""
+    changing = [number for number in undone if _changed_tombstones(commits, number)]
+    if not changing:
+        return
+    later = [
+        number
+        for number, record in commits.since(min(changing))
+        if record.operation == OPERATION and number not in commits.undone_by and number not in undone
+    ]
+    if later:
+        raise CannotUndo(
+            f"{commits.describe(changing[0])} cannot be undone: {commits.describe(later[-1])} relies on the keys "
+            f"that were deleted until then. Undo commit {later[-1]} first. Nothing was changed"
+        )
+    name = _last(workspace, undone)[1]
+    if name is not None and workspace.store.stat(_path(workspace, name)) is None:
+        raise CannotUndo(
+            f"{commits.describe(changing[0])} cannot be undone: the keys that were deleted before it are no "
+            "longer kept, so late change records could bring them back. Nothing was changed"
+        )
+
+
+def _changed_tombstones(commits: Commits, number: int) -> bool:
+    """Whether a commit has changed the tombstones, itself or by undoing commits that have."""
+    record = commits.records[number]
+    if record.operation == OPERATION:
+        before = [
+            each for each in commits.numbers if each < number and commits.records[each].operation == OPERATION
+        ]
+        known = commits.records[before[-1]].statistics.get(STATISTIC) if before else None
+        return bool(record.statistics.get(STATISTIC) != known)
+    if record.operation == "overwrite":
+        return True
+    undone = undone_commits(record.operation, record.statistics)
+    return any(_changed_tombstones(commits, each) for each in undone if each in commits.records)
+
+
+def _last(workspace: Workspace, without: Sequence[int] = ()) -> tuple[str | None, str | None]:
     """The id of the last commit that applied changes or replaced all rows, and the name of its tombstones."""
     identity = identity_of(workspace.store, workspace.root)
 
     def find(view: LogView) -> tuple[str | None, str | None]:
-        for entry in workspace.log.history(view, identity):
+        for entry in workspace.log.history(view, identity, without):
+            if entry["undone_by"] is not None:
+                continue
             if entry["operation"] == OPERATION:
-                name = entry["statistics"].get(STATISTIC)
-                return entry["id"], name if name and _NAME.fullmatch(name) else None
+                return entry["id"], _name_in(entry)
             if entry["operation"] == "overwrite" and "replace_where" not in entry["arguments"]:
                 return entry["id"], None  # all rows were replaced: what was deleted before does not matter
         return None, None
 
     return workspace.read_log(find)
+
+
+def _needed_by_undo(workspace: Workspace) -> set[str]:
+    """The names of tombstones that come back if a commit is undone whose retired files are still kept."""
+    identity, now = identity_of(workspace.store, workspace.root), _now().timestamp()
+
+    def find(view: LogView) -> set[str]:
+        found, until = set(), 0.0
+        for entry in workspace.log.history(view, identity):
+            if entry["number"] <= view.checkpoint:
+                break
+            if entry["operation"] == OPERATION and until > now and (name := _name_in(entry)) is not None:
+                found.add(name)
+            until = max(until, entry.get("kept_until") or 0.0)
+        return found
+
+    return workspace.read_log(find)
+
+
+def _name_in(entry: Mapping[str, Any]) -> str | None:
+    name = entry["statistics"].get(STATISTIC)
+    return name if name and _NAME.fullmatch(name) else None
 
 
 def _path(workspace: Workspace, name: str) -> str:

@@ -14,7 +14,7 @@ from parketto.commit.committing import Commit, data_files
 from parketto.commit.heartbeat import Heartbeat
 from parketto.commit.identity import identity_of
 from parketto.commit.lease import Lease
-from parketto.commit.record import FoundFile
+from parketto.commit.record import FoundFile, to_json_value
 from parketto.commit.recovery import Listing, list_settled, new_id, recover, recover_locked
 from parketto.commit.request import AlreadyCommitted, Change, CheckAdded, Request
 from parketto.commit.validation import check_unchanged, who_changed
@@ -198,6 +198,9 @@ class Transaction:
                 backup.preserve(self._store, self._workspace.root, retire)
                 self.backup_path = backup.name
             logged = statistics(self.backup_path) if callable(statistics) else statistics
+            if backup is not None:
+                # A purge looks for it there.
+                logged = {**to_json_value(logged or {}), "backup_path": self.backup_path}
             change = Change(
                 publish,
                 retire,

@@ -181,8 +181,8 @@ class BaseDataset:
         """The commits in the log, newest first.
 
         Each commit is a mapping: `number`, `operation`, `at`, `duration_seconds`, `engine`, `user`, `program`,
-        `commit_id`, `arguments`, `statistics`, `files_published`, `files_retired` and `kept_until`. Changes by
-        other programs are not recorded.
+        `commit_id`, `arguments`, `statistics`, `files_published`, `files_retired`, `kept_until`, `can_undo` and
+        `undone_by`. Changes by other programs are not recorded.
 
         Args:
             limit: The maximum number of commits.
@@ -198,9 +198,16 @@ class BaseDataset:
         """
         return commits(self._context.workspace, limit)
 
-    def _context_for(self, isolation: Isolation | None, retries: int | None) -> DatasetContext:
+    def _context_for(
+        self,
+        isolation: Isolation | None = None,
+        retries: int | None = None,
+        retention: float | dt.timedelta | None = None,
+    ) -> DatasetContext:
         """The dataset context with the settings of one operation."""
         context = self._context
+        if retention is not None:
+            context = replace(context, retention=check_retention(retention))
         if isolation is not None:
             context = replace(context, isolation=check_isolation(isolation))
         if retries is not None:

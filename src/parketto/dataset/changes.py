@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import datetime as dt
 import os
 from collections.abc import Mapping, Sequence
 from typing import Any, Literal, TypeVar
 
 from parketto.arguments import DEFAULT_CODEC, check_codec
-from parketto.dataset.editing import EditableDataset
+from parketto.dataset.undoing import UndoableDataset
 from parketto.errors import InvalidArgument
 from parketto.merge.change_rules import ChangeRules
 from parketto.operations.apply_changes import apply_changes
@@ -23,7 +24,7 @@ from parketto.storage.hive import PartitionFilter
 Given = TypeVar("Given")
 
 
-class ChangeableDataset(EditableDataset):
+class ChangeableDataset(UndoableDataset):
     """The operations that find rows by their keys."""
 
     def deduplicate(
@@ -38,6 +39,7 @@ class ChangeableDataset(EditableDataset):
         commit_id: str | None = None,
         isolation: Isolation | None = None,
         retries: int | None = None,
+        retention: float | dt.timedelta | None = None,
         progress: ProgressOption = None,
     ) -> EditStats:
         """Keep one row of each key, and delete the others. Files without duplicates are not rewritten.
@@ -61,6 +63,8 @@ class ChangeableDataset(EditableDataset):
             isolation: With `"serializable"` (the default), rows that are added meanwhile are a conflict; with
                 `"snapshot"` they stay, duplicates or not.
             retries: How often this operation is planned again after a conflict; by default the dataset's setting.
+            retention: How long the replaced files of this operation are kept, in seconds or as a `timedelta`; by
+                default the dataset's setting.
             progress: True to show it, or a callback that gets a `Progress` after each rewritten file.
 
         Returns:
@@ -84,7 +88,7 @@ class ChangeableDataset(EditableDataset):
             >>> sorted(users.read().to_pydict()["version"])
             [1, 1, 7]
         """
-        context, codec = self._context_for(isolation, retries), check_codec(compression)
+        context, codec = self._context_for(isolation, retries, retention), check_codec(compression)
         request = DuplicateRequest.of(key_columns, order_by, codec, partition_filter, commit_id)
         backups = self._backups(backup)
         with running(context, "deduplicate", progress, dry_run=dry_run) as run:
@@ -111,6 +115,7 @@ class ChangeableDataset(EditableDataset):
         commit_id: str | None = None,
         isolation: Isolation | None = None,
         retries: int | None = None,
+        retention: float | dt.timedelta | None = None,
         progress: ProgressOption = None,
         keys: str | Sequence[str] | None = None,
         apply_as_deletes: Any = None,
@@ -159,6 +164,8 @@ class ChangeableDataset(EditableDataset):
                 contains it, nothing is done and the first result is returned.
             isolation: `"serializable"` or `"snapshot"`, for this operation; by default the dataset's.
             retries: How often this operation is planned again after a conflict; by default the dataset's setting.
+            retention: How long the replaced files of this operation are kept, in seconds or as a `timedelta`; by
+                default the dataset's setting.
             progress: True to show it, or a callback that gets a `Progress` as work completes.
             keys: The same as `key_columns`.
             apply_as_deletes: The same as `delete_when`.
@@ -202,7 +209,10 @@ class ChangeableDataset(EditableDataset):
             scd if stored_as_scd_type is None else stored_as_scd_type,
             tombstone_days,
         )
-        context, codec = self._context_for(isolation, retries), check_codec(compression) or DEFAULT_CODEC
+        context, codec = (
+            self._context_for(isolation, retries, retention),
+            check_codec(compression) or DEFAULT_CODEC,
+        )
         with running(context, "apply_changes", progress, dry_run=dry_run) as run:
             rows = self._rows(changes)
             stats = apply_changes(

@@ -337,7 +337,7 @@ class Dataset(RepartitionableDataset):
         extra `parketto[maintenance]`. `parketto.maintenance.run` does the same for the datasets of a file.
 
         Args:
-            policy: A `Policy`, or a mapping with its arguments: `compact`, `cluster`, `unify_schema`,
+            policy: A `Policy`, or a mapping with its arguments: `compact`, `cluster`, `unify_schema`, `vacuum`,
                 `leave_alone`, `budget`.
             dry_run: Only report what would be done: nothing is written. Sizes and counts of later steps are
                 judged by the files as they are now.

@@ -1,7 +1,8 @@
-"""The operations of `Dataset` that change rows or columns: delete, update, alter and restore."""
+"""The operations of `Dataset` that change rows or columns: delete, update and alter."""
 
 from __future__ import annotations
 
+import datetime as dt
 import os
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
@@ -16,10 +17,10 @@ from parketto.operations.context import DatasetContext, Isolation
 from parketto.operations.delete_keys import KeyRequest, delete_keys
 from parketto.operations.edit import edit
 from parketto.operations.edit_run import EditRequest
-from parketto.operations.restore import restore
+from parketto.operations.purge import purge as purge_rows
 from parketto.operations.running import running
 from parketto.progress import ProgressOption
-from parketto.results import AlterStats, EditStats, RestoreStats
+from parketto.results import AlterStats, EditStats
 from parketto.storage.hive import PartitionFilter
 from parketto.storage.opening import open_store
 
@@ -39,11 +40,13 @@ class EditableDataset(MergeableDataset):
         key_columns: str | Sequence[str] | None = None,
         partition_filter: PartitionFilter = None,
         compression: str | None = None,
+        purge: bool = False,
         dry_run: bool = False,
         backup: str | os.PathLike[str] | None = None,
         commit_id: str | None = None,
         isolation: Isolation | None = None,
         retries: int | None = None,
+        retention: float | dt.timedelta | None = None,
         progress: ProgressOption = None,
     ) -> EditStats:
         """Delete the rows that match a condition, or whose key is in a table.
@@ -61,6 +64,10 @@ class EditableDataset(MergeableDataset):
                 dataset match no key, and keys that the dataset's types cannot hold match no row.
             partition_filter: The partitions to edit; the others are not read.
             compression: The codec of rewritten files; by default each file keeps its codec.
+            purge: For data protection: nothing of the deleted rows stays in files that are kept of this and
+                earlier commits, or in backups that the log names. These commits cannot be undone any more. The
+                result lists every file that contained the rows (`purged_files`). If it is interrupted, run it
+                again. Copies elsewhere are not found: see docs/history.md.
             dry_run: Only count: nothing is written or removed.
             backup: A directory for the replaced files, from which `restore` brings them back: a path on the same
                 filesystem, or a URL.
@@ -69,6 +76,8 @@ class EditableDataset(MergeableDataset):
                 30 days; the last one of each application is kept for ever.
             isolation: `"serializable"` or `"snapshot"`, for this operation; by default the dataset's.
             retries: How often this operation is planned again after a conflict; by default the dataset's setting.
+            retention: How long the replaced files of this operation are kept, in seconds or as a `timedelta`; by
+                default the dataset's setting.
             progress: True to show it, or a callback that gets a `Progress` after each file.
 
         Raises:
@@ -95,8 +104,10 @@ class EditableDataset(MergeableDataset):
             raise InvalidArgument("delete needs either a condition (where) or a table of keys (keys, key_columns)")
         if (keys is None) != (key_columns is None):
             raise InvalidArgument("keys needs key_columns" if key_columns is None else "key_columns needs keys")
+        if purge and (keys is not None or backup is not None or retention is not None):
+            raise InvalidArgument("purge needs a condition (where), and excludes keys, backup and retention")
         if key_columns is not None:
-            context, codec = self._context_for(isolation, retries), check_codec(compression)
+            context, codec = self._context_for(isolation, retries, retention), check_codec(compression)
             with running(context, "delete", progress, dry_run=dry_run) as run:
                 keyed = KeyRequest.of(self._rows(keys), key_columns, codec, partition_filter, commit_id)
                 backups = self._backups(backup)
@@ -104,8 +115,20 @@ class EditableDataset(MergeableDataset):
                     delete_keys(context, keyed, dry_run=dry_run, progress=run.progress, backups=backups)
                 )
         request = EditRequest("delete", where, None, check_codec(compression), commit_id)
+        if purge:
+            context = self._context_for(isolation, retries)
+            with running(context, "purge", progress, dry_run=dry_run) as run:
+                stats = purge_rows(
+                    context,
+                    request,
+                    partition_filter,
+                    lambda path: open_store(path, self._store.fs, self._storage_options),
+                    dry_run=dry_run,
+                    progress=run.progress,
+                )
+                return run.done(stats)
         return self._edit(
-            request, partition_filter, progress, dry_run, backup, self._context_for(isolation, retries)
+            request, partition_filter, progress, dry_run, backup, self._context_for(isolation, retries, retention)
         )
 
     def update(
@@ -120,6 +143,7 @@ class EditableDataset(MergeableDataset):
         commit_id: str | None = None,
         isolation: Isolation | None = None,
         retries: int | None = None,
+        retention: float | dt.timedelta | None = None,
         progress: ProgressOption = None,
     ) -> EditStats:
         """Update the rows that match a condition. Files without matching rows are not rewritten.
@@ -141,6 +165,8 @@ class EditableDataset(MergeableDataset):
                 30 days; the last one of each application is kept for ever.
             isolation: `"serializable"` or `"snapshot"`, for this operation; by default the dataset's.
             retries: How often this operation is planned again after a conflict; by default the dataset's setting.
+            retention: How long the replaced files of this operation are kept, in seconds or as a `timedelta`; by
+                default the dataset's setting.
             progress: True to show it, or a callback that gets a `Progress` after each file.
 
         Raises:
@@ -160,7 +186,7 @@ class EditableDataset(MergeableDataset):
         """
         request = EditRequest("update", where, values, check_codec(compression), commit_id)
         return self._edit(
-            request, partition_filter, progress, dry_run, backup, self._context_for(isolation, retries)
+            request, partition_filter, progress, dry_run, backup, self._context_for(isolation, retries, retention)
         )
 
     def _edit(
@@ -188,6 +214,7 @@ class EditableDataset(MergeableDataset):
         cast: Mapping[str, TypeLike] | None = None,
         dry_run: bool = False,
         backup: str | os.PathLike[str] | None = None,
+        retention: float | dt.timedelta | None = None,
         progress: ProgressOption = None,
     ) -> AlterStats:
         """Add, rename, drop and cast columns of all files, in one atomic commit.
@@ -202,6 +229,8 @@ class EditableDataset(MergeableDataset):
             cast: New types of columns. A value that does not fit is an error, and nothing is changed.
             dry_run: Only validate and count: nothing is written.
             backup: A directory for the replaced files, from which `restore` brings them back.
+            retention: How long the replaced files of this operation are kept, in seconds or as a `timedelta`; by
+                default the dataset's setting.
             progress: True to show it, or a callback that gets a `Progress` after each file.
 
         Raises:
@@ -219,9 +248,9 @@ class EditableDataset(MergeableDataset):
             [{'key': 1, 'n': 2.0, 'note': None}]
         """
         changes = Changes.of(add, rename, drop, cast)
-        backups = self._backups(backup)
-        with running(self._context, "alter", progress, dry_run=dry_run) as run:
-            return run.done(alter(self._context, changes, dry_run=dry_run, progress=run.progress, backups=backups))
+        context, backups = self._context_for(retention=retention), self._backups(backup)
+        with running(context, "alter", progress, dry_run=dry_run) as run:
+            return run.done(alter(context, changes, dry_run=dry_run, progress=run.progress, backups=backups))
 
     def unify_schema(
         self,
@@ -262,29 +291,3 @@ class EditableDataset(MergeableDataset):
             return run.done(
                 unify_schema(self._context, cast, dry_run=dry_run, progress=run.progress, backups=backups)
             )
-
-    def restore(self, backup: str | os.PathLike[str]) -> RestoreStats:
-        """Undo an operation atomically: restore the files it replaced, and remove those it added.
-
-        Args:
-            backup: The `backup_path` from the statistics of the operation.
-
-        Raises:
-            ValueError: There is no backup at that path, or its manifest is invalid.
-            CommitConflict: Files of the operation have changed since, or the backup was already restored; nothing
-                was changed.
-
-        Example:
-            >>> import pyarrow as pa
-            >>> from parketto import Dataset
-            >>> prices = Dataset("memory://restore-example", engine="pyarrow")
-            >>> _ = prices.write(pa.table({"price": [1.0, 250.0]}))
-            >>> stats = prices.delete("price > 100", backup="memory://restore-backups")
-            >>> prices.restore(stats["backup_path"])["rows_restored"]
-            2
-            >>> prices.read().column("price").to_pylist()
-            [1.0, 250.0]
-        """
-        place = open_store(backup, self._store.fs, self._storage_options)
-        with running(self._context, "restore") as run:
-            return run.done(restore(self._context, *place))

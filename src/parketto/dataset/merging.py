@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import datetime as dt
 import os
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
@@ -55,6 +56,7 @@ class MergeableDataset(ReadableDataset):
         commit_id: str | None = None,
         isolation: Isolation | None = None,
         retries: int | None = None,
+        retention: float | dt.timedelta | None = None,
         progress: ProgressOption = None,
     ) -> MergeStats:
         """Merge the rows of a source into the dataset by key. Only files in which a row changes are rewritten.
@@ -107,6 +109,8 @@ class MergeableDataset(ReadableDataset):
                 30 days; the last one of each application is kept for ever.
             isolation: `"serializable"` or `"snapshot"`, for this operation; by default the dataset's.
             retries: How often this operation is planned again after a conflict; by default the dataset's setting.
+            retention: How long the replaced files of this operation are kept, in seconds or as a `timedelta`; by
+                default the dataset's setting.
             progress: True to show it, or a callback that gets a `Progress` as work completes.
 
         Raises:
@@ -146,7 +150,7 @@ class MergeableDataset(ReadableDataset):
             schema=check_schema_mode(schema),
             within=within,
         )
-        context = self._context_for(isolation, retries)
+        context = self._context_for(isolation, retries, retention)
         rules_of_rows = self._expect(expect, on_violation, quarantine)
         with running(context, "merge", progress, dry_run=dry_run) as run:
             report = self._merge(

@@ -12,6 +12,7 @@ from parketto.dataset.base import BaseDataset
 from parketto.errors import DatasetNotFound
 from parketto.operations.count import count_rows
 from parketto.operations.partitions import list_partitions
+from parketto.operations.past_states import StateLike, context_at
 from parketto.operations.read import RowQuery, row_schema, scan
 from parketto.operations.views import duckdb_view, polars_view, pyarrow_view, spark_view
 from parketto.results import PartitionInfo
@@ -71,6 +72,7 @@ class ReadableDataset(BaseDataset):
         where: Condition | None = None,
         limit: int | None = None,
         partition_filter: PartitionFilter = None,
+        as_of: StateLike | None = None,
     ) -> pa.Table:
         """The rows as one PyArrow table in the dataset's schema, files ordered by path.
 
@@ -80,10 +82,14 @@ class ReadableDataset(BaseDataset):
                 match are not read. Rows for which it is NULL are not returned.
             limit: The maximum number of rows.
             partition_filter: The partitions to read.
+            as_of: An earlier state: the number of a commit (after which it was there, see `history()`), a
+                `datetime`, or a time as ISO text (UTC without a zone). It can be read while the files are kept
+                that later commits have replaced (`Dataset(retention=)`).
 
         Raises:
             ColumnNotFound: A column is not in the dataset.
             IncompatibleTypes: Files have types without a common one.
+            StateUnavailable: The state is no longer kept. The message lists those that are.
 
         Example:
             >>> import pyarrow as pa
@@ -93,9 +99,11 @@ class ReadableDataset(BaseDataset):
             >>> _ = trades.write(pa.table({"id": [3], "price": [99.0]}))
             >>> sorted(trades.read(["id"], where="price > 50").column("id").to_pylist())
             [2, 3]
+            >>> trades.count(), trades.count(as_of=1), trades.read("id", as_of=1).num_rows
+            (3, 2, 2)
         """
         query = RowQuery(columns, where, limit, partition_filter)
-        return retry_on_vanished_files(self.path, lambda: scan(self._context, query).read_all())
+        return retry_on_vanished_files(self.path, lambda: scan(context_at(self._context, as_of), query).read_all())
 
     def scan(
         self,
@@ -104,6 +112,7 @@ class ReadableDataset(BaseDataset):
         where: Condition | None = None,
         limit: int | None = None,
         partition_filter: PartitionFilter = None,
+        as_of: StateLike | None = None,
     ) -> pa.RecordBatchReader:
         """The rows as a stream of batches, in bounded memory. Arguments as in `read`.
 
@@ -120,10 +129,16 @@ class ReadableDataset(BaseDataset):
             500
         """
         query = RowQuery(columns, where, limit, partition_filter)
-        return retry_on_vanished_files(self.path, lambda: scan(self._context, query))
+        return retry_on_vanished_files(self.path, lambda: scan(context_at(self._context, as_of), query))
 
-    def count(self, where: Condition | None = None, *, partition_filter: PartitionFilter = None) -> int:
-        """The number of rows, or of those that match a condition.
+    def count(
+        self,
+        where: Condition | None = None,
+        *,
+        partition_filter: PartitionFilter = None,
+        as_of: StateLike | None = None,
+    ) -> int:
+        """The number of rows, or of those that match a condition; with `as_of` in an earlier state, as in `read`.
 
         Without a condition, only footers are read. With one, only its columns are read, in row groups that footers
         neither exclude nor include as a whole.
@@ -136,7 +151,9 @@ class ReadableDataset(BaseDataset):
             >>> sales.count(), sales.count("amount > 10")
             (3, 2)
         """
-        return retry_on_vanished_files(self.path, lambda: count_rows(self._context, where, partition_filter))
+        return retry_on_vanished_files(
+            self.path, lambda: count_rows(context_at(self._context, as_of), where, partition_filter)
+        )
 
     def partitions(self, partition_filter: PartitionFilter = None) -> list[PartitionInfo]:
         """The partitions in path order, each with `values`, `files`, `rows` and `bytes`.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import datetime as dt
 import os
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Literal, TypedDict, Unpack, overload
@@ -60,6 +61,7 @@ class WriteOptions(TypedDict, total=False):
     quarantine: str | os.PathLike[str] | None
     commit_id: str | None
     retries: int | None
+    retention: float | dt.timedelta | None
     progress: ProgressOption
 
 
@@ -104,6 +106,7 @@ class WritableDataset(ChangeableDataset):
         dry_run: bool = False,
         commit_id: str | None = None,
         retries: int | None = None,
+        retention: float | dt.timedelta | None = None,
         progress: ProgressOption = None,
     ) -> WriteStats | WritePlan:
         """Append rows as new files, or replace all rows, or whole partitions, by them.
@@ -162,6 +165,8 @@ class WritableDataset(ChangeableDataset):
                 contains it, nothing is done and the first result is returned, so a batch can be replayed. Kept for
                 30 days; the last one of each application is kept for ever.
             retries: How often this operation is planned again after a conflict; by default the dataset's setting.
+            retention: How long the replaced files of this operation are kept, in seconds or as a `timedelta`; by
+                default the dataset's setting.
             progress: True to show it, or a callback that gets a `Progress` as work completes.
 
         Raises:
@@ -229,7 +234,7 @@ class WritableDataset(ChangeableDataset):
             on_violation=on_violation,
             quarantine=quarantine,
         )
-        context = self._context_for(None, retries)
+        context = self._context_for(None, retries, retention)
         operation = write if replace_where is None else replace_matching
         with running(context, "write", progress, dry_run=dry_run) as run:
             if dry_run:
@@ -321,7 +326,8 @@ class WritableDataset(ChangeableDataset):
         derived, names = derived_columns(options.get("partition_by"), row_schema, self._context.clock)
         rows = row_schema if derived is None else derived.schema
         output, request = self._specified(row_schema, rows, mode, names, **options)
-        return StagedWrite.begin(self._context, row_schema, derived, output, request, application)
+        context = self._context_for(retention=options.get("retention"))
+        return StagedWrite.begin(context, row_schema, derived, output, request, application)
 
     @overload
     def write_from(

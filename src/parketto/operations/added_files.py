@@ -4,7 +4,7 @@
 |---|---|
 | that only publish files; files of other programs | all rows of the new files |
 | that only move rows, such as compactions; sweeps; commits that were undone | nothing |
-| all others | as `on_change` says |
+| all others, also an undo of such a commit | as `on_change` says |
 """
 
 from __future__ import annotations
@@ -19,7 +19,8 @@ from parketto.commit.explained_files import BASELINE, FOUND, ExplainedFile, Expl
 from parketto.commit.log import KEPT_RECORDS, LogView
 from parketto.commit.record import FoundFile, Record, Retirement
 from parketto.commit.recovery import Listing
-from parketto.commit.retention import MOVING_ROWS, KeptFiles
+from parketto.commit.retention import KeptFiles
+from parketto.commit.undone import RESTORE, UNDO, only_moves_rows
 from parketto.errors import InvalidArgument, StreamStopped, quoted
 from parketto.operations.context import DatasetContext
 from parketto.operations.found_files import FileRegistry
@@ -306,10 +307,10 @@ def _kind(record: Record) -> _Kind:
     if record.operation == FOUND:
         changes = {file.change for file in record.found}
         return "changed" if "replaced" in changes else "added" if "added" in changes else "nothing"
-    # A repartition from another dataset brings rows of that one.
-    if record.operation == BASELINE or (record.operation in MOVING_ROWS and "source" not in record.arguments):
+    if record.operation == BASELINE or only_moves_rows(record.operation, record.arguments, record.statistics):
         return "nothing"
-    if record.retire:
+    # An undo may only bring back files whose rows were delivered before.
+    if record.retire or (record.publish and record.operation in (UNDO, RESTORE)):
         return "changed"
     return "added" if record.publish else "nothing"
 

@@ -31,6 +31,7 @@ from parketto.operations.alter import unify_schema
 from parketto.operations.budget import Meter
 from parketto.operations.context import DatasetContext
 from parketto.operations.maintain import maintain
+from parketto.operations.vacuum import vacuum
 from parketto.parquet.dataset_schema import unified
 from parketto.parquet.file_info import FileInfo
 from parketto.parquet.partition_spec import partition_spec_of
@@ -50,6 +51,7 @@ logger = logging.getLogger(__name__)
 # What may go wrong with one partition or dataset while others can still be maintained.
 FAILURES = (ParkettoError, OSError, ValueError, ImportError)
 
+_DAY_SECONDS = 24 * 3600.0
 _ROUNDS = 5  # how often the partitions that a run has rewritten are examined again
 
 _Partitions = Mapping[str, Sequence[FileInfo]]
@@ -118,6 +120,20 @@ class _Run:
             # Merged row groups can be skipped less, and clustering may leave small files.
             found = self._partitions(done)
             partitions = {directory: found[directory] for directory in done if directory in found}
+        if self._policy.vacuum is not None:
+            self._vacuum(self._policy.vacuum.days)
+
+    def _vacuum(self, days: float) -> None:
+        """Remove kept files that are old enough."""
+        started, reason = time.monotonic(), f"files were replaced more than {days:g} days ago"
+        try:
+            stats = vacuum(self._dataset, days * _DAY_SECONDS, dry_run=self._dry_run)
+        except FAILURES as error:
+            self._leave("vacuum", None, reason, _kind(error), error)
+            return
+        if stats["commits"]:
+            removed, kept = stats["files_removed"], stats["files_kept"]
+            self._act("vacuum", None, reason, removed + kept, kept, 0, started)
 
     def _partitions(self, directories: Sequence[str] = ()) -> _Partitions:
         """The files of each directory, each with its own schema; no directories with damaged files.

@@ -29,7 +29,14 @@ from parketto.parquet.partition_spec import path_types
 from parketto.parquet.snapshot import Snapshot, read_snapshot
 from parketto.runtime.staging import Staging
 from parketto.storage.hive import PartitionFilter, PartitionValues, directory_matcher, partition_values
-from parketto.storage.listing import directory_of, is_inside, refuse_missing, relative, retry_on_vanished_files
+from parketto.storage.listing import (
+    directory_of,
+    is_inside,
+    refuse_missing,
+    relative,
+    retry_on_vanished_files,
+    select_data_files,
+)
 from parketto.storage.snapshot_files import SnapshotStore
 from parketto.storage.store import FileEntry, Store
 from parketto.tasks.footers import footer_tasks
@@ -85,6 +92,21 @@ class _RetiredFiles:
 
 
 @dataclass(frozen=True)
+class PastState:
+    """The files of a dataset after an earlier commit, as they were listed then.
+
+    Attributes:
+        number: The commit.
+        files: The files.
+        kept: Where those are that later commits have retired, by path and fingerprint.
+    """
+
+    number: int
+    files: Sequence[FileEntry]
+    kept: Mapping[tuple[str, str], FileEntry]
+
+
+@dataclass(frozen=True)
 class DatasetContext:
     """A dataset's location, its engine, and the settings of its operations."""
 
@@ -104,6 +126,8 @@ class DatasetContext:
     lease: Lease | None = None
     #: The stream and the micro-batch, for the log. The numbers of a stream's commit ids only grow.
     stream: Mapping[str, Any] | None = None
+    #: The state to read, if it is not the current one.
+    past: PastState | None = None
 
     def clock(self) -> Clock:
         """The time zone and the current time for the expressions of one operation."""
@@ -127,7 +151,7 @@ class DatasetContext:
         """
 
         def listed() -> Listing:
-            found = list_settled(self.workspace, partition_filter)
+            found = self._listing(partition_filter)
             if not without:
                 return found
             kept = [entry for entry in found.files if posixpath.dirname(entry.path) not in without]
@@ -137,7 +161,15 @@ class DatasetContext:
 
     def snapshot_store(self) -> Store:
         """A store that reads the files of a snapshot, also those that later commits have retired."""
-        return SnapshotStore(self.store, _RetiredFiles(KeptFiles(self.store, self.workspace.path), self.root))
+        retired = _RetiredFiles(KeptFiles(self.store, self.workspace.path), self.root)
+        return SnapshotStore(self.store, retired, None if self.past is None else self.past.kept)
+
+    def _listing(self, partition_filter: PartitionFilter) -> Listing:
+        if self.past is None:
+            return list_settled(self.workspace, partition_filter)
+        everything = list(self.past.files)
+        files = select_data_files(self.store, self.root, everything, partition_filter)
+        return Listing(files, self.past.number, everything)
 
     def listed(self, partition_filter: PartitionFilter = None) -> list[FileEntry]:
         """The current data files; it is an error if there are none."""
@@ -275,6 +307,8 @@ class DatasetContext:
 
     def _read(self, listed: Sequence[FileEntry], stats_columns: StatsColumns) -> Snapshot:
         """Read footers in local threads or, from the engine's threshold on, in its tasks."""
+        if self.past is not None:
+            return read_snapshot(self.snapshot_store(), self.root, listed, stats_columns)
         if self.engine.footers_in_tasks is None or len(listed) < self.engine.footers_in_tasks:
             return read_snapshot(self.store, self.root, listed, stats_columns)
         self.engine.check_store(self.store)

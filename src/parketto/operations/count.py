@@ -10,6 +10,7 @@ from parketto.expressions.pruning import may_match
 from parketto.expressions.time_zones import Clock
 from parketto.operations.context import DatasetContext
 from parketto.operations.edit_run import Editor, EditRequest
+from parketto.operations.read import RowQuery, planned_scan
 from parketto.parquet.file_info import FileInfo
 from parketto.parquet.partition_spec import partition_spec_of
 from parketto.storage.hive import PartitionFilter
@@ -19,6 +20,10 @@ def count_rows(dataset: DatasetContext, where: Any, partition_filter: PartitionF
     """The number of rows that match a condition, or of all rows."""
     if where is None:
         return dataset.snapshot(partition_filter, own_schemas=True).total_rows
+    if dataset.past is not None:
+        # The engine's tasks read files where they are in the dataset.
+        rows = planned_scan(dataset, RowQuery(where=where, partition_filter=partition_filter))
+        return sum(batch.num_rows for batch in rows.of_condition().batches())
     dataset.engine.check_store(dataset.store)
     editor = Editor(dataset, EditRequest("count", where), dataset.clock(), partition_filter)
     files = dataset.snapshot(partition_filter, editor.stats_columns).files

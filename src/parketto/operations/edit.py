@@ -60,7 +60,8 @@ def edit(
         return stats(transaction.backup_path)
 
     arguments = {
-        "where": str(request.where),
+        "where": None if request.purge else str(request.where),  # it may contain personal data
+        "purge": request.purge or None,
         "values": request.changes,
         "partition_filter": partition_filter,
         "compression": request.compression,

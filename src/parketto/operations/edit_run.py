@@ -49,6 +49,8 @@ class EditRequest:
     commit_id: str | None = None
     #: Whether row groups of another codec than `compression` are re-encoded; else copied ones keep theirs.
     recompress: bool = True
+    #: Whether nothing of the deleted rows may stay anywhere, not even in the log.
+    purge: bool = False
 
 
 @dataclass(frozen=True)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from contextlib import closing
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
 
@@ -113,6 +113,13 @@ class Scan:
     schema: pa.Schema
     condition: Predicate | None
     spec: PartitionSpec
+
+    def of_condition(self) -> Scan:
+        """The same rows, with the columns of the condition only."""
+        columns = () if self.condition is None else self.condition.columns
+        return replace(
+            self, schema=pa.schema([self.whole.field(name) for name in columns or self.whole.names[:1]])
+        )
 
     @cached_property
     def _reader(self) -> LogicalReader:

@@ -67,6 +67,12 @@ class ClusterRule(Settings):
         return self
 
 
+class VacuumRule(Settings):
+    """Remove files that were replaced more than `days` days ago and are still kept."""
+
+    days: Positive
+
+
 class Budget(Settings):
     """What a run may cost: megabytes that are rewritten, minutes, or both."""
 
@@ -86,6 +92,7 @@ class Rules(Settings):
     compact: Annotated[CompactRule | None, BeforeValidator(_switch)] = None
     cluster: Annotated[ClusterRule | None, BeforeValidator(_switch)] = None
     unify_schema: Flag = False
+    vacuum: Annotated[VacuumRule | None, BeforeValidator(_switch)] = None
     leave_alone: Text | None = None
     budget: Budget | None = None
 
@@ -99,6 +106,7 @@ class Policy(Rules):
         cluster: Cluster partitions by `columns` along a `curve`, once a range query of 1 % on them reads more
             than `expected_reads` (0.3) of the row groups on average, and would read less afterwards.
         unify_schema: Rewrite the files that do not have the dataset's schema.
+        vacuum: Remove files that were replaced more than `days` days ago, and are still kept (`Dataset.vacuum`).
         leave_alone: An SQL condition over the partition columns, such as `"day >= CURRENT_DATE"`. Partitions for
             which it is TRUE are not changed.
         budget: The maximum of a run, in rewritten `mb`, in `minutes`, or both. What is worth most is done first.
@@ -127,8 +135,8 @@ class Policy(Rules):
 
     @model_validator(mode="after")
     def _check(self) -> Policy:
-        if self.compact is None and self.cluster is None and not self.unify_schema:
-            raise InvalidArgument("there is nothing to do: name compact, cluster or unify_schema")
+        if self.compact is None and self.cluster is None and self.vacuum is None and not self.unify_schema:
+            raise InvalidArgument("there is nothing to do: name compact, cluster, unify_schema or vacuum")
         own = self.cluster.target_mb_per_file if self.cluster else None
         if self.compact and own not in (None, self.compact.target_mb_per_file):
             raise InvalidArgument(

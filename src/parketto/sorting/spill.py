@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import os
+import shutil
+import tempfile
 import uuid
+import weakref
 from collections.abc import Iterable, Iterator
 from contextlib import ExitStack
 from dataclasses import dataclass
@@ -76,6 +79,15 @@ class SpillFiles(Generic[Key]):
     def close(self) -> None:
         """Finish all files."""
         self._open.close()
+
+
+class ScratchFolder:
+    """A temporary folder for spill files, which is removed with this object at the latest."""
+
+    def __init__(self) -> None:
+        self.path = tempfile.mkdtemp(prefix="parketto-")
+        #: Removes the folder.
+        self.remove = weakref.finalize(self, shutil.rmtree, self.path, ignore_errors=True)
 
 
 def spill(batches: Iterable[pa.RecordBatch], schema: pa.Schema, scratch: str) -> SpillFile:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any, TypeVar
 
 from parketto.storage.ranged import RangedFile
@@ -19,17 +19,23 @@ class SnapshotStore(Store):
     Args:
         store: Where the files are.
         find: Gets the path and the fingerprint of a listed file that is gone; returns where it is now, or None.
+        moved: Where files are that are known to be gone, by path and fingerprint.
     """
 
-    def __init__(self, store: Store, find: Callable[[str, str], FileEntry | None]) -> None:
+    def __init__(
+        self,
+        store: Store,
+        find: Callable[[str, str], FileEntry | None],
+        moved: Mapping[tuple[str, str], FileEntry] | None = None,
+    ) -> None:
         self._store, self._find = store, find
         self.often_cached, self.whole_file_bytes = store.often_cached, store.whole_file_bytes
         # Elsewhere a read is conditional, or a check would cost a request.
         self._checks = store.is_local_disk or not store.shared
-        self._moved: dict[tuple[str, str], FileEntry] = {}
+        self._moved: dict[tuple[str, str], FileEntry] = dict(moved or {})
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return SnapshotStore, (self._store, self._find)
+        return SnapshotStore, (self._store, self._find, self._moved)
 
     def read_range(self, path: str, start: int, end: int, fingerprint: str = "") -> bytes:
         """A byte range of a file."""
