@@ -15,10 +15,10 @@ GATEWAY_VERSION := v1.8.0
 GATEWAY := $(VENV)/versitygw-$(GATEWAY_VERSION)/versitygw
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-fast test-all coverage test-s3 test-browser lint format bench bench-quick bench-spark bench-gate docs constraints clean
+.PHONY: help demo test test-fast test-all coverage test-s3 test-browser lint format bench bench-quick bench-spark bench-gate docs cli-reference constraints clean
 
 help:  ## show what there is
-	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-13s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
 $(READY): pyproject.toml constraints.txt
 	$(PYTHON) -m venv $(VENV)
@@ -82,6 +82,9 @@ bench-gate: $(READY)  ## three quick rounds beside the baseline: ratios only, on
 docs: $(READY)  ## build the documentation into site/
 	$(UV) install --python $(BIN)/python --constraints constraints.txt --group docs
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet
+
+cli-reference: $(READY)  ## write the JSON Schemas of the command line, and its reference in docs/cli.md
+	PYTHONPATH=tests $(BIN)/python -m helpers.cli_documents
 
 constraints: $(READY)  ## compile constraints.txt anew
 	$(UV) compile pyproject.toml --all-extras --group dev --group docs --group browser --universal --python-version 3.11 \
