@@ -49,7 +49,7 @@ def kill_repeatedly(place: Place, kills: int, seed: int) -> dict[str, int]:
 
 
 def test_killed_processes_lose_nothing(local: Place, count_crash_points: Any) -> None:
-    kills = 6
+    kills = 4
     found = kill_repeatedly(local, kills, seed=20)
     assert found["nothing"] < kills, "every kill missed: the test tests nothing"
     count_crash_points(kills)
