@@ -368,6 +368,20 @@ class TestCommitIds:
         stream.write(table(8), commit_id="s:2")
         assert ids(dataset) == [1, 2, 3, 7, 8]
 
+    def test_old_commits_that_are_folded(self, dataset: Dataset, monkeypatch: Any) -> None:
+        """The last one of each application is remembered for ever: the last one in effect."""
+        dataset.write(table(7), commit_id="orders:1")
+        dataset.write(table(8), commit_id="orders:2")
+        dataset.undo()
+        monkeypatch.setattr(log, "_RETENTION", dt.timedelta(0))
+        monkeypatch.setattr(log, "_FOLDED_AT_ONCE", 1)
+        monkeypatch.setattr("parketto.commit.committing.KEPT_RECORDS", 1)
+        for number in (20, 21, 22):
+            dataset.write(table(number))
+        for number in (1, 2):
+            dataset.write(table(6 + number), commit_id=f"orders:{number}")
+        assert ids(dataset) == [1, 2, 3, 7, 8, 20, 21, 22]
+
 
 class TestAppliedChanges:
     def change(self, dataset: Dataset, *records: tuple[int, int, str]) -> dict[str, int]:

@@ -379,10 +379,18 @@ class Log:
 
 
 def remembered(entries: Iterable[Mapping[str, Any]], *, identified_only: bool) -> list[Mapping[str, Any]]:
-    """The old commits to retain: those of the last 30 days, and the last one of each application."""
+    """The old commits to retain: those of the last 30 days, and the last one of each application in effect."""
     known = list(entries)
+    undone = UndoneBy()
+    in_effect = [
+        entry
+        for entry in reversed(known)
+        if undone.add(entry["number"], entry["operation"], entry["statistics"]) is None
+    ]
     last_of = {
-        application(entry["commit_id"]): entry["number"] for entry in known if entry["commit_id"] is not None
+        application(entry["commit_id"]): entry["number"]
+        for entry in reversed(in_effect)
+        if entry["commit_id"] is not None
     }
     since = now(-_RETENTION.total_seconds())
 
@@ -390,7 +398,7 @@ def remembered(entries: Iterable[Mapping[str, Any]], *, identified_only: bool) -
         recent = entry["at"] >= since and at >= len(known) - _MAX_RETAINED
         if entry["commit_id"] is None:
             return recent and not identified_only
-        return bool(recent or last_of[application(entry["commit_id"])] == entry["number"])
+        return bool(recent or last_of.get(application(entry["commit_id"])) == entry["number"])
 
     return _linked([(entry, is_kept(at, entry)) for at, entry in enumerate(known)])
 
