@@ -89,6 +89,8 @@ def test_every_operation_is_undone_read_and_restored(place: Place, engine: Engin
     for number in (last, 3, 7, 0, last - 2):
         dataset.restore(to=number)
         assert place.state() == story.states[number]
+    report = dataset.check()
+    assert (report["healthy"], report["missing"], report["unknown"]) == (True, [], [])
     assert place.left_behind() in ([], [path for path in place.left_behind() if "/changes/" in path])
 
 

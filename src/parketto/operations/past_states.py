@@ -8,11 +8,12 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from parketto.commit.identity import identity_of
+from parketto.commit.log import LogView
 from parketto.commit.past import Commits, PastFiles, files_after, past_files
 from parketto.commit.record import Retirement
 from parketto.commit.recovery import Listing
 from parketto.commit.retention import KeptFiles
-from parketto.errors import CommitConflict, DatasetNotFound, InvalidArgument, ParkettoError, StateUnavailable
+from parketto.errors import DatasetNotFound, InvalidArgument, ParkettoError, StateUnavailable
 from parketto.operations.context import DatasetContext, PastState
 from parketto.operations.found_files import FileRegistry
 from parketto.storage.hive import is_data_path
@@ -43,9 +44,7 @@ class LoggedFiles:
     def of(cls, dataset: DatasetContext, list_files: Callable[[], Listing] | None = None) -> LoggedFiles:
         """What the log of a dataset says, at a moment between two commits."""
         listing = FileRegistry(dataset).listing(list_files)
-        commits = commits_of(dataset)
-        if commits.last != listing.number:
-            raise CommitConflict(f"another writer has just committed to {dataset.root!r}; run it again")
+        commits = commits_of(dataset, listing.number)
         everything = {relative(entry.path, dataset.root): entry for entry in listing.everything}
         current = {path: entry for path, entry in everything.items() if is_data_path(path)}
         kept = KeptFiles(dataset.store, dataset.workspace.path).places()
@@ -115,14 +114,17 @@ class LoggedFiles:
         )
 
 
-def commits_of(dataset: DatasetContext) -> Commits:
-    """The commits of a dataset whose records are in the log."""
+def commits_of(dataset: DatasetContext, until: int | None = None) -> Commits:
+    """The commits of a dataset whose records are in the log, up to a number."""
     workspace = dataset.workspace
     identity = identity_of(dataset.store, dataset.root)
 
-    def read(view: Any) -> Commits:
+    def read(view: LogView) -> Commits:
         records, after = workspace.log.complete(view, identity)
-        return Commits(records, after, view.last)
+        last = view.last if until is None else until
+        # If records were folded since, the state after `until` is all that is known.
+        known = {number: record for number, record in records.items() if number <= last}
+        return Commits(known, min(after, last), last)
 
     return workspace.read_log(read)
 

@@ -8,8 +8,10 @@ from __future__ import annotations
 
 import posixpath
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from functools import cached_property
+
+import pyarrow as pa
 
 from parketto.commit.backup import kept_file, read_manifest
 from parketto.commit.identity import identity_of
@@ -93,10 +95,10 @@ class _Traces:
     request: EditRequest
     partition_filter: PartitionFilter
     deleted_from: frozenset[str]
-    _kept: KeptFiles = field(init=False)
 
-    def __post_init__(self) -> None:
-        object.__setattr__(self, "_kept", KeptFiles(self.dataset.store, self.dataset.workspace.path))
+    @cached_property
+    def _kept(self) -> KeptFiles:
+        return KeptFiles(self.dataset.store, self.dataset.workspace.path)
 
     @cached_property
     def _manifests(self) -> Sequence[Manifest]:
@@ -113,9 +115,8 @@ class _Traces:
         found = set(self.deleted_from)
         for number in sorted(steps, reverse=True):
             published, retired = steps[number]
-            is_purge = number in records and records[number].arguments.get(
-                "purge"
-            )  # this one, or an interrupted one
+            # An interrupted purge has left its traces, too.
+            is_purge = number in records and records[number].arguments.get("purge")
             if is_purge or not found.isdisjoint(published):
                 found |= retired
         return found
@@ -174,5 +175,7 @@ class _Traces:
             ).unified()
             rows = scan_of(context, snapshot, RowQuery(where=where)).of_condition()
             return any(batch.num_rows for batch in rows.batches())
-        except ParkettoError:
+        except FileNotFoundError:
+            return False  # removed meanwhile
+        except (ParkettoError, pa.ArrowException):
             return True

@@ -31,14 +31,16 @@ def undo(dataset: DatasetContext, number: int | None, *, dry_run: bool) -> UndoS
     if number is not None and type(number) is not int:
         raise InvalidArgument(f"number must be the number of a commit, as in history(), got {number!r}")
     refuse_without_history(dataset, "an undo", CannotUndo)
+    # Chosen once: what others commit meanwhile is not the last commit that the caller means.
+    chosen = _chosen(commits_of(dataset), number)
+
+    def basis(commits: Commits) -> UndoPlan:
+        return plan_undo(commits, _chosen(commits, chosen))
 
     def plan(logged: LoggedFiles) -> UndoPlan:
-        return plan_undo(logged.commits, _chosen(logged.commits, number))
+        return basis(logged.commits)
 
-    def basis(commits: Commits) -> object:
-        return plan_undo(commits, _chosen(commits, number))
-
-    return _run(dataset, dataset.request(UNDO, {"number": number}), plan, basis, dry_run=dry_run)
+    return _run(dataset, dataset.request(UNDO, {"number": chosen}), plan, basis, dry_run=dry_run)
 
 
 def restore_state(dataset: DatasetContext, to: StateLike, *, dry_run: bool) -> UndoStats:
