@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import datetime as dt
 import json
 import os
 import shutil
 import subprocess
 import sys
+import time
 from collections import Counter
 from pathlib import Path
 from statistics import median
@@ -361,12 +363,35 @@ def test_disk_space_of_the_history_is_what_the_workspace_holds(local: Place) -> 
     assert found["expired_bytes"] == 0
 
 
+def test_retired_files_are_noted_once_they_are_large(local: Place, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("parketto.health.problems._MIN_HISTORY_BYTES", 1000)
+    dataset = local.dataset(retention=2)
+    dataset.write(rows(5000))
+    dataset.delete("id < 10")
+    found = problem(dataset.health(), "history")
+    assert (found["severity"], found["remedies"]) == ("note", [])
+    monkeypatch.setattr("parketto.commit.retention.unix_time", lambda: time.time() + 10)
+    health = dataset.health()
+    assert health["history"]["expired_bytes"] == health["history"]["kept_bytes"] > 1000
+    assert problem(health, "history")["remedies"][0]["command"].endswith("--no-dry-run")
+
+
 def test_health_uses_no_engine_and_no_engine_library(tmp_path: Path) -> None:
     """On the default engine, Spark: it starts nothing."""
-    Dataset(tmp_path / "events", engine="pyarrow").write(rows(100))
+    events = Dataset(tmp_path / "events", engine="pyarrow")
+    days = [dt.date(2026, 1, 1), dt.date(2026, 1, 2)] * 50
+    table = rows(100).append_column("day", pa.array(days)).append_column("at", pa.array(np.random.random(100)))
+    events.write(table, partition_by="day", partition_columns="path")
+    narrow = table.select(["id", "user", "at"]).cast(
+        pa.schema({"id": pa.int32(), "user": pa.int64(), "at": pa.float32()}), safe=False
+    )
+    pq.write_table(narrow, tmp_path / "events" / "day=2026-01-02" / "other.parquet")
     code = (
         "import sys; from parketto import Dataset\n"
-        f"assert Dataset({str(tmp_path / 'events')!r}, engine='spark').health()['verdict'] == 'healthy'\n"
+        f"health = Dataset({str(tmp_path / 'events')!r}, engine='spark').health()\n"
+        "assert [each['name'] for each in health['problems']] == ['drift'], health['problems']\n"
+        "(day,) = (each for each in health['columns'] if each['partition'])\n"
+        "assert abs(day['point'] - 7 / 12) < 1e-6, day\n"
         "loaded = {'pyspark', 'duckdb', 'polars', 'pandas', 'altair'} & set(sys.modules)\n"
         "assert not loaded, loaded"
     )

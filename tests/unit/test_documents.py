@@ -59,7 +59,7 @@ def test_readme_examples_run(
     assert beside(tmp_path) == made
 
 
-@pytest.mark.parametrize("page", ["reading", "schemas", "history"])
+@pytest.mark.parametrize("page", ["reading", "schemas", "history", "health"])
 def test_pages_show_what_their_examples_print(
     page: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping, Sequence
+import contextlib
+import datetime as dt
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import pyarrow as pa
 
@@ -112,16 +115,34 @@ def _presented(file: FileInfo, types: Mapping[str, pa.DataType]) -> Iterable[Row
     """The row groups of a file, with bounds in the given types."""
     columns: list[dict[str, ColumnStats]] = [{} for _ in file.row_groups]
     for name, kind in types.items():
-        try:
-            stats = presented_stats(file, pa.field(name, kind)) or ()
-        except IncompatibleTypes:  # a value in the path that does not fit the type: such a file is always read
-            stats = ()
-        for found, each in zip(columns, stats, strict=False):
+        for found, each in zip(columns, _stats(file, name, kind), strict=False):
             found[name] = each
     return [
         RowGroupInfo(group.num_rows, group.total_byte_size, columns=found)
         for group, found in zip(file.row_groups, columns, strict=True)
     ]
+
+
+def _stats(file: FileInfo, name: str, kind: pa.DataType) -> Sequence[ColumnStats]:
+    """The bounds of a column in each row group; none if they are unknown."""
+    assert file.schema is not None, "a footer has a schema"
+    text = dict(file.partition).get(name)
+    if name not in file.schema.names and text is not None and kind in _PATH_TYPES:
+        with contextlib.suppress(ValueError):
+            value = _PATH_TYPES[kind](text)
+            return [ColumnStats(value, value, 0)] * len(file.row_groups)
+    try:
+        return presented_stats(file, pa.field(name, kind)) or ()
+    except IncompatibleTypes:  # a value in the path that does not fit the type: such a file is always read
+        return ()
+
+
+# Values of paths as bounds, as in footers. Arrow's conversion of Python objects imports pandas, for a second.
+_PATH_TYPES: dict[pa.DataType, Callable[[str], Any]] = {
+    pa.int64(): int,
+    pa.date32(): lambda text: (dt.date.fromisoformat(text) - dt.date(1970, 1, 1)).days,
+    pa.string(): str,
+}
 
 
 def _is_bounded(group: RowGroupInfo, name: str) -> bool:

@@ -328,6 +328,7 @@ def _have_same_bounds(own: pa.DataType, kind: pa.DataType) -> bool:
     plain = [each.value_type if pat.is_dictionary(each) else each for each in (own, kind)]
     families = (
         (pat.is_integer,),
+        (pat.is_floating,),
         (pat.is_string, pat.is_large_string, pat.is_string_view),
         (pat.is_binary, pat.is_large_binary, pat.is_binary_view),
     )
