@@ -49,7 +49,7 @@ def test_optimize_says_what_queries_gain(tmp_path: Path) -> None:
     Dataset(root, engine="pyarrow").write(pa.table(rows), row_group_rows=500)
     shown = lines("optimize", root, "--columns", "user,at", "--target-rows", 1000, "--dry-run")
     gain = next(line for line in shown if "user:" in line)
-    assert "a value 100 % → " in gain
+    assert "a value over 99 % → 23 %, a range of 1 % 100 % → 24 %" in gain
     advice = result("suggest", root, "user = 7", "at BETWEEN 5 AND 9", "--target-mb", 0.01)
     assert sorted(advice["suggestions"][0]["columns"]) == ["at", "user"]
     assert "parketto optimize" in lines("suggest", root, "user = 7", "--target-mb", 0.01)[-1]
