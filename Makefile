@@ -15,10 +15,10 @@ GATEWAY_VERSION := v1.8.0
 GATEWAY := $(VENV)/versitygw-$(GATEWAY_VERSION)/versitygw
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-fast test-all coverage test-s3 test-browser lint format bench bench-quick bench-spark bench-gate docs constraints clean
+.PHONY: help demo test test-fast test-all coverage test-s3 test-browser lint format bench bench-quick bench-spark bench-gate docs release-check constraints clean
 
 help:  ## show what there is
-	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-13s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
 $(READY): pyproject.toml constraints.txt
 	$(PYTHON) -m venv $(VENV)
@@ -84,8 +84,12 @@ docs: $(READY)  ## build the documentation into site/; a dead link or any other 
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict
 	$(BIN)/python -m pytest --quiet tests/unit/test_site.py
 
+release-check: $(READY)  ## build the distributions, check them, and try the wheel in a fresh environment
+	$(UV) install --python $(BIN)/python --constraints constraints.txt --group release
+	$(BIN)/python .ci/release_check.py
+
 constraints: $(READY)  ## compile constraints.txt anew
-	$(UV) compile pyproject.toml --all-extras --group dev --group docs --group browser --universal --python-version 3.11 \
+	$(UV) compile pyproject.toml --all-extras --group dev --group docs --group browser --group release --universal --python-version 3.11 \
 	  --no-header --no-emit-index-url --upgrade --output-file constraints.txt
 
 clean:  ## remove what make made

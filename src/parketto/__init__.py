@@ -8,6 +8,8 @@ from typing import Any as _Any
 from parketto import allocator as _allocator  # noqa: F401 - it must come before the first import of Arrow
 
 if TYPE_CHECKING:
+    from parketto import maintenance as maintenance
+    from parketto import streaming as streaming
     from parketto.commit.history import Commit
     from parketto.commit.recovery import Recovery
     from parketto.compat import (
@@ -340,13 +342,15 @@ _HOMES = {
 _SUBMODULES = ("maintenance", "streaming")
 
 
-def __getattr__(name: str) -> _Any:
-    if name in _SUBMODULES:
-        return _importlib.import_module(f"{__name__}.{name}")
-    if name not in _HOMES:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    value = globals()[name] = getattr(_importlib.import_module(_HOMES[name]), name)
-    return value
+if not TYPE_CHECKING:  # or checkers would accept any name
+
+    def __getattr__(name: str) -> _Any:
+        if name in _SUBMODULES:
+            return _importlib.import_module(f"{__name__}.{name}")
+        if name not in _HOMES:
+            raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+        value = globals()[name] = getattr(_importlib.import_module(_HOMES[name]), name)
+        return value
 
 
 def __dir__() -> list[str]:

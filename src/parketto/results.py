@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any, Literal, NotRequired, TypedDict
 
+from parketto.display import Result, counted, readable_bytes
+
 
 class PlannedRewrite(TypedDict):
     """How the row groups of a file group are rewritten.
@@ -331,7 +333,7 @@ class MaintenanceLeft(TypedDict):
     bytes: int
 
 
-class MaintenanceRun(dict[str, Any]):
+class MaintenanceRun(Result):
     """What a maintenance run did, why, and what it left. A mapping, serialisable with `json.dumps`.
 
     Keys: `datasets` (paths), `dry_run`, `actions`, `left` and `seconds`. Printed, it is a short summary.
@@ -355,16 +357,20 @@ class MaintenanceRun(dict[str, Any]):
         """The size of all files that were rewritten."""
         return sum(action["rewritten_bytes"] for action in self.actions)
 
+    def numbers(self) -> str:
+        """The summary, for a log."""
+        return self.summary()
+
     def summary(self) -> str:
         """One line."""
-        datasets = _counted(len(self["datasets"]), "dataset")
+        datasets = counted(len(self["datasets"]), "dataset")
         parts = []
         if self.actions:
             before, after = (sum(each[key] for each in self.actions) for key in ("files_before", "files_after"))
             verb = "would run " if self["dry_run"] else ""
             parts.append(
-                f"{verb}{_counted(len(self.actions), 'operation')} in {datasets}: {before:,} files -> {after:,}, "
-                f"{_megabytes(self.rewritten_bytes)} rewritten"
+                f"{verb}{counted(len(self.actions), 'operation')} in {datasets}: {before:,} files -> {after:,}, "
+                f"{readable_bytes(self.rewritten_bytes)} rewritten"
             )
             parts += [] if self["dry_run"] else [f"{self['seconds']:.1f} s"]
         elif not self.left:
@@ -377,7 +383,7 @@ class MaintenanceRun(dict[str, Any]):
         lines = [self.summary()]
         lines += [
             f"  {each['operation']} {_place(each)}: {each['files_before']:,} files -> {each['files_after']:,}, "
-            f"{_megabytes(each['rewritten_bytes'])}: {each['reason']}"
+            f"{readable_bytes(each['rewritten_bytes'])}: {each['reason']}"
             for each in self.actions[:_LINES]
         ]
         lines += _more(self.actions)
@@ -400,11 +406,3 @@ def _more(entries: Sequence[object]) -> list[str]:
 
 def _place(entry: MaintenanceAction | MaintenanceLeft) -> str:
     return f"{entry['dataset']}/{entry['partition']}" if entry["partition"] else entry["dataset"]
-
-
-def _megabytes(size: int) -> str:
-    return f"{size / 1024**2:,.1f} MB"
-
-
-def _counted(count: int, noun: str) -> str:
-    return f"{count:,} {noun}{'' if count == 1 else 's'}"

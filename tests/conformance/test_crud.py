@@ -298,7 +298,9 @@ class TestBackups:
                 crud.restore(path)
 
     def test_without_a_backup_folder_no_backup_is_made(self, quotes: Market) -> None:
-        stats = quotes.crud(backup_dir=None).delete(pl.col("side") == "bid", create_backup=True)
+        with pytest.warns(UserWarning, match="there is no backup_dir") as caught:
+            stats = quotes.crud(backup_dir=None).delete(pl.col("side") == "bid", create_backup=True)
+        assert caught[0].filename == __file__
         assert stats["backup_path"] is None
         assert quotes.place.left_behind() == []
 
@@ -381,7 +383,7 @@ def test_conditions_in_four_languages_give_the_same_result(local: Place, engine:
 def test_operations_are_logged(quotes: Market, caplog: pytest.LogCaptureFixture) -> None:
     with caplog.at_level(logging.INFO, "parketto"):
         quotes.crud().delete(pl.col("side") == "bid")
-    assert "12 deleted" in caplog.text
+    assert "rows_matched=12" in caplog.text
 
 
 def test_memory_filesystem(memory: Place) -> None:

@@ -303,8 +303,8 @@ class TestRepartition:
         done = [each.done for each in seen]
         assert done == sorted(done)
         assert done[-1] == seen[-1].total
-        assert "repartitioning" in caplog.text
-        assert "wrote" in caplog.text
+        assert ": started" in caplog.text
+        assert "records_written=12" in caplog.text
 
     @pytest.mark.spark
     def test_spark_reports_progress_of_jobs_that_end_before_the_first_poll(

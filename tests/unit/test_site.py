@@ -37,7 +37,7 @@ def built(folder: Path, page: str) -> subprocess.CompletedProcess[str]:
 def test_a_sound_site_is_built(tmp_path: Path) -> None:
     done = built(tmp_path, "# Page\n\n[home](index.md#here)\n")
     assert done.returncode == 0, done.stderr
-    assert (tmp_path / "site" / "page" / "index.html").exists()
+    assert (tmp_path / "site" / "page.html").exists()
 
 
 @pytest.mark.parametrize(

@@ -10,7 +10,7 @@ from fsspec import AbstractFileSystem
 
 from parketto.arguments import check_codec, check_columns_exist, check_names
 from parketto.dataset import Dataset
-from parketto.engines.base import Engine, ProgressCallback
+from parketto.engines.base import Engine
 from parketto.errors import InvalidArgument
 from parketto.merge.rules import MergeStats, Strategy
 from parketto.operations.sources import path_rows, row_source_of
@@ -19,6 +19,7 @@ from parketto.parquet.row_source import FileRows
 from parketto.planning.clustering import DEFAULT_CURVE, Curve
 from parketto.planning.copy_policy import Rewrite
 from parketto.planning.naming import NamingScheme
+from parketto.progress import ProgressOption
 from parketto.results import MaintenanceStats, WriteStats
 from parketto.storage.hive import PartitionFilter
 from parketto.storage.opening import open_store
@@ -91,7 +92,7 @@ class ParquetHandler:
         basename_template: str | None = None,
         naming: NamingScheme | None = None,
         partition_by: str | Sequence[str] | None = None,
-        progress: ProgressCallback | None = None,
+        progress: ProgressOption = None,
     ) -> WriteStats:
         """Append rows to a dataset, or replace all of its rows. See `Dataset.write`.
 
@@ -105,7 +106,7 @@ class ParquetHandler:
                 numbering.
             naming: `"uuid"` (the default), `"timestamp"` (names sort by time) or `"sequential"`.
             partition_by: The partition columns.
-            progress: A callback that gets a `Progress` as work completes.
+            progress: True to show it, or a callback that gets a `Progress` as work completes.
 
         Returns:
             The number of rows, files and bytes written, and of files replaced.
@@ -144,7 +145,7 @@ class ParquetHandler:
         dedup_order_by: str | Sequence[str] | None = None,
         compression: str = "snappy",
         partition_by: str | Sequence[str] | None = None,
-        progress: ProgressCallback | None = None,
+        progress: ProgressOption = None,
     ) -> MergeStats:
         """Merge rows into a dataset by key. Only files with a matching key are rewritten.
 
@@ -166,7 +167,7 @@ class ParquetHandler:
             dedup_order_by: Of source rows with one key, the one with the highest values of these columns wins.
             compression: The codec of written files.
             partition_by: The partition columns, if the dataset does not exist yet.
-            progress: A callback that gets a `Progress` as work completes.
+            progress: True to show it, or a callback that gets a `Progress` as work completes.
 
         Returns:
             The number of rows inserted, updated and deleted, and the total afterwards.
@@ -222,7 +223,7 @@ class ParquetHandler:
         partition_filter: PartitionFilter = None,
         compression: str | None = None,
         dry_run: bool = False,
-        progress: ProgressCallback | None = None,
+        progress: ProgressOption = None,
         *,
         rewrite: Rewrite = "auto",
         verify: bool = False,
@@ -236,7 +237,7 @@ class ParquetHandler:
             partition_filter: The partitions to rewrite.
             compression: The codec of rewritten files; by default they keep theirs.
             dry_run: Only plan: nothing is written or removed.
-            progress: A callback that gets a `Progress` as work completes.
+            progress: True to show it, or a callback that gets a `Progress` as work completes.
             rewrite: How row groups are written to the new files: `"auto"`, `"copy"` or `"encode"`.
             verify: Decode row groups before they are copied, to find damage.
 
@@ -277,7 +278,7 @@ class ParquetHandler:
         partition_filter: PartitionFilter = None,
         compression: str | None = None,
         dry_run: bool = False,
-        progress: ProgressCallback | None = None,
+        progress: ProgressOption = None,
         *,
         curve: Curve = DEFAULT_CURVE,
     ) -> MaintenanceStats:
@@ -291,7 +292,7 @@ class ParquetHandler:
             partition_filter: The partitions to rewrite.
             compression: The codec of rewritten files; by default they keep theirs.
             dry_run: Only plan: nothing is written or removed.
-            progress: A callback that gets a `Progress` as work completes.
+            progress: True to show it, or a callback that gets a `Progress` as work completes.
             curve: `"hilbert"`, `"zorder"`, or `"linear"` for a plain sort.
 
         Returns:

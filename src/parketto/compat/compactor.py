@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import datetime as dt
-import logging
 import os
 import posixpath
 from typing import TypedDict
@@ -11,13 +10,12 @@ from typing import TypedDict
 from fsspec import AbstractFileSystem
 
 from parketto.arguments import CompactionScope, Thresholds, check_codec
-from parketto.compat.progress import progress_bar
 from parketto.dataset import Dataset
-from parketto.engines.base import Engine, ProgressCallback
+from parketto.engines.base import Engine
+from parketto.operations.running import running
 from parketto.planning.copy_policy import Rewrite, check_rewrite
+from parketto.progress import ProgressOption, bar_on_terminal
 from parketto.storage.options import GivenOptions
-
-logger = logging.getLogger(__name__)
 
 
 class CompactionStats(TypedDict):
@@ -55,7 +53,8 @@ class ParquetCompactor:
         storage_options: Where the files are, or plain options for the filesystem.
         originals_dir: The directory for original files that are not deleted; by default `.<name>.originals` beside
             the dataset.
-        progress: A callback that gets a `Progress` as work completes; by default a bar, on a terminal with `rich`.
+        progress: True to show it, False, or a callback that gets a `Progress`; by default a bar on a terminal,
+            if `rich` is installed.
 
     Example:
         >>> import pyarrow as pa
@@ -78,7 +77,7 @@ class ParquetCompactor:
         filesystem: AbstractFileSystem | None = None,
         storage_options: GivenOptions = None,
         originals_dir: str | os.PathLike[str] | None = None,
-        progress: ProgressCallback | None = None,
+        progress: ProgressOption = None,
     ) -> None:
         self._thresholds = Thresholds.of(target_file_size_mb, None)
         self._codec = check_codec(compression)
@@ -130,8 +129,9 @@ class ParquetCompactor:
         scope = CompactionScope.of(min_file_count, max_file_size_mb)
         rewrite = check_rewrite(rewrite)
         keep = None if delete_source_files else self._originals_dir()
-        with progress_bar(self._progress, f"compacting {posixpath.basename(self._dataset.path)}") as progress:
-            report = self._dataset._compact(
+        dataset, progress = self._dataset, bar_on_terminal(self._progress)
+        with running(dataset._context, "compact", progress, dry_run=dry_run) as run:
+            report = dataset._compact(
                 self._thresholds,
                 scope,
                 self._codec,
@@ -139,35 +139,24 @@ class ParquetCompactor:
                 None,
                 dry_run,
                 None if dry_run else keep,
-                progress,
+                run.progress,
                 verify=verify,
                 recompress=False,
             )
-        found, plan = report.stats, report.plan
-        stats = CompactionStats(
-            partitions_scanned=len({file.directory for file in plan.files}),
-            partitions_compacted=len({group.directory for group in plan.groups}),
-            files_before=found["before_file_count"],
-            files_after=found["after_file_count"],
-            bytes_before=found["before_total_bytes"],
-            bytes_after=found["after_total_bytes"],
-            start_time=start.isoformat(),
-            end_time=dt.datetime.now(dt.UTC).isoformat(),
-            planned_groups=[group.paths for group in plan.groups],
-            kept_path=found["backup_path"],
-        )
-        logger.info(
-            "%s %s: %d of %d partitions, %d files -> %d, %.1f MB -> %.1f MB",
-            "would compact" if dry_run else "compacted",
-            self._dataset.path,
-            stats["partitions_compacted"],
-            stats["partitions_scanned"],
-            stats["files_before"],
-            stats["files_after"],
-            stats["bytes_before"] / 2**20,
-            stats["bytes_after"] / 2**20,
-        )
-        return stats
+            found, plan = report.stats, report.plan
+            stats = CompactionStats(
+                partitions_scanned=len({file.directory for file in plan.files}),
+                partitions_compacted=len({group.directory for group in plan.groups}),
+                files_before=found["before_file_count"],
+                files_after=found["after_file_count"],
+                bytes_before=found["before_total_bytes"],
+                bytes_after=found["after_total_bytes"],
+                start_time=start.isoformat(),
+                end_time=dt.datetime.now(dt.UTC).isoformat(),
+                planned_groups=[group.paths for group in plan.groups],
+                kept_path=found["backup_path"],
+            )
+            return run.done(stats)
 
     def _originals_dir(self) -> str | os.PathLike[str]:
         if self._originals is not None:

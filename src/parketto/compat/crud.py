@@ -2,25 +2,25 @@
 
 from __future__ import annotations
 
-import logging
 import os
+import warnings
 from collections.abc import Mapping, Sequence
 from typing import Any, TypedDict
 
 from fsspec import AbstractFileSystem
 
 from parketto.arguments import check_codec, check_names
-from parketto.compat.progress import progress_bar
 from parketto.dataset import Dataset
-from parketto.engines.base import Engine, ProgressCallback
+from parketto.display import typed_result
+from parketto.engines.base import Engine
 from parketto.errors import ColumnNotFound
 from parketto.merge.rules import MergeRules
 from parketto.operations.edit_run import EditRequest
+from parketto.operations.running import running
+from parketto.progress import ProgressOption, bar_on_terminal
 from parketto.results import EditStats, RestoreStats
 from parketto.storage.hive import PartitionFilter
 from parketto.storage.options import GivenOptions
-
-logger = logging.getLogger(__name__)
 
 
 class CRUDStats(TypedDict):
@@ -53,7 +53,8 @@ class ParquetCRUD:
             `"pyarrow"`, or an engine instance.
         filesystem: An fsspec filesystem, if the path does not determine it.
         storage_options: Where the files are, or options for the path's filesystem.
-        progress: A callback that gets a `Progress` as work completes; by default a bar, on a terminal with `rich`.
+        progress: True to show it, False, or a callback that gets a `Progress`; by default a bar on a terminal,
+            if `rich` is installed.
         timezone: The time zone of SQL filters and new values; by default the Spark session's, or UTC on other
             engines. See `Dataset`.
 
@@ -79,7 +80,7 @@ class ParquetCRUD:
         engine: str | Engine | None = None,
         filesystem: AbstractFileSystem | None = None,
         storage_options: GivenOptions = None,
-        progress: ProgressCallback | None = None,
+        progress: ProgressOption = None,
         timezone: str | None = None,
     ) -> None:
         self._codec = check_codec(compression) or "none"
@@ -94,7 +95,7 @@ class ParquetCRUD:
         filter_expr: Any,
         partition_filter: PartitionFilter = None,
         dry_run: bool = False,
-        create_backup: bool = True,
+        create_backup: bool | None = None,
     ) -> CRUDStats:
         """Delete the rows that match a filter. Rows for which it is NULL are kept.
 
@@ -103,7 +104,7 @@ class ParquetCRUD:
             partition_filter: The partitions to edit, such as `{"product_id": "BTC-USD"}`. A `filter_expr` on a
                 partition column prunes the other partitions as well.
             dry_run: Only count: nothing is written or removed.
-            create_backup: Keep replaced files, if there is a `backup_dir`.
+            create_backup: Keep replaced files in the `backup_dir`; by default if there is one.
 
         Raises:
             ValueError: The filter is invalid, or a column is unknown; nothing was changed.
@@ -120,10 +121,9 @@ class ParquetCRUD:
             >>> crud.delete(pl.col("spread") > 500)["rows_after"]
             2
         """
-        with progress_bar(self._progress, "deleting") as progress:
-            request = EditRequest("delete", filter_expr, None, self._codec, recompress=False)
-            stats = self._dataset._edit(request, partition_filter, progress, dry_run, self._backup(create_backup))
-        return self._edited("delete", stats, deleted=stats["rows_matched"])
+        request = EditRequest("delete", filter_expr, None, self._codec, recompress=False)
+        stats = self._edit(request, partition_filter, dry_run, self._backup(create_backup))
+        return _edited(stats, deleted=stats["rows_matched"])
 
     def update(
         self,
@@ -131,7 +131,7 @@ class ParquetCRUD:
         update_expr: Mapping[str, Any],
         partition_filter: PartitionFilter = None,
         dry_run: bool = False,
-        create_backup: bool = True,
+        create_backup: bool | None = None,
     ) -> CRUDStats:
         """Update the rows that match a filter. Every expression sees the old row.
 
@@ -141,7 +141,7 @@ class ParquetCRUD:
                 Columns or PyArrow expressions. A row whose partition column changes moves to its new partition.
             partition_filter: The partitions to edit.
             dry_run: Only count: nothing is written or removed.
-            create_backup: Keep replaced files, if there is a `backup_dir`.
+            create_backup: Keep replaced files in the `backup_dir`; by default if there is one.
 
         Raises:
             ValueError: An argument is invalid, a column is unknown, or a value does not fit the column's type.
@@ -156,10 +156,9 @@ class ParquetCRUD:
             >>> crud.update(pl.col("spread").is_null(), {"spread": 10.0 - pl.col("bid")})["rows_updated"]
             1
         """
-        with progress_bar(self._progress, "updating") as progress:
-            request = EditRequest("update", filter_expr, update_expr, self._codec, recompress=False)
-            stats = self._dataset._edit(request, partition_filter, progress, dry_run, self._backup(create_backup))
-        return self._edited("update", stats, updated=stats["rows_matched"])
+        request = EditRequest("update", filter_expr, update_expr, self._codec, recompress=False)
+        stats = self._edit(request, partition_filter, dry_run, self._backup(create_backup))
+        return _edited(stats, updated=stats["rows_matched"])
 
     def upsert(
         self,
@@ -168,7 +167,7 @@ class ParquetCRUD:
         partition_cols: str | Sequence[str],
         update_cols: str | Sequence[str] | None = None,
         dry_run: bool = False,
-        create_backup: bool = True,
+        create_backup: bool | None = None,
     ) -> CRUDStats:
         """Insert rows with new keys, and update rows with existing keys.
 
@@ -182,7 +181,7 @@ class ParquetCRUD:
             partition_cols: The partition columns of the dataset; the new data must contain them.
             update_cols: The columns that are updated for existing keys; by default all of the new data.
             dry_run: Only count: nothing is written or removed.
-            create_backup: Keep replaced files, if there is a `backup_dir`.
+            create_backup: Keep replaced files in the `backup_dir`; by default if there is one.
 
         Raises:
             ValueError: Columns are missing, keys are NULL or not unique; nothing was changed.
@@ -207,21 +206,21 @@ class ParquetCRUD:
             raise ColumnNotFound(missing, source.schema.names, "Partition columns", "in data")
         rules = MergeRules.of("upsert", key_cols, update_columns=update_cols, partial=True)
         backup = self._backup(create_backup)
-        with progress_bar(self._progress, "upserting") as progress:
-            report = dataset._merge(source, rules, self._codec, columns, progress, dry_run, backup)
-        stats = CRUDStats(
-            partitions_affected=report.partitions_affected,
-            files_read=report.files_scanned,
-            files_written=report.files_rewritten + report.files_added,
-            files_deleted=report.files_rewritten + report.files_removed,
-            rows_before=report.rows_before,
-            rows_after=report.stats["total"],
-            rows_deleted=report.stats["deleted"],
-            rows_updated=report.stats["updated"],
-            rows_inserted=report.stats["inserted"],
-            backup_path=report.backup_path,
-        )
-        return self._logged("upsert", stats, dry_run)
+        with running(dataset._context, "upsert", bar_on_terminal(self._progress), dry_run=dry_run) as run:
+            report = dataset._merge(source, rules, self._codec, columns, run.progress, dry_run, backup)
+            stats = CRUDStats(
+                partitions_affected=report.partitions_affected,
+                files_read=report.files_scanned,
+                files_written=report.files_rewritten + report.files_added,
+                files_deleted=report.files_rewritten + report.files_removed,
+                rows_before=report.rows_before,
+                rows_after=report.stats["total"],
+                rows_deleted=report.stats["deleted"],
+                rows_updated=report.stats["updated"],
+                rows_inserted=report.stats["inserted"],
+                backup_path=report.backup_path,
+            )
+            return run.done(stats)
 
     def restore(self, backup: str | os.PathLike[str]) -> RestoreStats:
         """Restore the files that an operation replaced, atomically. See `Dataset.restore`.
@@ -243,34 +242,37 @@ class ParquetCRUD:
         """
         return self._dataset.restore(backup)
 
-    def _backup(self, wanted: bool) -> str | os.PathLike[str] | None:
-        return self._backup_dir if wanted else None
+    def _edit(
+        self,
+        request: EditRequest,
+        partition_filter: PartitionFilter,
+        dry_run: bool,
+        backup: str | os.PathLike[str] | None,
+    ) -> EditStats:
+        progress = bar_on_terminal(self._progress)
+        return self._dataset._edit(request, partition_filter, progress, dry_run, backup)
 
-    def _edited(self, operation: str, stats: EditStats, *, deleted: int = 0, updated: int = 0) -> CRUDStats:
-        found = CRUDStats(
-            partitions_affected=stats["partitions_affected"],
-            files_read=stats["files_scanned"],
-            files_written=stats["files_written"],
-            files_deleted=stats["files_rewritten"] + stats["files_removed"],
-            rows_before=stats["rows_before"],
-            rows_after=stats["rows_after"],
-            rows_deleted=deleted,
-            rows_updated=updated,
-            rows_inserted=0,
-            backup_path=stats["backup_path"],
-        )
-        return self._logged(operation, found, stats["dry_run"])
+    def _backup(self, wanted: bool | None) -> str | os.PathLike[str] | None:
+        if wanted and self._backup_dir is None:
+            warnings.warn(
+                "create_backup=True has no effect: there is no backup_dir. Replaced files are not kept; pass "
+                "backup_dir='...' to ParquetCRUD, or create_backup=False",
+                stacklevel=3,
+            )
+        return None if wanted is False else self._backup_dir
 
-    def _logged(self, operation: str, stats: CRUDStats, dry_run: bool) -> CRUDStats:
-        logger.info(
-            "%s%s in %s: %d rows inserted, %d updated, %d deleted; %d files read, %d replaced",
-            operation,
-            " (dry run)" if dry_run else "",
-            self._dataset.path,
-            stats["rows_inserted"],
-            stats["rows_updated"],
-            stats["rows_deleted"],
-            stats["files_read"],
-            stats["files_deleted"],
-        )
-        return stats
+
+def _edited(stats: EditStats, *, deleted: int = 0, updated: int = 0) -> CRUDStats:
+    found = CRUDStats(
+        partitions_affected=stats["partitions_affected"],
+        files_read=stats["files_scanned"],
+        files_written=stats["files_written"],
+        files_deleted=stats["files_rewritten"] + stats["files_removed"],
+        rows_before=stats["rows_before"],
+        rows_after=stats["rows_after"],
+        rows_deleted=deleted,
+        rows_updated=updated,
+        rows_inserted=0,
+        backup_path=stats["backup_path"],
+    )
+    return typed_result(found)

@@ -14,6 +14,7 @@ from fsspec import AbstractFileSystem
 from parketto.arguments import Thresholds, check_columns_exist
 from parketto.commit.recovery import list_settled
 from parketto.commit.workspace import Workspace
+from parketto.display import typed_result
 from parketto.parquet.file_info import FileInfo
 from parketto.parquet.snapshot import discover
 from parketto.planning.clustering import DEFAULT_CURVE, Curve, check_clustering, plan_clustering
@@ -69,9 +70,10 @@ def collect_dataset_stats(
     snapshot = discover(
         store, root, lambda: list_settled(Workspace(store, root), partition_filter).files, stats_columns=None
     )
-    return DatasetStats(
+    found = DatasetStats(
         files=list(snapshot.files), total_bytes=snapshot.total_bytes, total_rows=snapshot.total_rows
     )
+    return typed_result(found)
 
 
 def plan_compaction_groups(
@@ -122,8 +124,9 @@ def plan_optimize_groups(
 
 
 def _group_plan(plan: RewritePlan) -> GroupPlan:
-    return GroupPlan(
+    found = GroupPlan(
         groups=list(plan.groups),
         untouched=list(plan.untouched),
         planned_stats=maintenance_stats(plan, dry_run=True),
     )
+    return typed_result(found)

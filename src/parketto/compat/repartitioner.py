@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import datetime as dt
-import logging
 import os
 from collections.abc import Sequence
 from typing import TypedDict
@@ -11,16 +10,15 @@ from typing import TypedDict
 from fsspec import AbstractFileSystem
 
 from parketto.arguments import MEGABYTE, Thresholds, check_codec, check_names, check_positive_integer
-from parketto.compat.progress import progress_bar
 from parketto.compat.transform import TransformFunction, transformed_rows, wants_spark_frame
 from parketto.dataset import Dataset
-from parketto.engines.base import Engine, ProgressCallback
+from parketto.engines.base import Engine
 from parketto.errors import InvalidArgument
 from parketto.operations.migrate import Migration, check_apart, count_partitions, migrate, plan_migration
+from parketto.operations.running import running
 from parketto.parquet.row_source import FileRows, RowSource
+from parketto.progress import ProgressOption, bar_on_terminal
 from parketto.storage.options import GivenOptions
-
-logger = logging.getLogger(__name__)
 
 
 class SizeEstimate(TypedDict):
@@ -65,7 +63,8 @@ class Repartitioner:
         filesystem: An fsspec filesystem for both, if the paths do not determine it.
         storage_options: Where the files are, or plain options for the filesystem.
         overwrite: Whether existing data files of the target may be replaced.
-        progress: A callback that gets a `Progress` as work completes; by default a bar, on a terminal with `rich`.
+        progress: True to show it, False, or a callback that gets a `Progress`; by default a bar on a terminal,
+            if `rich` is installed.
 
     Example:
         >>> import pyarrow as pa
@@ -94,7 +93,7 @@ class Repartitioner:
         filesystem: AbstractFileSystem | None = None,
         storage_options: GivenOptions = None,
         overwrite: bool = False,
-        progress: ProgressCallback | None = None,
+        progress: ProgressOption = None,
     ) -> None:
         given = [new_partition_cols] if isinstance(new_partition_cols, str) else new_partition_cols
         self._columns = check_names("new_partition_cols", given)
@@ -173,29 +172,24 @@ class Repartitioner:
         start = dt.datetime.now(dt.UTC)
         source, target = self._source._context, self._target._context
         wanted = self._migration(transform_fn, validate=validate, delete_source=delete_source)
-        logger.info("repartitioning %s into %s by %s", source.root, target.root, ", ".join(self._columns))
-        if dry_run:
-            report = plan_migration(source, target, wanted)
-        else:
-            with progress_bar(self._progress, f"repartitioning by {', '.join(self._columns)}") as progress:
-                report = migrate(source, target, wanted, progress)
-        logger.info(
-            "%s %d files with %d rows in %d partitions",
-            "would write" if dry_run else "wrote",
-            report.files_written,
-            report.rows_written,
-            report.partitions,
-        )
-        return RepartitionStats(
-            files_read=report.files_read,
-            files_written=report.files_written,
-            records_read=report.rows_read,
-            records_written=report.rows_written,
-            partitions_created=report.partitions,
-            errors=0,
-            start_time=start.isoformat(),
-            end_time=dt.datetime.now(dt.UTC).isoformat(),
-        )
+        progress = bar_on_terminal(self._progress)
+        with running(target, "repartition", progress, dry_run=dry_run) as run:
+            report = (
+                plan_migration(source, target, wanted)
+                if dry_run
+                else migrate(source, target, wanted, run.progress)
+            )
+            stats = RepartitionStats(
+                files_read=report.files_read,
+                files_written=report.files_written,
+                records_read=report.rows_read,
+                records_written=report.rows_written,
+                partitions_created=report.partitions,
+                errors=0,
+                start_time=start.isoformat(),
+                end_time=dt.datetime.now(dt.UTC).isoformat(),
+            )
+            return run.done(stats)
 
     def _migration(
         self, function: TransformFunction | None, *, validate: bool = True, delete_source: bool = False

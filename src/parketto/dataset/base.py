@@ -15,19 +15,22 @@ from parketto.commit.history import Commit, commits
 from parketto.commit.recovery import Recovery, recover
 from parketto.commit.retention import check_retention
 from parketto.commit.workspace import Workspace
-from parketto.engines.base import Engine, ProgressCallback
+from parketto.display import table
+from parketto.engines.base import Engine
 from parketto.engines.registry import get_engine
 from parketto.errors import InvalidArgument, quoted
 from parketto.expressions.time_zones import zone_info
 from parketto.operations.check import check
 from parketto.operations.context import Backups, DatasetContext, Isolation, check_isolation, check_retries
 from parketto.operations.expectations import Expect, settle_quarantines
+from parketto.operations.running import running
 from parketto.operations.sources import row_source_of
 from parketto.parquet.file_info import FileInfo
 from parketto.parquet.row_source import RowSource
+from parketto.progress import ProgressOption
 from parketto.results import CheckReport
 from parketto.storage.hive import PartitionFilter
-from parketto.storage.opening import display_path, open_store
+from parketto.storage.opening import display_path, open_store, path_text
 from parketto.storage.options import GivenOptions
 
 if TYPE_CHECKING:
@@ -63,6 +66,10 @@ class BaseDataset:
         check_isolation(isolation)
         check_retries(retries)
         self._store, root = open_store(path, filesystem, storage_options)
+        if not root.strip("/"):
+            raise InvalidArgument(
+                f"{path!r} is the root of a filesystem, not a dataset: name a directory below it"
+            )
         #: The path to display: a URL unless the dataset is on the local disk.
         self.path = display_path(self._store, root, path)
         if publish not in PUBLISH_MODES:
@@ -72,7 +79,7 @@ class BaseDataset:
         self._storage_options = storage_options
         options = {"spark": spark, "memory_mb": memory_mb, "threads": threads}
         self.engine = get_engine(engine, **{name: value for name, value in options.items() if value is not None})
-        location = None if workspace is None else os.fspath(workspace)
+        location = None if workspace is None else path_text(workspace)
         opened = Workspace(self._store, root, location, history=history == "on")
         self._context = DatasetContext(
             self._store,
@@ -89,6 +96,10 @@ class BaseDataset:
     def __repr__(self) -> str:
         return f"Dataset({self.path!r}, engine={self.engine.name!r})"
 
+    def _repr_html_(self) -> str:
+        # Nothing is listed or read: a dataset may have 100,000 files on a store that is far away.
+        return table("Dataset", [("path", self.path), ("engine", self.engine.name)])
+
     def files(self, partition_filter: PartitionFilter = None) -> list[FileInfo]:
         """The data files with their footer metadata, ordered by path; each with its own schema."""
         return list(self._context.snapshot(partition_filter, stats_columns=None, own_schemas=True).files)
@@ -98,7 +109,7 @@ class BaseDataset:
         deep: bool = False,
         *,
         partition_filter: PartitionFilter = None,
-        progress: ProgressCallback | None = None,
+        progress: ProgressOption = None,
     ) -> CheckReport:
         """Find every damaged file and column. Nothing is written, and damaged files do not stop the check.
 
@@ -118,7 +129,7 @@ class BaseDataset:
         Args:
             deep: Decode all pages, which takes about as long as reading the dataset.
             partition_filter: The partitions to check.
-            progress: A callback that gets a `Progress` as work completes.
+            progress: True to show it, or a callback that gets a `Progress` as work completes.
 
         Returns:
             A `CheckReport`: `healthy`, what was checked (`files_checked`, `rows`, `bytes`, `row_groups`,
@@ -148,7 +159,8 @@ class BaseDataset:
             >>> report["damaged"][0]["reason"]
             'it does not end with PAR1: it is truncated, or not a Parquet file'
         """
-        return check(self._context, partition_filter, progress, deep=deep)
+        with running(self._context, "check", progress) as run:
+            return run.done(check(self._context, partition_filter, run.progress, deep=deep))
 
     def recover(self) -> Recovery:
         """Finish or undo an interrupted operation, remove its staged files, and report what was done.
@@ -230,6 +242,6 @@ class BaseDataset:
         if directory is None:
             return None
         store, location = open_store(directory, self._store.fs, self._storage_options)
-        backups = Backups(store, location, as_url="://" in os.fspath(directory))
+        backups = Backups(store, location, as_url="://" in path_text(directory))
         backups.check_outside(self._store, self._context.root)
         return backups

@@ -9,14 +9,15 @@ from typing import Any, Literal, TypeVar
 
 from parketto.arguments import DEFAULT_CODEC, check_codec
 from parketto.dataset.undoing import UndoableDataset
-from parketto.engines.base import ProgressCallback
 from parketto.errors import InvalidArgument
 from parketto.merge.change_rules import ChangeRules
 from parketto.operations.apply_changes import apply_changes
 from parketto.operations.context import Isolation
 from parketto.operations.deduplicate import DuplicateRequest, deduplicate
 from parketto.operations.expectations import Condition, OnViolation
+from parketto.operations.running import running
 from parketto.planning.rewrite import check_partition_columns
+from parketto.progress import ProgressOption
 from parketto.results import ChangeStats, EditStats
 from parketto.storage.hive import PartitionFilter
 
@@ -39,7 +40,7 @@ class ChangeableDataset(UndoableDataset):
         isolation: Isolation | None = None,
         retries: int | None = None,
         retention: float | dt.timedelta | None = None,
-        progress: ProgressCallback | None = None,
+        progress: ProgressOption = None,
     ) -> EditStats:
         """Keep one row of each key, and delete the others. Files without duplicates are not rewritten.
 
@@ -64,7 +65,7 @@ class ChangeableDataset(UndoableDataset):
             retries: How often this operation is planned again after a conflict; by default the dataset's setting.
             retention: How long the replaced files of this operation are kept, in seconds or as a `timedelta`; by
                 default the dataset's setting.
-            progress: A callback that gets a `Progress` after each rewritten file.
+            progress: True to show it, or a callback that gets a `Progress` after each rewritten file.
 
         Returns:
             The statistics of a delete: `rows_matched` is the number of deleted rows.
@@ -87,14 +88,11 @@ class ChangeableDataset(UndoableDataset):
             >>> sorted(users.read().to_pydict()["version"])
             [1, 1, 7]
         """
-        codec = check_codec(compression)
-        return deduplicate(
-            self._context_for(isolation, retries, retention),
-            DuplicateRequest.of(key_columns, order_by, codec, partition_filter, commit_id),
-            dry_run=dry_run,
-            progress=progress,
-            backups=self._backups(backup),
-        )
+        context, codec = self._context_for(isolation, retries, retention), check_codec(compression)
+        request = DuplicateRequest.of(key_columns, order_by, codec, partition_filter, commit_id)
+        backups = self._backups(backup)
+        with running(context, "deduplicate", progress, dry_run=dry_run) as run:
+            return run.done(deduplicate(context, request, dry_run=dry_run, progress=run.progress, backups=backups))
 
     def apply_changes(
         self,
@@ -118,7 +116,7 @@ class ChangeableDataset(UndoableDataset):
         isolation: Isolation | None = None,
         retries: int | None = None,
         retention: float | dt.timedelta | None = None,
-        progress: ProgressCallback | None = None,
+        progress: ProgressOption = None,
         keys: str | Sequence[str] | None = None,
         apply_as_deletes: Any = None,
         column_list: str | Sequence[str] | None = None,
@@ -168,7 +166,7 @@ class ChangeableDataset(UndoableDataset):
             retries: How often this operation is planned again after a conflict; by default the dataset's setting.
             retention: How long the replaced files of this operation are kept, in seconds or as a `timedelta`; by
                 default the dataset's setting.
-            progress: A callback that gets a `Progress` as work completes.
+            progress: True to show it, or a callback that gets a `Progress` as work completes.
             keys: The same as `key_columns`.
             apply_as_deletes: The same as `delete_when`.
             column_list: The same as `columns`.
@@ -211,19 +209,25 @@ class ChangeableDataset(UndoableDataset):
             scd if stored_as_scd_type is None else stored_as_scd_type,
             tombstone_days,
         )
-        rows = self._rows(changes)
-        return apply_changes(
+        context, codec = (
             self._context_for(isolation, retries, retention),
-            rows,
-            rules,
             check_codec(compression) or DEFAULT_CODEC,
-            check_partition_columns(partition_by, rows.schema),
-            dry_run=dry_run,
-            progress=progress,
-            backups=self._backups(backup),
-            commit_id=commit_id,
-            expect=self._expect(expect, on_violation, quarantine),
         )
+        with running(context, "apply_changes", progress, dry_run=dry_run) as run:
+            rows = self._rows(changes)
+            stats = apply_changes(
+                context,
+                rows,
+                rules,
+                codec,
+                check_partition_columns(partition_by, rows.schema),
+                dry_run=dry_run,
+                progress=run.progress,
+                backups=self._backups(backup),
+                commit_id=commit_id,
+                expect=self._expect(expect, on_violation, quarantine),
+            )
+            return run.done(stats)
 
 
 def _one_of(name: str, value: Given | None, alias: str, other: Given | None) -> Given | None:

@@ -11,11 +11,13 @@ from parketto.dataset.repartitioning import RepartitionableDataset
 from parketto.engines.base import ProgressCallback
 from parketto.errors import InvalidArgument, quoted
 from parketto.operations.maintain import MaintenanceReport, maintain
+from parketto.operations.running import running
 from parketto.operations.suggest import Advice, suggest
 from parketto.parquet.file_info import FileInfo
 from parketto.planning.clustering import DEFAULT_CURVE, Curve, check_clustering, plan_clustering
 from parketto.planning.copy_policy import Rewrite, check_rewrite
 from parketto.planning.rewrite import RewritePlan, check_orderable_files, plan_compaction
+from parketto.progress import ProgressOption
 from parketto.results import MaintenanceRun, MaintenanceStats
 from parketto.storage.hive import PartitionFilter
 
@@ -113,7 +115,7 @@ class Dataset(RepartitionableDataset):
         verify: bool = False,
         schema: SchemaRule = "unify",
         backup: str | os.PathLike[str] | None = None,
-        progress: ProgressCallback | None = None,
+        progress: ProgressOption = None,
     ) -> MaintenanceStats:
         """Merge small files, and split files with too many rows.
 
@@ -140,7 +142,7 @@ class Dataset(RepartitionableDataset):
                 lists the columns that differ. `"exact"` merges only files with equal schemas.
             backup: A directory for the replaced files, from which `restore` brings them back: a path on the same
                 filesystem, or a URL.
-            progress: A callback that gets a `Progress` after each group of files.
+            progress: True to show it, or a callback that gets a `Progress` after each group of files.
 
         Raises:
             ValueError: An argument is invalid; raised before anything is read.
@@ -151,19 +153,21 @@ class Dataset(RepartitionableDataset):
         thresholds = Thresholds.of(target_mb_per_file, target_rows_per_file)
         scope = CompactionScope.of(min_file_count, max_file_size_mb)
         codec = check_codec(compression)
-        rewrite = check_rewrite(rewrite)
-        return self._compact(
-            thresholds,
-            scope,
-            codec,
-            rewrite,
-            partition_filter,
-            dry_run,
-            backup,
-            progress,
-            verify=verify,
-            own_schemas=keeps_own_schemas(schema),
-        ).stats
+        rewrite, own_schemas = check_rewrite(rewrite), keeps_own_schemas(schema)
+        with running(self._context, "compact", progress, dry_run=dry_run) as run:
+            report = self._compact(
+                thresholds,
+                scope,
+                codec,
+                rewrite,
+                partition_filter,
+                dry_run,
+                backup,
+                run.progress,
+                verify=verify,
+                own_schemas=own_schemas,
+            )
+            return run.done(report.stats)
 
     def _compact(
         self,
@@ -211,7 +215,7 @@ class Dataset(RepartitionableDataset):
         dry_run: bool = False,
         curve: Curve = DEFAULT_CURVE,
         schema: SchemaRule = "unify",
-        progress: ProgressCallback | None = None,
+        progress: ProgressOption = None,
     ) -> MaintenanceStats:
         """Cluster the rows of each partition so that queries on any of the columns can skip most row groups.
 
@@ -230,7 +234,7 @@ class Dataset(RepartitionableDataset):
                 `"linear"` is a plain sort, which helps the first column and hardly any other. A single column is
                 always sorted.
             schema: As in `compact`.
-            progress: A callback that gets a `Progress` after each group of files.
+            progress: True to show it, or a callback that gets a `Progress` after each group of files.
 
         Raises:
             ValueError: An argument is invalid or a column is unknown; nothing was changed.
@@ -250,29 +254,32 @@ class Dataset(RepartitionableDataset):
         """
         clustering = check_clustering(columns, curve)
         thresholds = Thresholds.of(target_mb_per_file, target_rows_per_file)
-        codec = check_codec(compression)
+        codec, own_schemas = check_codec(compression), keeps_own_schemas(schema)
 
         def planner(files: Sequence[FileInfo]) -> RewritePlan:
             check_orderable_files(files, clustering.columns)
             return plan_clustering(files, clustering, thresholds, codec)
 
-        return maintain(
-            self._context,
-            planner,
-            "optimize",
-            partition_filter,
-            arguments={
-                "columns": list(clustering.columns),
-                "curve": clustering.curve,
-                "target_mb_per_file": target_mb_per_file,
-                "target_rows_per_file": target_rows_per_file,
-                "compression": codec,
-            },
-            dry_run=dry_run,
-            progress=progress,
-            stats_columns=clustering.columns,
-            own_schemas=keeps_own_schemas(schema),
-        ).stats
+        arguments = {
+            "columns": list(clustering.columns),
+            "curve": clustering.curve,
+            "target_mb_per_file": target_mb_per_file,
+            "target_rows_per_file": target_rows_per_file,
+            "compression": codec,
+        }
+        with running(self._context, "optimize", progress, dry_run=dry_run) as run:
+            report = maintain(
+                self._context,
+                planner,
+                "optimize",
+                partition_filter,
+                arguments=arguments,
+                dry_run=dry_run,
+                progress=run.progress,
+                stats_columns=clustering.columns,
+                own_schemas=own_schemas,
+            )
+            return run.done(report.stats)
 
     def suggest(
         self,
@@ -281,7 +288,7 @@ class Dataset(RepartitionableDataset):
         target_mb_per_file: float | None = None,
         partition_filter: PartitionFilter = None,
         max_columns: int = 4,
-        progress: ProgressCallback | None = None,
+        progress: ProgressOption = None,
     ) -> Advice:
         """Suggest clustering columns for a set of queries. Nothing is written.
 
@@ -293,7 +300,7 @@ class Dataset(RepartitionableDataset):
             target_mb_per_file: The target file size, as for `optimize`.
             partition_filter: The partitions to sample.
             max_columns: The maximum number of columns to suggest.
-            progress: A callback that gets a `Progress` as sampling proceeds.
+            progress: True to show it, or a callback that gets a `Progress` as sampling proceeds.
 
         Returns:
             `suggestions`, the best first, each with `columns` and `curve` for `optimize`, and the share of row
@@ -311,14 +318,17 @@ class Dataset(RepartitionableDataset):
         """
         check_positive_integer("max_columns", max_columns)
         thresholds = Thresholds.of(target_mb_per_file, None)
-        return suggest(self._context, queries, thresholds, max_columns, partition_filter, progress)
+        with running(self._context, "suggest", progress) as run:
+            return run.done(
+                suggest(self._context, queries, thresholds, max_columns, partition_filter, run.progress)
+            )
 
     def maintain(
         self,
         policy: Policy | Mapping[str, Any],
         *,
         dry_run: bool = False,
-        progress: ProgressCallback | None = None,
+        progress: ProgressOption = None,
     ) -> MaintenanceRun:
         """Do what a policy finds due: compact, cluster and unify partitions, one commit each.
 
@@ -331,7 +341,7 @@ class Dataset(RepartitionableDataset):
                 `leave_alone`, `budget`.
             dry_run: Only report what would be done: nothing is written. Sizes and counts of later steps are
                 judged by the files as they are now.
-            progress: A callback that gets a `Progress` from each operation.
+            progress: True to show it, or a callback that gets a `Progress` from each operation.
 
         Returns:
             A `MaintenanceRun`: `actions` that were done, each with its partition, reason, files and bytes; and
@@ -364,10 +374,13 @@ class Dataset(RepartitionableDataset):
         return self._maintain(Policy.of(policy), None, dry_run=dry_run, progress=progress)
 
     def _maintain(
-        self, policy: Policy, outer: Meter | None, *, dry_run: bool, progress: ProgressCallback | None
+        self, policy: Policy, outer: Meter | None, *, dry_run: bool, progress: ProgressOption
     ) -> MaintenanceRun:
         from parketto.operations.apply_policy import apply_policy  # here, because they need pydantic
         from parketto.operations.budget import Meter
 
         meter = Meter(policy.budget, outer)
-        return apply_policy(self._context, self.path, policy, meter, dry_run=dry_run, progress=progress)
+        with running(self._context, "maintain", progress, dry_run=dry_run) as run:
+            return run.done(
+                apply_policy(self._context, self.path, policy, meter, dry_run=dry_run, progress=run.progress)
+            )

@@ -11,7 +11,6 @@ import pyarrow.compute as pc
 
 from parketto.arguments import check_codec
 from parketto.dataset.merging import MergeableDataset
-from parketto.engines.base import ProgressCallback
 from parketto.errors import InvalidArgument
 from parketto.operations.alter import Changes, TypeLike, alter, unify_schema
 from parketto.operations.context import DatasetContext, Isolation
@@ -19,6 +18,8 @@ from parketto.operations.delete_keys import KeyRequest, delete_keys
 from parketto.operations.edit import edit
 from parketto.operations.edit_run import EditRequest
 from parketto.operations.purge import purge as purge_rows
+from parketto.operations.running import running
+from parketto.progress import ProgressOption
 from parketto.results import AlterStats, EditStats
 from parketto.storage.hive import PartitionFilter
 from parketto.storage.opening import open_store
@@ -46,7 +47,7 @@ class EditableDataset(MergeableDataset):
         isolation: Isolation | None = None,
         retries: int | None = None,
         retention: float | dt.timedelta | None = None,
-        progress: ProgressCallback | None = None,
+        progress: ProgressOption = None,
     ) -> EditStats:
         """Delete the rows that match a condition, or whose key is in a table.
 
@@ -77,7 +78,7 @@ class EditableDataset(MergeableDataset):
             retries: How often this operation is planned again after a conflict; by default the dataset's setting.
             retention: How long the replaced files of this operation are kept, in seconds or as a `timedelta`; by
                 default the dataset's setting.
-            progress: A callback that gets a `Progress` after each file.
+            progress: True to show it, or a callback that gets a `Progress` after each file.
 
         Raises:
             ValueError: The condition is invalid, or a column is unknown; nothing was changed.
@@ -106,24 +107,26 @@ class EditableDataset(MergeableDataset):
         if purge and (keys is not None or backup is not None or retention is not None):
             raise InvalidArgument("purge needs a condition (where), and excludes keys, backup and retention")
         if key_columns is not None:
-            codec = check_codec(compression)
-            return delete_keys(
-                self._context_for(isolation, retries, retention),
-                KeyRequest.of(self._rows(keys), key_columns, codec, partition_filter, commit_id),
-                dry_run=dry_run,
-                progress=progress,
-                backups=self._backups(backup),
-            )
+            context, codec = self._context_for(isolation, retries, retention), check_codec(compression)
+            with running(context, "delete", progress, dry_run=dry_run) as run:
+                keyed = KeyRequest.of(self._rows(keys), key_columns, codec, partition_filter, commit_id)
+                backups = self._backups(backup)
+                return run.done(
+                    delete_keys(context, keyed, dry_run=dry_run, progress=run.progress, backups=backups)
+                )
         request = EditRequest("delete", where, None, check_codec(compression), commit_id)
         if purge:
-            return purge_rows(
-                self._context_for(isolation, retries),
-                request,
-                partition_filter,
-                lambda path: open_store(path, self._store.fs, self._storage_options),
-                dry_run=dry_run,
-                progress=progress,
-            )
+            context = self._context_for(isolation, retries)
+            with running(context, "purge", progress, dry_run=dry_run) as run:
+                stats = purge_rows(
+                    context,
+                    request,
+                    partition_filter,
+                    lambda path: open_store(path, self._store.fs, self._storage_options),
+                    dry_run=dry_run,
+                    progress=run.progress,
+                )
+                return run.done(stats)
         return self._edit(
             request, partition_filter, progress, dry_run, backup, self._context_for(isolation, retries, retention)
         )
@@ -141,7 +144,7 @@ class EditableDataset(MergeableDataset):
         isolation: Isolation | None = None,
         retries: int | None = None,
         retention: float | dt.timedelta | None = None,
-        progress: ProgressCallback | None = None,
+        progress: ProgressOption = None,
     ) -> EditStats:
         """Update the rows that match a condition. Files without matching rows are not rewritten.
 
@@ -164,7 +167,7 @@ class EditableDataset(MergeableDataset):
             retries: How often this operation is planned again after a conflict; by default the dataset's setting.
             retention: How long the replaced files of this operation are kept, in seconds or as a `timedelta`; by
                 default the dataset's setting.
-            progress: A callback that gets a `Progress` after each file.
+            progress: True to show it, or a callback that gets a `Progress` after each file.
 
         Raises:
             ValueError: An argument is invalid, a column is unknown, or a value does not fit the column's type.
@@ -190,19 +193,17 @@ class EditableDataset(MergeableDataset):
         self,
         request: EditRequest,
         partition_filter: PartitionFilter,
-        progress: ProgressCallback | None,
+        progress: ProgressOption,
         dry_run: bool,
         backup: str | os.PathLike[str] | None,
         context: DatasetContext | None = None,
     ) -> EditStats:
-        return edit(
-            context or self._context,
-            request,
-            partition_filter,
-            dry_run=dry_run,
-            progress=progress,
-            backups=self._backups(backup),
-        )
+        context = context or self._context
+        with running(context, request.operation, progress, dry_run=dry_run) as run:
+            backups = self._backups(backup)
+            return run.done(
+                edit(context, request, partition_filter, dry_run=dry_run, progress=run.progress, backups=backups)
+            )
 
     def alter(
         self,
@@ -214,7 +215,7 @@ class EditableDataset(MergeableDataset):
         dry_run: bool = False,
         backup: str | os.PathLike[str] | None = None,
         retention: float | dt.timedelta | None = None,
-        progress: ProgressCallback | None = None,
+        progress: ProgressOption = None,
     ) -> AlterStats:
         """Add, rename, drop and cast columns of all files, in one atomic commit.
 
@@ -230,7 +231,7 @@ class EditableDataset(MergeableDataset):
             backup: A directory for the replaced files, from which `restore` brings them back.
             retention: How long the replaced files of this operation are kept, in seconds or as a `timedelta`; by
                 default the dataset's setting.
-            progress: A callback that gets a `Progress` after each file.
+            progress: True to show it, or a callback that gets a `Progress` after each file.
 
         Raises:
             ValueError: A column is unknown, a partition column, or would exist twice.
@@ -247,13 +248,9 @@ class EditableDataset(MergeableDataset):
             [{'key': 1, 'n': 2.0, 'note': None}]
         """
         changes = Changes.of(add, rename, drop, cast)
-        return alter(
-            self._context_for(retention=retention),
-            changes,
-            dry_run=dry_run,
-            progress=progress,
-            backups=self._backups(backup),
-        )
+        context, backups = self._context_for(retention=retention), self._backups(backup)
+        with running(context, "alter", progress, dry_run=dry_run) as run:
+            return run.done(alter(context, changes, dry_run=dry_run, progress=run.progress, backups=backups))
 
     def unify_schema(
         self,
@@ -261,7 +258,7 @@ class EditableDataset(MergeableDataset):
         cast: Mapping[str, TypeLike] | None = None,
         dry_run: bool = False,
         backup: str | os.PathLike[str] | None = None,
-        progress: ProgressCallback | None = None,
+        progress: ProgressOption = None,
     ) -> AlterStats:
         """Rewrite the files that do not have the dataset's schema; the others stay as they are.
 
@@ -271,7 +268,7 @@ class EditableDataset(MergeableDataset):
             cast: The types of columns that have no common type (text beside numbers), or that should change.
             dry_run: Only count: nothing is written.
             backup: A directory for the replaced files, from which `restore` brings them back.
-            progress: A callback that gets a `Progress` after each file.
+            progress: True to show it, or a callback that gets a `Progress` after each file.
 
         Raises:
             TypeError: A column has types without a common one, or a value cannot be cast; nothing was changed.
@@ -289,4 +286,8 @@ class EditableDataset(MergeableDataset):
             >>> sorted(mixed.read().column("id").to_pylist())
             [1, 2]
         """
-        return unify_schema(self._context, cast, dry_run=dry_run, progress=progress, backups=self._backups(backup))
+        backups = self._backups(backup)
+        with running(self._context, "unify_schema", progress, dry_run=dry_run) as run:
+            return run.done(
+                unify_schema(self._context, cast, dry_run=dry_run, progress=run.progress, backups=backups)
+            )

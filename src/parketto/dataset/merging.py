@@ -17,8 +17,10 @@ from parketto.merge.rules import MergeRules, MergeStats, NullKeys, Strategy
 from parketto.operations.context import DatasetContext, Isolation
 from parketto.operations.expectations import Condition, Expect, OnViolation
 from parketto.operations.merge import MergeReport, merge
+from parketto.operations.running import running
 from parketto.parquet.row_source import RowSource
 from parketto.planning.rewrite import check_partition_columns
+from parketto.progress import ProgressOption
 
 if TYPE_CHECKING:
     import polars as pl
@@ -55,7 +57,7 @@ class MergeableDataset(ReadableDataset):
         isolation: Isolation | None = None,
         retries: int | None = None,
         retention: float | dt.timedelta | None = None,
-        progress: ProgressCallback | None = None,
+        progress: ProgressOption = None,
     ) -> MergeStats:
         """Merge the rows of a source into the dataset by key. Only files in which a row changes are rewritten.
 
@@ -109,7 +111,7 @@ class MergeableDataset(ReadableDataset):
             retries: How often this operation is planned again after a conflict; by default the dataset's setting.
             retention: How long the replaced files of this operation are kept, in seconds or as a `timedelta`; by
                 default the dataset's setting.
-            progress: A callback that gets a `Progress` as work completes.
+            progress: True to show it, or a callback that gets a `Progress` as work completes.
 
         Raises:
             ValueError: An invalid argument, missing or additional columns, NULL or duplicate keys; nothing was
@@ -150,25 +152,26 @@ class MergeableDataset(ReadableDataset):
         )
         context = self._context_for(isolation, retries, retention)
         rules_of_rows = self._expect(expect, on_violation, quarantine)
-        report = self._merge(
-            self._rows(source),
-            rules,
-            compression,
-            partition_by,
-            progress,
-            dry_run,
-            backup,
-            commit_id,
-            context,
-            rules_of_rows,
-        )
-        stats = report.stats.copy()
-        if backup is not None:
-            stats["backup_path"] = report.backup_path
-        if details:
-            stats["rewritten_files"] = list(report.rewritten_files)
-            stats["added_files"] = list(report.added_files)
-        return stats
+        with running(context, "merge", progress, dry_run=dry_run) as run:
+            report = self._merge(
+                self._rows(source),
+                rules,
+                compression,
+                partition_by,
+                run.progress,
+                dry_run,
+                backup,
+                commit_id,
+                context,
+                rules_of_rows,
+            )
+            stats = report.stats.copy()
+            if backup is not None:
+                stats["backup_path"] = report.backup_path
+            if details:
+                stats["rewritten_files"] = list(report.rewritten_files)
+                stats["added_files"] = list(report.added_files)
+            return run.done(stats)
 
     def _merge(
         self,

@@ -7,9 +7,10 @@ from typing import Literal, overload
 
 from parketto.arguments import Thresholds, check_codec
 from parketto.dataset.writing import WritableDataset
-from parketto.engines.base import ProgressCallback
 from parketto.operations.partition_form import PartitionForm, check_form
 from parketto.operations.repartition import plan_repartition, repartition
+from parketto.operations.running import running
+from parketto.progress import ProgressOption
 from parketto.results import WritePlan, WriteStats
 
 
@@ -25,7 +26,7 @@ class RepartitionableDataset(WritableDataset):
         target_mb_per_file: float | None = ...,
         compression: str | None = ...,
         dry_run: Literal[False] = ...,
-        progress: ProgressCallback | None = ...,
+        progress: ProgressOption = ...,
     ) -> WriteStats: ...
 
     @overload
@@ -37,7 +38,7 @@ class RepartitionableDataset(WritableDataset):
         target_mb_per_file: float | None = ...,
         compression: str | None = ...,
         dry_run: Literal[True],
-        progress: ProgressCallback | None = ...,
+        progress: ProgressOption = ...,
     ) -> WritePlan: ...
 
     @overload
@@ -49,7 +50,7 @@ class RepartitionableDataset(WritableDataset):
         target_mb_per_file: float | None = ...,
         compression: str | None = ...,
         dry_run: bool,
-        progress: ProgressCallback | None = ...,
+        progress: ProgressOption = ...,
     ) -> WriteStats | WritePlan: ...
 
     def repartition(
@@ -60,7 +61,7 @@ class RepartitionableDataset(WritableDataset):
         target_mb_per_file: float | None = None,
         compression: str | None = None,
         dry_run: bool = False,
-        progress: ProgressCallback | None = None,
+        progress: ProgressOption = None,
     ) -> WriteStats | WritePlan:
         """Change the partition columns of the dataset, or where they are stored, in place and atomically.
 
@@ -74,7 +75,7 @@ class RepartitionableDataset(WritableDataset):
             target_mb_per_file: The approximate maximum file size; 128 by default.
             compression: The codec of the new files; by default that of most of the data.
             dry_run: Check everything and report what would happen (`WritePlan`): nothing is written or removed.
-            progress: A callback that gets a `Progress` as work completes.
+            progress: True to show it, or a callback that gets a `Progress` as work completes.
 
         Example:
             >>> import pyarrow as pa
@@ -92,6 +93,7 @@ class RepartitionableDataset(WritableDataset):
         thresholds = Thresholds.of(target_mb_per_file, None)
         form = check_form(partition_columns)
         codec = check_codec(compression)
-        if dry_run:
-            return plan_repartition(self._context, partition_by, form)
-        return repartition(self._context, partition_by, thresholds, codec, progress, form)
+        with running(self._context, "repartition", progress, dry_run=dry_run) as run:
+            if dry_run:
+                return run.done(plan_repartition(self._context, partition_by, form))
+            return run.done(repartition(self._context, partition_by, thresholds, codec, run.progress, form))

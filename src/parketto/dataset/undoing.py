@@ -13,6 +13,7 @@ from parketto.errors import InvalidArgument
 from parketto.operations.diff import Diff, diff
 from parketto.operations.past_states import StateLike
 from parketto.operations.restore import restore
+from parketto.operations.running import running
 from parketto.operations.undo import restore_state, undo
 from parketto.operations.vacuum import vacuum
 from parketto.results import RestoreStats, UndoStats, VacuumStats
@@ -55,7 +56,8 @@ class UndoableDataset(EditableDataset):
             >>> [(commit["operation"], commit["undone_by"]) for commit in prices.history()]
             [('undo', None), ('delete', 3), ('append', None)]
         """
-        return undo(self._context, number, dry_run=dry_run)
+        with running(self._context, "undo", dry_run=dry_run) as run:
+            return run.done(undo(self._context, number, dry_run=dry_run))
 
     @overload
     def restore(self, backup: str | os.PathLike[str]) -> RestoreStats: ...
@@ -101,12 +103,13 @@ class UndoableDataset(EditableDataset):
         """
         if (backup is None) == (to is None):
             raise InvalidArgument("restore needs either the path of a backup, or to: a commit or a time")
-        if to is not None:
-            return restore_state(self._context, to, dry_run=dry_run)
-        assert backup is not None, "one of them is given"
-        if dry_run:
+        if dry_run and backup is not None:
             raise InvalidArgument("dry_run needs to: a backup is restored at once")
-        return restore(self._context, *open_store(backup, self._store.fs, self._storage_options))
+        with running(self._context, "restore", dry_run=dry_run) as run:
+            if to is not None:
+                return run.done(restore_state(self._context, to, dry_run=dry_run))
+            assert backup is not None, "one of them is given"
+            return run.done(restore(self._context, *open_store(backup, self._store.fs, self._storage_options)))
 
     def diff(
         self,
@@ -170,4 +173,6 @@ class UndoableDataset(EditableDataset):
             >>> prices.history(1)[0]["can_undo"]
             False
         """
-        return vacuum(self._context, check_retention(older_than, "older_than"), dry_run=dry_run)
+        seconds = check_retention(older_than, "older_than")
+        with running(self._context, "vacuum", dry_run=dry_run) as run:
+            return run.done(vacuum(self._context, seconds, dry_run=dry_run))

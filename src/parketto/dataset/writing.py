@@ -12,7 +12,8 @@ import pyarrow.compute as pc
 
 from parketto.arguments import check_codec, check_positive_integer
 from parketto.dataset.changes import ChangeableDataset
-from parketto.engines.base import FileFormatName, ProgressCallback
+from parketto.display import typed_result
+from parketto.engines.base import FileFormatName
 from parketto.errors import InvalidArgument, quoted
 from parketto.merge.append_schema import SchemaMode, check_schema_mode
 from parketto.operations.derive import PartitionBy, derived_columns, with_derived_columns
@@ -20,6 +21,7 @@ from parketto.operations.expectations import Condition, OnViolation
 from parketto.operations.layout import check_sort_columns, file_limits
 from parketto.operations.partition_form import PartitionForm, check_form
 from parketto.operations.replace import replace_matching
+from parketto.operations.running import running
 from parketto.operations.source_files import SourcePaths, check_format, find_all_source_files, source_of
 from parketto.operations.staged_write import StagedWrite
 from parketto.operations.write import write
@@ -29,6 +31,7 @@ from parketto.parquet.file_format import FileFormat
 from parketto.parquet.output import Output
 from parketto.planning.naming import Naming, NamingScheme
 from parketto.planning.rewrite import check_partition_columns
+from parketto.progress import ProgressOption
 from parketto.results import WritePlan, WriteStats
 
 if TYPE_CHECKING:
@@ -60,7 +63,7 @@ class WriteOptions(TypedDict, total=False):
     commit_id: str | None
     retries: int | None
     retention: float | dt.timedelta | None
-    progress: ProgressCallback | None
+    progress: ProgressOption
 
 
 class WritableDataset(ChangeableDataset):
@@ -105,7 +108,7 @@ class WritableDataset(ChangeableDataset):
         commit_id: str | None = None,
         retries: int | None = None,
         retention: float | dt.timedelta | None = None,
-        progress: ProgressCallback | None = None,
+        progress: ProgressOption = None,
     ) -> WriteStats | WritePlan:
         """Append rows as new files, or replace all rows, or whole partitions, by them.
 
@@ -165,7 +168,7 @@ class WritableDataset(ChangeableDataset):
             retries: How often this operation is planned again after a conflict; by default the dataset's setting.
             retention: How long the replaced files of this operation are kept, in seconds or as a `timedelta`; by
                 default the dataset's setting.
-            progress: A callback that gets a `Progress` as work completes.
+            progress: True to show it, or a callback that gets a `Progress` as work completes.
 
         Raises:
             ValueError: An argument is invalid, appended rows have missing or additional columns, or rows do not
@@ -233,10 +236,11 @@ class WritableDataset(ChangeableDataset):
             quarantine=quarantine,
         )
         context = self._context_for(None, retries, retention)
-        if dry_run:
-            return plan_write(context, source, output, request, progress)
         operation = write if replace_where is None else replace_matching
-        return operation(context, source, output, request, progress)
+        with running(context, "write", progress, dry_run=dry_run) as run:
+            if dry_run:
+                return run.done(plan_write(context, source, output, request, run.progress))
+            return run.done(operation(context, source, output, request, run.progress))
 
     def _specified(
         self,
@@ -413,4 +417,4 @@ class WritableDataset(ChangeableDataset):
         files = find_all_source_files(path, check_format(format), self._store.fs, self._storage_options)
         source, paths = source_of(files, self.engine, self._storage_options)
         stats: Any = self.write(source, mode, dry_run=dry_run, **options)
-        return {**stats, "source_files": paths}  # type: ignore[return-value]
+        return typed_result({**stats, "source_files": paths})  # type: ignore[return-value]

@@ -5,11 +5,11 @@ from __future__ import annotations
 import os
 import time
 
-from parketto.engines.base import ProgressCallback
 from parketto.errors import OperationCancelled
 from parketto.maintenance.files import DatasetPolicy, PolicyFile, load
 from parketto.operations.apply_policy import FAILURES
 from parketto.operations.budget import Meter
+from parketto.progress import ProgressOption
 from parketto.results import LeftBecause, MaintenanceAction, MaintenanceLeft, MaintenanceRun
 
 
@@ -17,7 +17,7 @@ def run(
     policies: str | os.PathLike[str] | PolicyFile,
     *,
     dry_run: bool = False,
-    progress: ProgressCallback | None = None,
+    progress: ProgressOption = None,
 ) -> MaintenanceRun:
     """Maintain the datasets of a policy file, in its order.
 
@@ -26,7 +26,7 @@ def run(
     Args:
         policies: The path of a policy file, or what `load` returns.
         dry_run: Only report what would be done.
-        progress: A callback that gets a `Progress` from each operation.
+        progress: True to show it, or a callback that gets a `Progress` from each operation.
 
     Raises:
         FileNotFoundError: There is no such policy file.

@@ -12,6 +12,7 @@ from typing import Any, NamedTuple, TypeAlias
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from parketto.display import counted, readable_bytes, table
 from parketto.errors import FooterError, UnreadableFile
 from parketto.parquet.annotations import Annotation, read_annotations
 from parketto.parquet.clustering_metadata import Clustering, read_clustering
@@ -88,6 +89,23 @@ class FileInfo:
     path_types: Mapping[str, pa.DataType] | None = field(default=None, repr=False)
     #: The end of the file, or all of it, if reading it again would cost another request. Never pickled.
     tail: bytes = field(default=b"", repr=False, compare=False)
+
+    def __repr__(self) -> str:
+        rows, groups = counted(self.num_rows, "row"), counted(len(self.row_groups), "row group")
+        return f"<FileInfo {self.path!r}: {rows}, {readable_bytes(self.size_bytes)}, {groups}>"
+
+    def _repr_html_(self) -> str:
+        columns = {} if self.schema is None else {each.name: str(each.type) for each in self.schema}
+        shown = {
+            "rows": self.num_rows,
+            "size_bytes": self.size_bytes,
+            "partition": dict(self.partition),
+            "row_groups": len(self.row_groups),
+            "codec": self.codec,
+            "columns": columns,
+            "created_by": self.created_by,
+        }
+        return table(self.path, shown.items())
 
     def __getstate__(self) -> list[Any]:
         return [b"" if each.name == "tail" else getattr(self, each.name) for each in fields(self)]

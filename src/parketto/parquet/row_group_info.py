@@ -9,6 +9,8 @@ from typing import Any, NamedTuple
 
 import pyarrow.parquet as pq
 
+from parketto.display import counted, readable_bytes
+
 _TEMPORAL = frozenset({"DATE", "TIME", "TIMESTAMP"})
 _TEXT = frozenset({"STRING", "ENUM", "JSON"})
 #: The deprecated LZ4 codec, which Spark writes for "lz4". Arrow reads it, but never writes it.
@@ -49,6 +51,10 @@ class RowGroupInfo:
     sorted_by: tuple[str, ...] = ()
     columns: Mapping[str, ColumnStats] = field(default_factory=dict)
     codec: str | None = None
+
+    def __repr__(self) -> str:
+        bounds = f", bounds of {counted(len(self.columns), 'column')}" if self.columns else ""
+        return f"<RowGroupInfo: {counted(self.num_rows, 'row')}, {readable_bytes(self.total_byte_size)}{bounds}>"
 
 
 def read_row_groups(

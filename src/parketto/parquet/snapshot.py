@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import statistics
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -13,6 +12,7 @@ from typing import TypeVar
 
 import pyarrow as pa
 
+from parketto.display import counted, readable_bytes
 from parketto.errors import UnreadableFile
 from parketto.parquet.dataset_schema import unified
 from parketto.parquet.file_info import FileInfo, FooterReader, StatsColumns
@@ -35,6 +35,10 @@ class Snapshot:
     files: tuple[FileInfo, ...]
     #: The columns that differ between the files, if these are presented in one schema.
     reconciled_columns: tuple[str, ...] = ()
+
+    def __repr__(self) -> str:
+        files, rows = counted(len(self.files), "file"), counted(self.total_rows, "row")
+        return f"<Snapshot of {self.root!r}: {files}, {rows}, {readable_bytes(self.total_bytes)}>"
 
     def unified(self) -> Snapshot:
         """The same files, presented in the schema of the dataset."""
@@ -95,6 +99,8 @@ def read_footers(
 
 def _concurrently(store: Store, read: Callable[[FileEntry], Result], entries: Iterable[FileEntry]) -> list[Result]:
     """What is read from files, in their order: in threads where reads wait for I/O."""
+    from statistics import median  # here, because its import is slow
+
     remaining = iter(entries)
     found: list[Result] = []
     if store.often_cached:
@@ -104,7 +110,7 @@ def _concurrently(store: Store, read: Callable[[FileEntry], Result], entries: It
             started, cpu_started = time.perf_counter(), time.thread_time()
             found.append(read(entry))
             shares.append((time.thread_time() - cpu_started) / (time.perf_counter() - started))
-        if shares and statistics.median(shares) > _MAX_CPU_SHARE:
+        if shares and median(shares) > _MAX_CPU_SHARE:
             found += [read(entry) for entry in remaining]
     with ThreadPoolExecutor(store.parallel_reads, thread_name_prefix="parketto-footer") as pool:
         found += pool.map(read, remaining)

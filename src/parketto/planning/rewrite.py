@@ -12,6 +12,7 @@ from typing import Literal
 import pyarrow as pa
 
 from parketto.arguments import DEFAULT_CODEC, CompactionScope, Thresholds, check_columns_exist, check_names
+from parketto.display import counted, readable_bytes, table
 from parketto.errors import InvalidArgument
 from parketto.parquet.clustering_metadata import RECORD, Clustering, without_record
 from parketto.parquet.compatible import FILE_SPECIFIC_KEYS, reading_rules
@@ -55,6 +56,11 @@ class FileGroup:
     recompress: bool = True
     #: The paths of files whose row groups are decoded before they are copied, to find damage.
     verify: frozenset[str] = frozenset()
+
+    def __repr__(self) -> str:
+        files = f"{counted(len(self), 'file')} -> {self.outputs:,}"
+        where = f" in {self.directory!r}" if self.files else ""
+        return f"<FileGroup: {files}{where}, {counted(self.num_rows, 'row')}, {readable_bytes(self.size_bytes)}>"
 
     def __iter__(self) -> Iterator[FileInfo]:
         return iter(self.files)
@@ -174,6 +180,33 @@ class RewritePlan:
     unchanged_because: str | None = None
     #: The columns that rewritten files get in another type, or at all, because files of the dataset differ.
     reconciled_columns: tuple[str, ...] = ()
+
+    def __repr__(self) -> str:
+        return f"<RewritePlan: {self.summary()}>"
+
+    def _repr_html_(self) -> str:
+        groups = [
+            {
+                "directory": group.directory,
+                "files": len(group),
+                "new_files": group.outputs,
+                "rows": group.num_rows,
+                "bytes": group.size_bytes,
+            }
+            for group in self.groups
+        ]
+        return table(self.summary(), [("groups", groups)] if groups else [])
+
+    def summary(self) -> str:
+        """One line."""
+        if not self.groups:
+            return f"{self.operation}: nothing to rewrite in {counted(len(self.untouched), 'file')}"
+        files, outputs = sum(map(len, self.groups)), sum(group.outputs for group in self.groups)
+        size = readable_bytes(sum(group.size_bytes for group in self.groups))
+        return (
+            f"{self.operation}: {counted(files, 'file')} -> {outputs:,} in {counted(len(self.groups), 'group')}, "
+            f"{size} to rewrite, {len(self.untouched):,} untouched"
+        )
 
     @property
     def order_by(self) -> tuple[str, ...]:

@@ -80,6 +80,12 @@ def directory_matcher(partition_filter: PartitionFilter) -> Callable[[str], bool
         if not wanted:
             raise InvalidArgument("partition_filter is an empty mapping: name a column, or pass None")
         return lambda directory: _mapping_matches(wanted, dict(partition_values(directory)))
+    given: object = partition_filter
+    if not isinstance(given, Iterable) or isinstance(given, bytes):
+        raise InvalidArgument(
+            f"partition_filter must be a partition such as 'date=2025-11-04', a list of them, or a mapping of "
+            f"columns to values, got {given!r}"
+        )
     entries = [partition_filter] if isinstance(partition_filter, str) else list(partition_filter)
     paths = [_filter_segments(entry) for entry in entries]
     if not paths:

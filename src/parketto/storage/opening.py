@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Mapping
 from typing import Any
+from urllib.parse import unquote
 
 from fsspec import AbstractFileSystem
 from fsspec.core import url_to_fs
@@ -18,6 +19,8 @@ from parketto.storage.objects import ObjectStore
 from parketto.storage.options import AnyStorageOptions, GivenOptions
 from parketto.storage.store import Store
 
+_FILE_URL = "file:///"
+
 
 def open_store(
     path: str | os.PathLike[str],
@@ -25,7 +28,7 @@ def open_store(
     storage_options: GivenOptions = None,
 ) -> tuple[Store, str]:
     """The store of a path, and the path inside it."""
-    location = os.fspath(path)
+    location = path_text(path)
     if not location:
         raise InvalidArgument("the dataset path is empty")
     if filesystem is not None and not isinstance(filesystem, AbstractFileSystem):
@@ -51,14 +54,35 @@ def open_store(
         )
     else:
         stripped = filesystem._strip_protocol(location)
+    if location.startswith(_FILE_URL):
+        stripped = unquote(stripped)  # as `Path.as_uri` encodes it
     store = store_for(filesystem)
     # Two spellings of one path must find the same log, so paths are normalized.
     return store, store.normalize(str(stripped))
 
 
+def path_text(path: object) -> str:
+    """A path or URL as text.
+
+    >>> path_text(5)
+    Traceback (most recent call last):
+        ...
+    parketto.errors.InvalidArgument: a path must be a string or a pathlib.Path, got 5 (int)
+    """
+    try:
+        text: object = os.fspath(path)  # type: ignore[call-overload]
+    except TypeError:
+        text = None
+    if isinstance(text, bytes):
+        raise InvalidArgument(f"the path {text!r} is bytes: pass text, for example os.fsdecode({text!r})")
+    if not isinstance(text, str):
+        raise InvalidArgument(f"a path must be a string or a pathlib.Path, got {path!r} ({type(path).__name__})")
+    return text.replace("file://localhost/", _FILE_URL, 1) if text.startswith("file://localhost/") else text
+
+
 def display_path(store: Store, root: str, given: str | os.PathLike[str]) -> str:
     """A dataset's path for display: plain if local, otherwise a URL."""
-    url, text = store.url(root), os.fspath(given)
+    url, text = store.url(root), path_text(given)
     # On less common filesystems, only the caller's URL contains the host.
     return text.rstrip("/") if url == root and "://" in text and store.local_path(root) is None else url
 

@@ -30,7 +30,7 @@ def require_duckdb() -> Any:
     except ImportError as error:
         raise EngineUnavailable(
             "the DuckDB engine needs the package duckdb, which is not installed. To fix it, run: "
-            "pip install 'parketto[duckdb]'"
+            "pip install 'parketto[duckdb]'; or use engine='pyarrow', which is always available"
         ) from error
     return duckdb
 

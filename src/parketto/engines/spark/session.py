@@ -8,6 +8,7 @@ import os
 import re
 import sys
 import threading
+import time
 from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
@@ -28,7 +29,7 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 logger = logging.getLogger(__name__)
-_SILENT_SECONDS = 1.0  # a start of Spark that takes longer is announced
+_SILENT_SECONDS = 1.0  # a start of Spark that takes longer is announced on a terminal
 
 _lock = threading.RLock()
 _started: list[Any] = []  # the session that Parketto started, if any
@@ -59,6 +60,7 @@ def get_session(spark: SparkSession | None = None) -> tuple[SparkSession, bool]:
             with _announced():
                 found = _start()
             _started[:] = [found]
+            _quiet_query_errors()
         return found, _is_ours(found)
 
 
@@ -181,7 +183,9 @@ def _forget(context: SparkContext) -> None:
 
 @contextlib.contextmanager
 def _announced() -> Iterator[None]:
-    """Announce that Spark is starting, if that takes a while."""
+    """Log the start of Spark; print a line on a terminal if it takes a while and logs are not shown."""
+    logger.info("starting Spark …")
+    started = time.monotonic()
     timer = threading.Timer(_SILENT_SECONDS, _announce)
     timer.daemon = True
     timer.start()
@@ -189,14 +193,21 @@ def _announced() -> Iterator[None]:
         yield
     finally:
         timer.cancel()
+    logger.info("Spark started in %.1f s", time.monotonic() - started)
 
 
 def _announce() -> None:
-    """Log it, or print it on a terminal. A redirected standard error stays clean."""
-    if logger.isEnabledFor(logging.INFO):
-        logger.info("starting Spark …")
-    elif sys.stderr is not None and sys.stderr.isatty():
+    """A redirected standard error stays clean."""
+    if not logger.isEnabledFor(logging.INFO) and sys.stderr is not None and sys.stderr.isatty():
         print("parketto: starting Spark, which takes some seconds ...", file=sys.stderr, flush=True)
+
+
+def _quiet_query_errors() -> None:
+    """Keep pyspark from printing the JVM's trace of an invalid query. Its exceptions have the sentence."""
+    from pyspark.logger import PySparkLogger
+
+    for name in ("SQLQueryContextLogger", "DataFrameQueryContextLogger"):
+        PySparkLogger.getLogger(name).setLevel(logging.CRITICAL)
 
 
 def _start() -> SparkSession:

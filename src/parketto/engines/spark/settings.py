@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import importlib.util
 import itertools
 import os
 import re
@@ -135,9 +136,15 @@ def require_pyspark() -> str:
     except ImportError as error:
         raise EngineUnavailable(
             f"the Spark engine needs pyspark, which cannot be imported ({error}). To fix it, run: "
-            'pip install "parketto[spark]"'
+            f'pip install "parketto[spark]"; {other_engines()}'
         ) from error
     return str(pyspark.__file__)
+
+
+def other_engines() -> str:
+    """The end of a message: which engines work without Spark."""
+    duckdb = "engine='duckdb', or " if importlib.util.find_spec("duckdb") is not None else ""
+    return f"or use another engine: {duckdb}engine='pyarrow', which is always available"
 
 
 def _submit_arguments(text: str) -> dict[str, str]:
