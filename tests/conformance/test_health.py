@@ -8,6 +8,7 @@ import os
 import shutil
 import subprocess
 import sys
+import time
 from collections import Counter
 from pathlib import Path
 from statistics import median
@@ -360,6 +361,19 @@ def test_disk_space_of_the_history_is_what_the_workspace_holds(local: Place) -> 
     assert found["log_bytes"] == sum(path.stat().st_size for path in (workspace / "log").iterdir())
     assert (found["commits"], found["last"] and found["last"]["operation"]) == (5, "compact")
     assert found["expired_bytes"] == 0
+
+
+def test_retired_files_are_noted_once_they_are_large(local: Place, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("parketto.health.problems._MIN_HISTORY_BYTES", 1000)
+    dataset = local.dataset(retention=2)
+    dataset.write(rows(5000))
+    dataset.delete("id < 10")
+    found = problem(dataset.health(), "history")
+    assert (found["severity"], found["remedies"]) == ("note", [])
+    monkeypatch.setattr("parketto.commit.retention.unix_time", lambda: time.time() + 10)
+    health = dataset.health()
+    assert health["history"]["expired_bytes"] == health["history"]["kept_bytes"] > 1000
+    assert problem(health, "history")["remedies"][0]["command"].endswith("--no-dry-run")
 
 
 def test_health_uses_no_engine_and_no_engine_library(tmp_path: Path) -> None:

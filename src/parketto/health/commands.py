@@ -52,7 +52,8 @@ class Commands:
     @property
     def _scope(self) -> dict[str, Any]:
         """The arguments of operations on partitions."""
-        target = None if self.target_mb == DEFAULT_TARGET_MB else self.target_mb
+        target: float | None = int(self.target_mb) if self.target_mb == int(self.target_mb) else self.target_mb
+        target = None if target == DEFAULT_TARGET_MB else target
         return _given(target_mb_per_file=target, partition_filter=self.partition_filter)
 
     def _remedy(self, operation: str, effect: str, arguments: Mapping[str, Any]) -> Remedy:

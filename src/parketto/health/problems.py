@@ -265,12 +265,15 @@ def _history(health: Health, commands: Commands) -> Iterator[HealthProblem]:
     history = health["history"]
     kept = history["kept_bytes"] + history["staged_bytes"]
     if kept > max(_MIN_HISTORY_BYTES, _LARGE_HISTORY * health["files"]["bytes"]):
+        # Each commit removes what is expired; if there is none for long, it stays.
+        expired = history["expired_bytes"]
+        remedy = commands.vacuum(f"Removes {size_text(expired)} of files whose retention is over.")
         yield _problem(
             "history",
             "note",
-            f"replaced files that are kept for readers and undo take {size_text(kept)}, of which "
-            f"{size_text(history['expired_bytes'])} need not be kept any longer",
-            commands.vacuum("Removes the files whose retention is over."),
+            f"replaced files take {size_text(kept)} beside {size_text(health['files']['bytes'])} of data: they "
+            "are kept for readers, time travel and undo until their retention is over",
+            *([remedy] if expired else []),
         )
 
 

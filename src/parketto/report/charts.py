@@ -76,10 +76,12 @@ def _histogram(
     step = max(1, -(-(high - low) // 8))
     ticks = list(range(low, high + 1, step))
     labels = {str(tick): text(2.0**tick) for tick in ticks}
-    axis = alt.Axis(values=ticks, labelExpr=f"{json.dumps(labels)}[datum.value]", grid=False, title=None)
+    axis = alt.Axis(
+        values=ticks, labelExpr=f"{json.dumps(labels)}[datum.value]", grid=False, labelFlush=False, title=None
+    )
     x = alt.X("low:Q", scale=alt.Scale(domain=[low, high], nice=False, zero=False), axis=axis)
     tooltip = [alt.Tooltip(f"{name}:N") for name in ("Size", noun, "Together")]
-    y = alt.Y("count:Q", title=noun, scale=alt.Scale(zero=True), axis=alt.Axis(tickMinStep=1))
+    y = alt.Y("count:Q", title=noun, scale=alt.Scale(zero=True, nice=True), axis=alt.Axis(tickMinStep=1))
     # Rectangles, not bars: bars of given bins need an expression that the interpreter in the page cannot evaluate.
     bars: alt.Chart = (
         _chart(values).mark_rect(style="bars").encode(x=x, x2="high:Q", y=y, y2=alt.Y2Datum(0), tooltip=tooltip)

@@ -41,9 +41,9 @@ class Figure:
 
 
 def figures(found: Examination) -> list[Figure]:
-    """All figures, in the order of the page."""
+    """All figures, in the order of the page: those of words alone come last."""
     health = found.health
-    return [
+    shown = [
         _files(health),
         _partitions(health),
         _row_groups(health),
@@ -53,6 +53,7 @@ def figures(found: Examination) -> list[Figure]:
         _history(found),
         _operations(found),
     ]
+    return sorted(shown, key=lambda figure: figure.chart is None)
 
 
 def _files(health: Health) -> Figure:
