@@ -115,6 +115,19 @@ def s3(s3_server: Any) -> Any:
     return S3Place.fresh(s3_server)
 
 
+#: For tests of how files are published and retired: a swap of directories, single renames, copies.
+WAYS_TO_PUBLISH = ("local, swapped", "local, renamed", "memory")
+
+
+def place_of(request: pytest.FixtureRequest) -> Place:
+    """The location for a fixture whose parameter is one of these ways."""
+    kind, _, way = request.param.partition(", ")
+    chosen: Place = request.getfixturevalue(kind)
+    if way == "renamed":
+        chosen.options = {"publish": "rename"}
+    return chosen
+
+
 @pytest.fixture(params=["local", "memory"])
 def place(request: pytest.FixtureRequest) -> Place:
     chosen: Place = request.getfixturevalue(request.param)

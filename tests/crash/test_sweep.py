@@ -12,7 +12,7 @@ import polars as pl  # noqa: F401 - loaded, it encodes what is compacted on the 
 import pyarrow as pa
 import pytest
 
-from conftest import Place
+from conftest import WAYS_TO_PUBLISH, Place, place_of
 from helpers.crash import DEATHS, mortal, sampled
 from helpers.kept import kept_contents, sound_manifests
 from parketto import Dataset, sql
@@ -20,14 +20,9 @@ from parketto.commit import retention
 from parketto.parquet.appender import RowGroupAppender
 
 
-@pytest.fixture(params=["local, swapped", "local, renamed", "memory"])
+@pytest.fixture(params=WAYS_TO_PUBLISH)
 def place(request: pytest.FixtureRequest) -> Place:
-    """Every way to publish: a swap of directories, single renames, copies."""
-    kind, _, way = request.param.partition(", ")
-    chosen: Place = request.getfixturevalue(kind)
-    if way == "renamed":
-        chosen.options = {"publish": "rename"}
-    return chosen
+    return place_of(request)
 
 
 OPERATIONS: dict[str, Callable[[Dataset], object]] = {

@@ -8,20 +8,15 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from conftest import Place
+from conftest import WAYS_TO_PUBLISH, Place, place_of
 from helpers.crash import DEATHS, mortal, sampled
 from helpers.kept import sound_manifests
 from parketto import Dataset
 
 
-@pytest.fixture(params=["local, swapped", "local, renamed", "memory"])
+@pytest.fixture(params=WAYS_TO_PUBLISH)
 def place(request: pytest.FixtureRequest) -> Place:
-    """Every way to publish: a swap of directories, single renames, copies."""
-    kind, _, way = request.param.partition(", ")
-    chosen: Place = request.getfixturevalue(kind)
-    if way == "renamed":
-        chosen.options = {"publish": "rename"}
-    return chosen
+    return place_of(request)
 
 
 def table(*ids: int) -> pa.Table:
@@ -62,7 +57,7 @@ def kills(place: Place, operation: Callable[[Dataset], object], share: int) -> l
     calls = mortal(dataset)
     operation(dataset)
     points = [(at, when) for when in ("before", "after", "half") for at in range(1, calls() + 1)]
-    return sampled(points, max(1, share // 2))
+    return sampled(points, share)
 
 
 @pytest.mark.parametrize(

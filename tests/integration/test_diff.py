@@ -112,15 +112,16 @@ Rows = st.lists(
 
 
 @settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.too_slow])
-@given(old=Rows, new=Rows, keyed=st.booleans(), buckets=st.sampled_from([1, 5]))
-def test_any_rows(old: list[Any], new: list[Any], keyed: bool, buckets: int) -> None:
-    """With duplicates and NULLs, also as keys; in one or several buckets."""
+@given(old=Rows, new=Rows, keyed=st.booleans(), whole=st.booleans())
+def test_any_rows(old: list[Any], new: list[Any], keyed: bool, whole: bool) -> None:
+    """With duplicates and NULLs, also as keys; in memory, or in buckets that are divided again and again."""
     place = Place("/diff-of-any-rows/events", fsspec.filesystem("memory"))
     dataset = place.dataset()
     dataset.write(rows(*old))
     dataset.write(rows(*new), "overwrite")
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(diffing, "_BUCKET_BYTES", 10**9 if buckets == 1 else 300)
+        patch.setattr(diffing, "_WHOLE_BYTES", 10**9 if whole else 0)
+        patch.setattr(diffing, "_PART_BYTES", 100)
         found = dataset.diff(1, key_columns=["id"] if keyed else None)
     place.fs.rm("/diff-of-any-rows", recursive=True)
     assert pairs(found.removed) <= Counter(old)

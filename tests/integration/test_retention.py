@@ -14,7 +14,7 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from conftest import Place
+from conftest import WAYS_TO_PUBLISH, Place, place_of
 from helpers.crash import DEATHS, mortal
 from helpers.kept import kept_contents, kept_files, sound_manifests
 from parketto import Dataset, sql
@@ -25,14 +25,9 @@ from parketto.errors import CommitFailed, InvalidArgument, UntrustedWorkspace
 HOUR = 3600
 
 
-@pytest.fixture(params=["local, swapped", "local, renamed", "memory"])
+@pytest.fixture(params=WAYS_TO_PUBLISH)
 def place(request: pytest.FixtureRequest) -> Place:
-    """Every way to retire files: a swap of directories, single renames, copies."""
-    kind, _, way = request.param.partition(", ")
-    chosen: Place = request.getfixturevalue(kind)
-    if way == "renamed":
-        chosen.options = {"publish": "rename"}
-    return chosen
+    return place_of(request)
 
 
 @pytest.fixture

@@ -12,7 +12,7 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from conftest import Place
+from conftest import WAYS_TO_PUBLISH, Place, place_of
 from helpers.kept import kept_files, sound_manifests
 from helpers.stream import Stream
 from parketto import CannotUndo, CommitConflict, Dataset, InvalidArgument, StateUnavailable, StreamStopped
@@ -28,14 +28,9 @@ def ids(dataset: Dataset, **options: Any) -> list[int]:
     return sorted(dataset.read("id", **options).column("id").to_pylist())
 
 
-@pytest.fixture(params=["local, swapped", "local, renamed", "memory"])
+@pytest.fixture(params=WAYS_TO_PUBLISH)
 def place(request: pytest.FixtureRequest) -> Place:
-    """Every way to publish: a swap of directories, single renames, copies."""
-    kind, _, way = request.param.partition(", ")
-    chosen: Place = request.getfixturevalue(kind)
-    if way == "renamed":
-        chosen.options = {"publish": "rename"}
-    return chosen
+    return place_of(request)
 
 
 @pytest.fixture

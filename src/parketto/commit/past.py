@@ -169,7 +169,7 @@ def files_after(commits: Commits, number: int, current: Mapping[str, FileEntry])
 
 
 def past_files(commits: Commits, current: Mapping[str, FileEntry], until: int) -> Iterator[PastFiles]:
-    """The files after each commit, the last one first."""
+    """The files after each commit, the last one first. A result is valid until the next one."""
     present, later = dict(current), dict[str, FileEntry]()
     retired: dict[str, tuple[int, Retirement]] = {}
     for number in range(commits.last, until - 1, -1):

@@ -119,7 +119,7 @@ def _changed_tombstones(commits: Commits, number: int) -> bool:
         known = commits.records[before[-1]].statistics.get(STATISTIC) if before else None
         return bool(record.statistics.get(STATISTIC) != known)
     if record.operation == "overwrite":
-        return True
+        return "replace_where" not in record.arguments
     undone = undone_commits(record.operation, record.statistics)
     return any(_changed_tombstones(commits, each) for each in undone if each in commits.records)
 

@@ -19,6 +19,8 @@ from parketto.sorting.order import by_number
 
 #: The columns of hashes: two for the whole row, two for its key.
 _ROW, _KEY = ("hash of row 0", "hash of row 1"), ("hash of key 0", "hash of key 1")
+_BUCKET_BITS = 6  # 64 buckets, each of which is an open file
+MAX_LEVEL = 9  # the bits of a hash are used up
 _SEEDS = (0, 0x9E3779B97F4A7C15)
 
 
@@ -44,9 +46,10 @@ def hashed(rows: pa.RecordBatch, keys: Sequence[str]) -> pa.RecordBatch:
     return found
 
 
-def by_bucket(rows: pa.RecordBatch, buckets: int) -> Iterator[tuple[int, pa.RecordBatch]]:
-    """Hashed rows by bucket: rows of the same key are in the same one."""
-    numbers = (rows.column(_KEY[0]).to_numpy() % np.uint64(buckets)).astype(np.int64)
+def by_bucket(rows: pa.RecordBatch, level: int) -> Iterator[tuple[int, pa.RecordBatch]]:
+    """Hashed rows by bucket: rows of the same key are in the same one. Each level uses other bits of the hash."""
+    bits = rows.column(_KEY[0]).to_numpy() >> np.uint64(level * _BUCKET_BITS)
+    numbers = (bits % np.uint64(1 << _BUCKET_BITS)).astype(np.int64)
     order, spans = by_number(numbers)
     ordered = rows.take(pa.array(order))
     for bucket, start, stop in spans:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from typing import Any
@@ -12,7 +12,7 @@ import pyarrow as pa
 
 from parketto.arguments import check_columns_exist, check_names
 from parketto.errors import IncompatibleTypes, StateUnavailable
-from parketto.merge.row_diff import RowDiff, by_bucket, compared, hashed
+from parketto.merge.row_diff import MAX_LEVEL, RowDiff, by_bucket, compared, hashed
 from parketto.operations.context import DatasetContext, PastState
 from parketto.operations.past_states import LoggedFiles, StateLike, refuse_without_history, state_of
 from parketto.operations.read import RowQuery, Scan, row_schema, scan_of
@@ -20,8 +20,9 @@ from parketto.parquet.snapshot import read_snapshot
 from parketto.sorting.spill import ScratchFolder, SpillFiles
 from parketto.storage.store import FileEntry
 
-_BUCKET_BYTES = 32 * 1024 * 1024  # of compressed files, whose rows are compared in memory at once
-_MAX_BUCKETS = 256
+_WHOLE_BYTES = 8 * 1024 * 1024  # of files, whose rows are compared in memory, without buckets on disk
+_PART_BYTES = 64 * 1024 * 1024  # of decoded rows that are compared in memory at once
+_Batches = Sequence[Iterable[pa.RecordBatch]]  # of both states
 _CHANGED = ("before", "after")
 
 
@@ -77,9 +78,9 @@ def diff(
     schema = _common_schema(sides)
     check_columns_exist(keys, schema, "key_columns")
     size = sum(entry.size_bytes for side in sides for entry in side.files)
-    folder, buckets = ScratchFolder(), max(1, min(_MAX_BUCKETS, -(-size // _BUCKET_BYTES)))
+    folder = ScratchFolder()
     with _Output(folder.path, schema, keys) as output:
-        for old_rows, new_rows in _buckets(sides, schema, keys, folder.path, buckets):
+        for old_rows, new_rows in _parts(sides, schema, keys, folder.path, whole=size <= _WHOLE_BYTES):
             output.write(compared(old_rows, new_rows, keyed=bool(keys)))
     counts = {
         "start": old.number,
@@ -132,23 +133,35 @@ def _common_schema(sides: Sequence[_Side]) -> pa.Schema:
     return pa.schema([item.with_nullable(True) for item in found])
 
 
-def _buckets(
-    sides: Sequence[_Side], schema: pa.Schema, keys: Sequence[str], folder: str, buckets: int
+def _parts(
+    sides: Sequence[_Side], schema: pa.Schema, keys: Sequence[str], folder: str, *, whole: bool
 ) -> Iterator[tuple[pa.Table, pa.Table]]:
-    """The rows of both states by bucket, with hashes."""
+    """The rows of both states with hashes: all at once, or in parts that fit into memory."""
+    if not any(side.files for side in sides):
+        return
     nothing = pa.RecordBatch.from_arrays([pa.array([], item.type) for item in schema], schema=schema)
     like = hashed(nothing, keys).schema
+    rows = [(hashed(batch, keys) for batch in side.batches(schema)) for side in sides]
+    for pair in [rows] if whole else _buckets(rows, folder):
+        old, new = (pa.Table.from_batches(batches, like) for batches in pair)
+        yield old, new
+
+
+def _buckets(rows: _Batches, folder: str, level: int = 0) -> Iterator[_Batches]:
+    """Hashed rows of both states by bucket. A bucket that is too large is divided again, by other bits."""
     spilled: list[SpillFiles[int]] = []
-    for side in sides:
+    for batches in rows:
         with SpillFiles[int](folder) as files:
-            for batch in side.batches(schema):
-                for bucket, rows in by_bucket(hashed(batch, keys), buckets):
-                    files.write(bucket, rows)
+            for batch in batches:
+                for bucket, part in by_bucket(batch, level):
+                    files.write(bucket, part)
         spilled.append(files)
-    for bucket in range(buckets):
-        if any(bucket in files for files in spilled):
-            old, new = ([*files[bucket]] if bucket in files else [] for files in spilled)
-            yield pa.Table.from_batches(old, like), pa.Table.from_batches(new, like)
+    for bucket in sorted({bucket for files in spilled for bucket in files}):
+        pair = [files[bucket] if bucket in files else () for files in spilled]  # noqa: SIM401 - no mapping
+        if level < MAX_LEVEL and sum(files.size(bucket) for files in spilled) > _PART_BYTES:
+            yield from _buckets(pair, folder, level + 1)
+        else:
+            yield pair
 
 
 class _Output:
