@@ -15,7 +15,7 @@ GATEWAY_VERSION := v1.8.0
 GATEWAY := $(VENV)/versitygw-$(GATEWAY_VERSION)/versitygw
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-fast test-all coverage test-s3 test-browser lint format bench bench-quick bench-spark bench-gate docs release-check constraints clean
+.PHONY: help demo test test-fast test-all coverage test-s3 test-browser lint format bench bench-quick bench-spark bench-gate docs cli-reference release-check constraints clean
 
 help:  ## show what there is
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-13s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -87,6 +87,9 @@ docs: $(READY)  ## build the documentation into site/; a dead link or any other 
 release-check: $(READY)  ## build the distributions, check them, and try the wheel in a fresh environment
 	$(UV) install --python $(BIN)/python --constraints constraints.txt --group release
 	$(BIN)/python .ci/release_check.py
+
+cli-reference: $(READY)  ## write the JSON Schemas of the command line, and its reference in docs/cli.md
+	PYTHONPATH=tests $(BIN)/python -m helpers.cli_documents
 
 constraints: $(READY)  ## compile constraints.txt anew
 	$(UV) compile pyproject.toml --all-extras --group dev --group docs --group browser --group release --universal --python-version 3.11 \

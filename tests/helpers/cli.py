@@ -40,7 +40,12 @@ def environment(**more: str) -> dict[str, str]:
 
 
 def parketto(
-    *arguments: object, stdin: bytes = b"", check: bool = True, binary: bool = False, cwd: str | Path = "."
+    *arguments: object,
+    stdin: bytes = b"",
+    check: bool = True,
+    binary: bool = False,
+    cwd: str | Path = ".",
+    env: dict[str, str] | None = None,
 ) -> Any:
     """Run a command in a process of its own. With `check`, it must be done, and silent on stderr."""
     with tempfile.TemporaryDirectory() as folder:
@@ -49,7 +54,7 @@ def parketto(
         request = {
             "arguments": [str(argument) for argument in arguments],
             "streams": streams,
-            "environment": environment(),
+            "environment": env or environment(),
             "folder": os.path.abspath(cwd),
         }
         server = _server()

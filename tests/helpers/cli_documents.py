@@ -8,10 +8,7 @@ from __future__ import annotations
 import ast
 import inspect
 import json
-import os
 import re
-import subprocess
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 from types import UnionType
@@ -19,6 +16,7 @@ from typing import Any, get_args
 
 import msgspec
 
+from helpers.cli import environment, parketto
 from parketto.cli import shapes
 from parketto.cli.app import SECTIONS
 from parketto.cli.json_schemas import ERROR
@@ -94,13 +92,8 @@ def reference() -> str:
 
 
 def _help(command: str) -> str:
-    return subprocess.run(
-        [sys.executable, "-m", "parketto.cli", command, "--help"],
-        capture_output=True,
-        text=True,
-        check=True,
-        env={**os.environ, "COLUMNS": "100", "TERMINAL_WIDTH": "100"},
-    ).stdout.replace("python -m parketto.cli", "parketto")
+    wide = environment(COLUMNS="100", TERMINAL_WIDTH="100")
+    return str(parketto(command, "--help", env=wide).stdout)
 
 
 def with_reference(page: str, text: str) -> str:

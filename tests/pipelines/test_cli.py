@@ -19,20 +19,6 @@ def parketto(*arguments: object, cwd: Path | None = None) -> subprocess.Complete
     return subprocess.run(command, capture_output=True, text=True, check=False, cwd=cwd)
 
 
-def test_help_is_quick() -> None:
-    """It loads neither PySpark nor another engine."""
-    code = (
-        "import sys, typer\n"
-        "from parketto.cli.app import app\n"
-        "try:\n    app(['--help'])\nexcept SystemExit: pass\n"
-        "loaded = {'pyspark', 'duckdb', 'polars', 'pandas', 'parketto.dataset'} & set(sys.modules)\n"
-        "assert not loaded, loaded"
-    )
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    for command in ("init-pipeline", "spark-pipelines", "spark-submit"):
-        assert command in done.stdout
-
-
 def test_a_new_project_has_its_name_and_its_paths(tmp_path: Path) -> None:
     done = parketto("init-pipeline", "clicks", cwd=tmp_path)
     assert done.returncode == 0, done.stderr
