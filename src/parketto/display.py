@@ -86,11 +86,11 @@ def escape(text: str) -> str:
     return html.escape(text)
 
 
-def table(caption: str, rows: Iterable[tuple[str, Any]]) -> str:
+def table(caption: str, rows: Iterable[tuple[object, Any]]) -> str:
     """An HTML table of names and values. Both are escaped: they contain paths and columns of the user's data."""
     cells = "".join(
-        f'<tr><th style="text-align:left">{escape(name)}</th>'
-        f'<td style="text-align:left">{_cell(name, value)}</td></tr>'
+        f'<tr><th style="text-align:left">{escape(str(name))}</th>'
+        f'<td style="text-align:left">{_cell(str(name), value)}</td></tr>'
         for name, value in rows
     )
     title = f'<caption style="text-align:left"><b>{escape(caption)}</b></caption>' if caption else ""
@@ -100,16 +100,17 @@ def table(caption: str, rows: Iterable[tuple[str, Any]]) -> str:
 def _cell(name: str, value: Any) -> str:
     match value:
         case Mapping() if value:
-            return table("", list(value.items())[:_HTML_ROWS])
+            more = [(text, "") for text in _more(len(value), _HTML_ROWS)]
+            return table("", [*list(value.items())[:_HTML_ROWS], *more])
         case [Mapping(), *_]:
             head = list(value[0])
             lines = "".join(
                 f"<tr>{''.join(f'<td>{_cell(key, row.get(key))}</td>' for key in head)}</tr>"
                 for row in value[:_HTML_ROWS]
             )
-            more = "".join(f"<div>{escape(text)}</div>" for text in _more(len(value), _HTML_ROWS))
+            rest = "".join(f"<div>{escape(text)}</div>" for text in _more(len(value), _HTML_ROWS))
             heads = "".join(f"<th>{escape(str(key))}</th>" for key in head)
-            return f"<table><thead><tr>{heads}</tr></thead><tbody>{lines}</tbody></table>{more}"
+            return f"<table><thead><tr>{heads}</tr></thead><tbody>{lines}</tbody></table>{rest}"
         case bool() | None:
             return str(value)
         case int() if "bytes" in name:
@@ -144,7 +145,7 @@ class Result(dict[str, Any]):
         return shortened(dict(self))
 
     def _repr_html_(self) -> str:
-        return table("", [(str(key), value) for key, value in self.items()])
+        return table("", self.items())
 
     def numbers(self) -> str:
         """What happened, for a log: the counts that are not zero.

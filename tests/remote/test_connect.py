@@ -60,6 +60,21 @@ def test_all_conformance(server: str) -> None:
     assert run_suite({"SPARK_REMOTE": server}, CONFORMANCE, *options) > 700
 
 
+def test_an_invalid_query_shows_its_sentence(server: str) -> None:
+    """Neither the error nor the screen shows the trace of the JVM."""
+    code = (
+        "from parketto import SparkParquetHandler\n"
+        "try:\n"
+        "    SparkParquetHandler().execute_sql('SELECT nope FROM VALUES (1) AS t(x)').collect()\n"
+        "except Exception as error:\n"
+        "    print(error)\n"
+    )
+    environment = {**os.environ, "SPARK_REMOTE": server}
+    ran = subprocess.run([sys.executable, "-c", code], env=environment, capture_output=True, text=True, check=True)
+    assert "`nope` cannot be resolved" in ran.stdout
+    assert "org.apache.spark" not in ran.stdout + ran.stderr
+
+
 def test_operations_can_be_interrupted_over_connect(server: str, tmp_path: Path) -> None:
     """By the caller's tags, by `interruptAll`, or by stopping the session; table names do not clash."""
     root = str(tmp_path / "data" / "events")

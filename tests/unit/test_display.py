@@ -100,6 +100,12 @@ def test_lists_of_mappings_are_tables_in_html() -> None:
     assert "<script>" not in html
 
 
+def test_long_mappings_are_cut_in_html() -> None:
+    html = Result(partitions=dict.fromkeys(range(1000), 7))._repr_html_()
+    assert html.count("<td") == 1 + 20 + 1
+    assert "… 980 more" in html
+
+
 def test_every_result_is_json(tmp_path: Path) -> None:
     """Results of operations go into logs, queues and files of other programs."""
     rows = pa.table({"day": [1, 2], "id": [1, 2], "n": [1.5, None]})

@@ -25,6 +25,8 @@ SESSION_SETTINGS = {
     "spark.sql.execution.arrow.maxBytesPerBatch": str(64 << 20),
     # Merges small shuffle partitions and splits skewed ones.
     "spark.sql.adaptive.enabled": "true",
+    # An error of Spark Connect is its sentence, as elsewhere, without the trace of the server's JVM.
+    "spark.sql.connect.serverStacktrace.enabled": "false",
 }
 """Settings of every session that Parketto starts, on a cluster too. An existing session is never changed."""
 
