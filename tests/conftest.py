@@ -147,7 +147,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption(
         "--share",
         type=int,
-        default=6,
+        default=8,
         help="one in SHARE runs, at least one: of each test's cases on Spark, and of the steps of crash sweeps",
     )
 

@@ -222,6 +222,26 @@ class TestStreams:
         assert sorted(spark_place.dataset().read().column("id").to_pylist()) == list(range(40))
         assert not staged(spark_place)
 
+    def test_a_replay_with_other_rows_is_refused(
+        self, spark: Any, spark_place: Place, landing: Callable[[int, int], str], tmp_path: Path
+    ) -> None:
+        """After a kill, a source may put more files into a micro-batch than before: a skip would lose rows."""
+        checkpoint, older = tmp_path / "checkpoint", tmp_path / "older"
+        writer = stream(spark, landing(0, 10)).writeStream.format("parketto")
+        run(writer, spark_place.root, checkpoint)
+        shutil.copytree(checkpoint, older)
+        for first in (10, 20):
+            landing(first, first + 10)
+        run(writer, spark_place.root, checkpoint)
+        # An older copy is restored, and Spark killed after the source chose a file, before it logged the batch.
+        shutil.copy(checkpoint / "sources/0/1", older / "sources/0/1")
+        shutil.rmtree(checkpoint)
+        shutil.copytree(older, checkpoint)
+        with pytest.raises(Exception, match="was committed with other offsets of its sources"):
+            run(writer, spark_place.root, checkpoint)
+        assert spark_place.dataset().count() == 30
+        assert not staged(spark_place)
+
     def test_a_new_checkpoint_is_a_new_stream(
         self, spark: Any, spark_place: Place, landing: Callable[[int, int], str], tmp_path: Path
     ) -> None:

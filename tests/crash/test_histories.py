@@ -412,7 +412,7 @@ def play_many(
     return found
 
 
-@pytest.mark.parametrize(("isolation", "seeds"), [("serializable", range(10)), ("snapshot", range(10, 13))])
+@pytest.mark.parametrize(("isolation", "seeds"), [("serializable", range(6)), ("snapshot", range(10, 13))])
 def test_random_histories(
     tmp_path: Path, forker: Forker, isolation: str, seeds: range, count_histories: Any
 ) -> None:

@@ -49,7 +49,7 @@ def kill_repeatedly(place: Place, kills: int, seed: int) -> dict[str, int]:
 
 
 def test_killed_processes_lose_nothing(local: Place, count_crash_points: Any) -> None:
-    kills = 6
+    kills = 4
     found = kill_repeatedly(local, kills, seed=20)
     assert found["nothing"] < kills, "every kill missed: the test tests nothing"
     count_crash_points(kills)
@@ -96,20 +96,20 @@ def wait_for_the_end(pids: list[int]) -> None:
         time.sleep(0.1)
 
 
-@pytest.mark.spark
+@pytest.mark.own_spark
 def test_killed_spark_driver_loses_nothing(local: Place, count_crash_points: Any) -> None:
-    kill_drivers(local, 2, seed=7)
-    count_crash_points(2)
+    kill_drivers(local, 1, seed=7)
+    count_crash_points(1)
 
 
-@pytest.mark.spark
+@pytest.mark.own_spark
 @pytest.mark.sweep
 def test_many_killed_spark_drivers_lose_nothing(local: Place, count_crash_points: Any) -> None:
     kill_drivers(local, 25, seed=8)
     count_crash_points(25)
 
 
-@pytest.mark.spark
+@pytest.mark.own_spark
 @pytest.mark.parametrize("operation", ["merge", pytest.param("compact", marks=pytest.mark.sweep)])
 def test_spark_driver_killed_while_files_are_staged(
     local: Place, tmp_path: Path, operation: str, count_crash_points: Any

@@ -142,7 +142,7 @@ def test_killed_at_every_call_and_during_recovery(
     outcome = Outcome(place, run)
     points, seen = 0, set()
     kills = [(at, when) for when in ("before", "after", "half") for at in range(1, outcome.calls + 1)]
-    for at, when in sampled(kills, max(1, share // 2)):
+    for at, when in sampled(kills, share):
         make(place)
         assert killed(place.dataset(), run, at, when), f"{operation} ends before call {at}"
         # Recovery itself is killed at each of its steps, until it completes.
@@ -207,11 +207,11 @@ def test_sweep_covers_the_replacement_of_columns(
 
 
 @pytest.mark.parametrize("operation", OPERATIONS)
-def test_next_operation_recovers_by_itself(place: Place, operation: str) -> None:
+def test_next_operation_recovers_by_itself(place: Place, operation: str, share: int) -> None:
     """Without recover(): the next operation recovers."""
     run = OPERATIONS[operation]
     outcome = Outcome(place, run)
-    for at in range(1, outcome.calls + 1, 2):
+    for at in sampled(range(1, outcome.calls + 1), share):
         make(place)
         assert killed(place.dataset(), run, at, "after")
         place.dataset().compact(target_rows_per_file=1_000)
@@ -261,7 +261,7 @@ def test_driver_killed_at_every_step_on_spark(local: Place, operation: str, coun
 
 @pytest.mark.parametrize("operation", OPERATIONS)
 def test_killed_on_duckdb(place: Place, operation: str, count_crash_points: Any) -> None:
-    count_crash_points(sweep_on("duckdb", place, operation, share=0.3))
+    count_crash_points(sweep_on("duckdb", place, operation, share=0.1))
 
 
 @pytest.mark.sweep

@@ -6,7 +6,8 @@ import contextlib
 import json
 import os
 import shutil
-from collections.abc import Callable
+import tempfile
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -306,11 +307,15 @@ class TestTrust:
 @pytest.mark.skipif(not hasattr(os, "geteuid") or os.geteuid() != 0, reason="only root can act as other users")
 class TestOtherUsers:
     @pytest.fixture
+    def tmp_path(self) -> Iterator[Path]:
+        """A folder that other users can reach: every pytest makes those of pytest private again."""
+        with tempfile.TemporaryDirectory() as folder:
+            os.chmod(folder, 0o755)
+            yield Path(folder)
+
+    @pytest.fixture
     def shared(self, tmp_path: Path) -> Path:
         """A sticky, world-writable folder like /tmp."""
-        for folder in (tmp_path, *tmp_path.parents):
-            if str(folder).startswith("/tmp/pytest"):
-                folder.chmod(0o755)
         # Other users may lack permission to import the packages.
         loaded = Dataset(tmp_path / "loaded", "pyarrow")
         for number in range(2):
@@ -350,7 +355,7 @@ class TestOtherUsers:
         assert ids(events) == [1, 2, 3]
 
     def test_dataset_shared_by_a_group(self, tmp_path: Path, shared: Path) -> None:
-        del shared  # only for the permissions of the folders above
+        del shared  # only for what it imports
         project = tmp_path / "project"
         project.mkdir()
         os.chown(project, 0, 4242)

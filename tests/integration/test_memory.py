@@ -99,7 +99,7 @@ def laid_out(root: str) -> bool:
 
 @pytest.mark.parametrize(
     ("name", "letters", "limit"),
-    [("pyarrow", 200, 224), ("pyarrow", 2**20, 384), ("duckdb", 200, 400)],
+    [("pyarrow", 200, 224), pytest.param("pyarrow", 2**20, 384, marks=pytest.mark.sweep), ("duckdb", 200, 400)],
     ids=["pyarrow", "rows of a megabyte", "duckdb"],
 )
 def test_clustering_of_ten_times_the_memory(local: Place, name: str, letters: int, limit: int) -> None:
@@ -159,7 +159,10 @@ def test_duckdb_spills(local: Place) -> None:
 
 
 @pytest.mark.parametrize("name", ["pyarrow", pytest.param("duckdb", marks=pytest.mark.sweep)])
-@pytest.mark.parametrize("operation", ["encode", "delete", "update", "repartition"])
+@pytest.mark.parametrize(
+    "operation",
+    ["encode", "delete", *(pytest.param(name, marks=pytest.mark.sweep) for name in ("update", "repartition"))],
+)
 def test_values_as_large_as_the_memory(local: Place, operation: str, name: str) -> None:
     """The bound is the setting, and a few times the largest row group: here 64 MB, of two values."""
     os.makedirs(local.root)

@@ -130,6 +130,7 @@ def test_appends_from_four_threads(local: Place, spark: Any) -> None:
     assert local.files() == [f"data_{number:03d}.parquet" for number in range(100)]
 
 
+@pytest.mark.own_spark
 @pytest.mark.parametrize("merges", [2, pytest.param(12, marks=pytest.mark.sweep)])
 def test_two_processes_merge_at_once(local: Place, merges: int) -> None:
     """The loser of a race gets a conflict and retries: no row is lost or duplicated."""

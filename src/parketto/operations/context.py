@@ -22,7 +22,7 @@ from parketto.commit.retention import KeptFiles, retention_seconds
 from parketto.commit.transaction import Transaction
 from parketto.commit.workspace import Workspace
 from parketto.engines.base import Context, Engine, ProgressCallback
-from parketto.errors import CommitConflict, DatasetNotFound, InvalidArgument, LockTimeout, quoted
+from parketto.errors import CommitConflict, DatasetNotFound, InvalidArgument, LockTimeout, StreamStopped, quoted
 from parketto.expressions.time_zones import Clock
 from parketto.parquet.file_info import FileInfo, StatsColumns
 from parketto.parquet.partition_spec import path_types
@@ -220,6 +220,7 @@ class DatasetContext:
         except AlreadyCommitted as done:
             entry = done.entry
             logger.info("%s %r was already committed at %s", request.operation, request.commit_id, entry["at"])
+            self._check_replay(request)
             assert known is not None, "operations that take a commit_id pass `known`"
             return known(entry["statistics"])
         raise AssertionError("unreachable")
@@ -239,6 +240,22 @@ class DatasetContext:
             )
             if entry is not None:
                 raise AlreadyCommitted(entry)
+
+    def _check_replay(self, request: Request) -> None:
+        """Refuse a micro-batch whose number was committed with other rows of its sources."""
+        offsets, commit_id = (self.stream or {}).get("source_offsets"), request.commit_id
+        if offsets is None or commit_id is None:
+            return
+        log, identity = self.workspace.log, identity_of(self.store, self.root)
+        entry = self.workspace.read_log(lambda view: log.find(commit_id, view, identity))
+        committed = offsets if entry is None else entry["arguments"].get("source_offsets", offsets)
+        if committed != offsets:
+            raise StreamStopped(
+                f"micro-batch {commit_id!r} of a stream to {self.root!r} was committed with other offsets of its "
+                "sources: an older copy of its checkpoint was restored, and the sources divide their rows "
+                "differently now. Rows would be lost. Nothing was changed; start the stream with a new checkpoint "
+                "(and another app_id, if it has one), and remove rows that are there twice by deduplicate()"
+            )
 
     def request(
         self,
