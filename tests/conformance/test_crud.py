@@ -247,7 +247,7 @@ class TestUpsert:
         )
 
     def test_a_new_dataset(self, local: Place, engine: Engine) -> None:
-        crud = ParquetCRUD(local.root, engine=engine)
+        crud = ParquetCRUD(local.root, backup_dir=f"{local.root}-backups", engine=engine)
         frame = market()
         planned = crud.upsert(frame, KEYS, PARTITIONS, dry_run=True)
         assert not local.fs.exists(local.root)
@@ -373,7 +373,7 @@ def test_conditions_in_four_languages_give_the_same_result(local: Place, engine:
         if local.fs.exists(local.root):
             local.fs.rm(local.root, recursive=True)
         quotes = Market(local, engine)
-        updated = quotes.crud(backup_dir=None).update(condition, {"best_ask": values[language], "side": "both"})
+        updated = quotes.crud().update(condition, {"best_ask": values[language], "side": "both"})
         counted = quotes.crud(backup_dir=None).delete(condition, dry_run=True)
         seen[language] = (updated, counted, quotes.read().sort(*KEYS).to_dicts())
     assert seen["polars"][0]["rows_updated"] == 2

@@ -75,7 +75,7 @@ def test_other_ways_to_the_same_operations_are_logged_once(
     events: Dataset, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.clear()
-    ParquetCRUD(events.path, engine="pyarrow").delete("id = 1")
+    ParquetCRUD(events.path, engine="pyarrow").delete("id = 1", create_backup=False)
     assert [message.split()[0] for message in caplog.messages] == ["delete", "delete"]
 
 

@@ -76,8 +76,7 @@ def alter(
         plan = dataset.alter(**changes, dry_run=True)
         files = f"{counted(plan['files_rewritten'], 'file')} ({size_text(plan['rewritten_bytes'])})"
         context.confirm(f"drop {', '.join(changes['drop'])}, and rewrite {files}", yes=yes)
-    with context.progress() as progress:
-        stats = dataset.alter(**changes, backup=backup, dry_run=dry_run, progress=progress)
+    stats = dataset.alter(**changes, backup=backup, dry_run=dry_run, progress=context.progress)
     return Result(stats, lambda: render.altered("alter", stats))
 
 
@@ -90,13 +89,12 @@ def unify_schema(
 ) -> Result:
     """Give all files the dataset's schema. Files that have it are left as they are."""
     dataset = context.dataset(path)
-    with context.progress() as progress:
-        stats = dataset.unify_schema(
-            cast=options.pairs("--cast", cast, "price=double") or None,
-            backup=backup,
-            dry_run=dry_run,
-            progress=progress,
-        )
+    stats = dataset.unify_schema(
+        cast=options.pairs("--cast", cast, "price=double") or None,
+        backup=backup,
+        dry_run=dry_run,
+        progress=context.progress,
+    )
     return Result(stats, lambda: render.altered("unify-schema", stats))
 
 

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import contextlib
 import inspect
 import logging
 import sys
 import time
 import traceback
 import warnings
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
@@ -18,7 +17,6 @@ import typer
 from parketto.cli.exits import Exit, UsageProblem, close_broken_output, exit_code
 from parketto.cli.options import EngineName, storage_options
 from parketto.cli.output import ConsoleOutput, JsonOutput, Output, Result
-from parketto.cli.progress import shown_progress
 from parketto.errors import ParkettoError
 
 if TYPE_CHECKING:
@@ -26,7 +24,7 @@ if TYPE_CHECKING:
 
     from parketto.cli.tables import RowFormat
     from parketto.dataset import Dataset
-    from parketto.engines.base import ProgressCallback
+    from parketto.progress import ProgressOption
 
 _SLOW_START = "parketto.engines.spark.session"  # its INFO lines explain a wait, so a terminal always shows them
 
@@ -62,11 +60,12 @@ class CommandContext:
         self.opened.append(found)
         return found
 
-    @contextlib.contextmanager
-    def progress(self) -> Iterator[ProgressCallback | None]:
-        """A progress callback, if somebody is watching."""
-        with shown_progress(wanted=True) as callback:
-            yield callback
+    @property
+    def progress(self) -> ProgressOption:
+        """Whether operations draw a bar: only on a terminal."""
+        from parketto.progress import bar_on_terminal
+
+        return bar_on_terminal(None)
 
     def write_rows(self, rows: pa.RecordBatchReader, form: RowFormat | None, target: str | None) -> None:
         """Write rows to a file or URL, or else to stdout, in a format."""

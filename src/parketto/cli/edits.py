@@ -151,8 +151,7 @@ def _edited(
         if plan["rows_matched"]:
             rows = f"{counted(plan['rows_matched'], 'row')} of {plan['rows_before']:,}"
             context.confirm(f"{verb} {rows}, and {_file_changes(plan)}", yes=yes)
-    with context.progress() as progress:
-        stats = edit(dry_run, progress)
+    stats = edit(dry_run, context.progress)
     return Result(stats, lambda: render.edit(verb, stats))
 
 
@@ -314,8 +313,7 @@ def _merged(
         if plan["deleted"]:
             changed = f"{plan['inserted']:,} inserted, {plan['updated']:,} updated"
             context.confirm(f"delete {counted(plan['deleted'], 'row')} ({changed})", yes=yes)
-    with context.progress() as progress:
-        stats = merge(dry_run, progress)
+    stats = merge(dry_run, context.progress)
     return Result(stats, lambda: render.changes(verb, stats, dry_run=dry_run))
 
 

@@ -103,8 +103,7 @@ def check(
 ) -> Result:
     """Find damaged, missing and changed files. The exit code is 1 if there are any."""
     dataset = context.dataset(path)
-    with context.progress() as progress:
-        report = dataset.check(deep, partition_filter=partition, progress=progress)
+    report = dataset.check(deep, partition_filter=partition, progress=context.progress)
 
     def rendered() -> Any:
         files, rows = counted(report["files_checked"], "file"), counted(report["rows"], "row")

@@ -38,21 +38,20 @@ def compact(
 ) -> Result:
     """Merge small files, and split files with too many rows. A second run does nothing."""
     dataset = context.dataset(path)
-    with context.progress() as progress:
-        stats = dataset.compact(
-            target_mb,
-            target_rows,
-            partition_filter=partition,
-            compression=compression,
-            dry_run=dry_run,
-            min_file_count=min_files,
-            max_file_size_mb=max_file_mb,
-            rewrite=rewrite,
-            verify=verify,
-            schema=schema,
-            backup=backup,
-            progress=progress,
-        )
+    stats = dataset.compact(
+        target_mb,
+        target_rows,
+        partition_filter=partition,
+        compression=compression,
+        dry_run=dry_run,
+        min_file_count=min_files,
+        max_file_size_mb=max_file_mb,
+        rewrite=rewrite,
+        verify=verify,
+        schema=schema,
+        backup=backup,
+        progress=context.progress,
+    )
     return Result(stats, lambda: render.maintenance("compact", dataset.path, stats))
 
 
@@ -76,18 +75,17 @@ def optimize(
     """Cluster rows, so that queries skip most of them. Clustered files are left as they are."""
     wanted = options.required_names("--columns", columns)
     dataset = context.dataset(path)
-    with context.progress() as progress:
-        stats = dataset.optimize(
-            wanted,
-            curve=curve,
-            target_mb_per_file=target_mb,
-            target_rows_per_file=target_rows,
-            partition_filter=partition,
-            compression=compression,
-            schema=schema,
-            dry_run=dry_run,
-            progress=progress,
-        )
+    stats = dataset.optimize(
+        wanted,
+        curve=curve,
+        target_mb_per_file=target_mb,
+        target_rows_per_file=target_rows,
+        partition_filter=partition,
+        compression=compression,
+        schema=schema,
+        dry_run=dry_run,
+        progress=context.progress,
+    )
     return Result(stats, lambda: render.maintenance("optimize", dataset.path, stats))
 
 
@@ -103,14 +101,13 @@ def suggest(
 ) -> Result:
     """Suggest columns to optimize by. Layouts are tried on a sample; nothing is written."""
     dataset = context.dataset(path)
-    with context.progress() as progress:
-        advice: Any = dataset.suggest(
-            queries,
-            target_mb_per_file=target_mb,
-            partition_filter=partition,
-            max_columns=max_columns,
-            progress=progress,
-        )
+    advice: Any = dataset.suggest(
+        queries,
+        target_mb_per_file=target_mb,
+        partition_filter=partition,
+        max_columns=max_columns,
+        progress=context.progress,
+    )
 
     def rendered() -> Any:
         if not advice["suggestions"] or advice["suggestions"][0]["reads"] >= advice["reads_now"]:
@@ -157,15 +154,14 @@ def repartition(
         plan = dataset.repartition(wanted, partition_columns=partition_columns, dry_run=True)
         rows, files = plan["rows_written"] or 0, plan["files_replaced"] or 0
         context.confirm(f"rewrite {counted(rows, 'row')} and replace {counted(files, 'file')}", yes=yes)
-    with context.progress() as progress:
-        stats = dataset.repartition(
-            wanted,
-            partition_columns=partition_columns,
-            target_mb_per_file=target_mb,
-            compression=compression,
-            dry_run=dry_run,
-            progress=progress,
-        )
+    stats = dataset.repartition(
+        wanted,
+        partition_columns=partition_columns,
+        target_mb_per_file=target_mb,
+        compression=compression,
+        dry_run=dry_run,
+        progress=context.progress,
+    )
     return Result(stats, lambda: render.written(stats, "repartition"))
 
 
@@ -179,8 +175,7 @@ def maintain(
 
     from parketto import maintenance
 
-    with context.progress() as progress:
-        run = maintenance.run(policy, dry_run=dry_run, progress=progress)
+    run = maintenance.run(policy, dry_run=dry_run, progress=context.progress)
     reasons = {left["because"] for left in run.left}
     code = Exit.FAILED if "error" in reasons else Exit.CONFLICT if "conflict" in reasons else Exit.DONE
     return Result(dict(run), lambda: Text(str(run)), code)

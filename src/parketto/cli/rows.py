@@ -96,8 +96,7 @@ def write(
         if plan["files_replaced"]:
             rows, replaced = plan["rows_written"] or 0, counted(plan["files_replaced"], "file")
             context.confirm(f"replace the rows of {replaced} by {counted(rows, 'row')}", yes=yes)
-    with context.progress() as progress:
-        stats = dataset.write_from(paths, mode, dry_run=dry_run, progress=progress, **arguments)
+    stats = dataset.write_from(paths, mode, dry_run=dry_run, progress=context.progress, **arguments)
     if STDIN in files:
         stats["source_files"] = [STDIN]
     return Result(stats, lambda: render.written(stats))

@@ -95,7 +95,7 @@ class ParquetCRUD:
         filter_expr: Any,
         partition_filter: PartitionFilter = None,
         dry_run: bool = False,
-        create_backup: bool | None = None,
+        create_backup: bool = True,
     ) -> CRUDStats:
         """Delete the rows that match a filter. Rows for which it is NULL are kept.
 
@@ -104,7 +104,7 @@ class ParquetCRUD:
             partition_filter: The partitions to edit, such as `{"product_id": "BTC-USD"}`. A `filter_expr` on a
                 partition column prunes the other partitions as well.
             dry_run: Only count: nothing is written or removed.
-            create_backup: Keep replaced files in the `backup_dir`; by default if there is one.
+            create_backup: Keep replaced files in the `backup_dir`. Without one, it warns.
 
         Raises:
             ValueError: The filter is invalid, or a column is unknown; nothing was changed.
@@ -113,7 +113,7 @@ class ParquetCRUD:
 
         Example:
             >>> import polars as pl
-            >>> crud = ParquetCRUD("memory://crud-delete", engine="pyarrow")
+            >>> crud = ParquetCRUD("memory://crud-delete", backup_dir="memory://crud-deleted", engine="pyarrow")
             >>> rows = pl.DataFrame({"day": [1, 1, 2], "spread": [3.0, None, 900.0]})
             >>> _ = crud.upsert(rows.with_row_index("id"), key_cols=["id"], partition_cols=["day"])
             >>> crud.delete(pl.col("spread") > 500, dry_run=True)["rows_deleted"]
@@ -122,7 +122,7 @@ class ParquetCRUD:
             2
         """
         request = EditRequest("delete", filter_expr, None, self._codec, recompress=False)
-        stats = self._edit(request, partition_filter, dry_run, self._backup(create_backup))
+        stats = self._edit(request, partition_filter, dry_run, self._backup(create_backup, dry_run))
         return _edited(stats, deleted=stats["rows_matched"])
 
     def update(
@@ -131,7 +131,7 @@ class ParquetCRUD:
         update_expr: Mapping[str, Any],
         partition_filter: PartitionFilter = None,
         dry_run: bool = False,
-        create_backup: bool | None = None,
+        create_backup: bool = True,
     ) -> CRUDStats:
         """Update the rows that match a filter. Every expression sees the old row.
 
@@ -141,7 +141,7 @@ class ParquetCRUD:
                 Columns or PyArrow expressions. A row whose partition column changes moves to its new partition.
             partition_filter: The partitions to edit.
             dry_run: Only count: nothing is written or removed.
-            create_backup: Keep replaced files in the `backup_dir`; by default if there is one.
+            create_backup: Keep replaced files in the `backup_dir`. Without one, it warns.
 
         Raises:
             ValueError: An argument is invalid, a column is unknown, or a value does not fit the column's type.
@@ -150,14 +150,14 @@ class ParquetCRUD:
 
         Example:
             >>> import polars as pl
-            >>> crud = ParquetCRUD("memory://crud-update", engine="pyarrow")
+            >>> crud = ParquetCRUD("memory://crud-update", backup_dir="memory://crud-updated", engine="pyarrow")
             >>> rows = pl.DataFrame({"id": [1, 2], "day": [1, 1], "bid": [9.0, 8.0], "spread": [None, 1.0]})
             >>> _ = crud.upsert(rows, key_cols=["id"], partition_cols=["day"])
             >>> crud.update(pl.col("spread").is_null(), {"spread": 10.0 - pl.col("bid")})["rows_updated"]
             1
         """
         request = EditRequest("update", filter_expr, update_expr, self._codec, recompress=False)
-        stats = self._edit(request, partition_filter, dry_run, self._backup(create_backup))
+        stats = self._edit(request, partition_filter, dry_run, self._backup(create_backup, dry_run))
         return _edited(stats, updated=stats["rows_matched"])
 
     def upsert(
@@ -167,7 +167,7 @@ class ParquetCRUD:
         partition_cols: str | Sequence[str],
         update_cols: str | Sequence[str] | None = None,
         dry_run: bool = False,
-        create_backup: bool | None = None,
+        create_backup: bool = True,
     ) -> CRUDStats:
         """Insert rows with new keys, and update rows with existing keys.
 
@@ -181,7 +181,7 @@ class ParquetCRUD:
             partition_cols: The partition columns of the dataset; the new data must contain them.
             update_cols: The columns that are updated for existing keys; by default all of the new data.
             dry_run: Only count: nothing is written or removed.
-            create_backup: Keep replaced files in the `backup_dir`; by default if there is one.
+            create_backup: Keep replaced files in the `backup_dir`. Without one, it warns.
 
         Raises:
             ValueError: Columns are missing, keys are NULL or not unique; nothing was changed.
@@ -190,7 +190,7 @@ class ParquetCRUD:
 
         Example:
             >>> import polars as pl
-            >>> crud = ParquetCRUD("memory://crud-upsert", engine="pyarrow")
+            >>> crud = ParquetCRUD("memory://crud-upsert", backup_dir="memory://crud-upserted", engine="pyarrow")
             >>> trades = pl.DataFrame({"trade": [1, 2], "day": ["d1"] * 2, "price": [9, 8], "note": ["a", "b"]})
             >>> _ = crud.upsert(trades, key_cols=["trade"], partition_cols=["day"])
             >>> fix = pl.DataFrame({"trade": [2, 3], "day": ["d1", "d2"], "price": [7, 6]})
@@ -205,7 +205,7 @@ class ParquetCRUD:
         if missing := [name for name in columns if name not in source.schema.names]:
             raise ColumnNotFound(missing, source.schema.names, "Partition columns", "in data")
         rules = MergeRules.of("upsert", key_cols, update_columns=update_cols, partial=True)
-        backup = self._backup(create_backup)
+        backup = self._backup(create_backup, dry_run)
         with running(dataset._context, "upsert", bar_on_terminal(self._progress), dry_run=dry_run) as run:
             report = dataset._merge(source, rules, self._codec, columns, run.progress, dry_run, backup)
             stats = CRUDStats(
@@ -252,14 +252,14 @@ class ParquetCRUD:
         progress = bar_on_terminal(self._progress)
         return self._dataset._edit(request, partition_filter, progress, dry_run, backup)
 
-    def _backup(self, wanted: bool | None) -> str | os.PathLike[str] | None:
-        if wanted and self._backup_dir is None:
+    def _backup(self, wanted: bool, dry_run: bool) -> str | os.PathLike[str] | None:
+        if wanted and self._backup_dir is None and not dry_run:
             warnings.warn(
-                "create_backup=True has no effect: there is no backup_dir. Replaced files are not kept; pass "
-                "backup_dir='...' to ParquetCRUD, or create_backup=False",
+                "create_backup=True has no effect: there is no backup_dir. Pass backup_dir='...' to ParquetCRUD, "
+                "or create_backup=False; Dataset.undo() needs no backup for 24 hours",
                 stacklevel=3,
             )
-        return None if wanted is False else self._backup_dir
+        return self._backup_dir if wanted else None
 
 
 def _edited(stats: EditStats, *, deleted: int = 0, updated: int = 0) -> CRUDStats:
