@@ -48,9 +48,10 @@ def expected(files: int, *, merged: bool) -> list[tuple[int, str]]:
 
 def run(folder: Path, kill_after: float | None) -> bool:
     """Run the streams until all files are processed, or they are killed; returns whether they have ended."""
-    worker = subprocess.Popen(
-        [sys.executable, WORKER, folder], stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, start_new_session=True
-    )
+    with open(folder / "errors.txt", "wb") as errors:
+        worker = subprocess.Popen(
+            [sys.executable, WORKER, folder], stdout=subprocess.PIPE, stderr=errors, start_new_session=True
+        )
     assert worker.stdout is not None
     with worker.stdout:
         assert worker.stdout.readline() == b"started\n"
@@ -94,7 +95,7 @@ def kill_repeatedly(folder: Path, kills: int, seed: int) -> None:
                 if (folder / name).exists():
                     older[name] = folder / f"older-{name}-{attempt}"
                     shutil.copytree(folder / name, older[name])
-    assert run(folder, None)
+    assert run(folder, None), (folder / "errors.txt").read_text()[-4000:]
     check(folder, files)
 
 
