@@ -147,7 +147,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption(
         "--share",
         type=int,
-        default=8,
+        default=12,
         help="one in SHARE runs, at least one: of each test's cases on Spark, and of the steps of crash sweeps",
     )
 

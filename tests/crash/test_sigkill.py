@@ -97,12 +97,6 @@ def wait_for_the_end(pids: list[int]) -> None:
 
 
 @pytest.mark.own_spark
-def test_killed_spark_driver_loses_nothing(local: Place, count_crash_points: Any) -> None:
-    kill_drivers(local, 1, seed=7)
-    count_crash_points(1)
-
-
-@pytest.mark.own_spark
 @pytest.mark.sweep
 def test_many_killed_spark_drivers_lose_nothing(local: Place, count_crash_points: Any) -> None:
     kill_drivers(local, 25, seed=8)

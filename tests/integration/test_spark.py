@@ -130,8 +130,9 @@ def test_appends_from_four_threads(local: Place, spark: Any) -> None:
     assert local.files() == [f"data_{number:03d}.parquet" for number in range(100)]
 
 
+@pytest.mark.sweep
 @pytest.mark.own_spark
-@pytest.mark.parametrize("merges", [2, pytest.param(12, marks=pytest.mark.sweep)])
+@pytest.mark.parametrize("merges", [2, 12])
 def test_two_processes_merge_at_once(local: Place, merges: int) -> None:
     """The loser of a race gets a conflict and retries: no row is lost or duplicated."""
     local.write_files({f"{n}.parquet": pa.table({"id": [n], "by": [""], "n": [0]}) for n in range(12)})

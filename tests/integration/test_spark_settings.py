@@ -85,6 +85,7 @@ def test_settings_of_a_session(spark: Any, tmp_path: Path, name: str) -> None:
     _check_in_session(spark, tmp_path, IN_SESSION[name])
 
 
+@pytest.mark.sweep
 @pytest.mark.own_spark
 def test_most_settings_of_a_context_at_once(tmp_path: Path) -> None:
     """All but a new Python worker per task, which takes half a minute to start."""

@@ -28,20 +28,14 @@ def server() -> Iterator[str]:
 
 
 REPRESENTATIVE = (
-    "test_append.py::test_partitions",
     "test_compact.py::test_by_target_rows",
-    "test_compact.py::test_progress_callback_is_called",
     "test_datasource.py::TestBatches::test_modes",
-    "test_datasource.py::TestBatches::test_reads_are_pruned",
     "test_datasource.py::TestStreams::test_each_micro_batch_is_one_commit",
     "test_edit.py::TestDelete::test_scattered",
     "test_edit.py::TestUpdate::test_literals_and_expressions",
-    "test_edit.py::TestLanguages::test_all_languages_give_the_same_result",
     "test_edit.py::TestRepartition::test_new_columns",
     "test_handlers.py::TestSql",
     "test_merge.py::test_every_strategy",
-    "test_merge.py::TestDeduplicate::test_across_the_files_of_a_source",
-    "test_merge.py::TestRefused::test_null_key_in_the_source",
     "test_optimize.py::test_rows_are_sorted_in_every_partition",
     "test_write.py::TestPartitions::test_every_value_lands_in_a_folder_of_its_own",
 )
@@ -51,7 +45,7 @@ def test_conformance(server: str) -> None:
     """Every operation; merges by broadcast and by shuffle."""
     chosen = [f"{CONFORMANCE}/{test}" for test in REPRESENTATIVE]
     options = ("--engines=spark,spark-shuffle", "--share=16", "-m", "spark and not sweep")
-    assert run_suite({"SPARK_REMOTE": server}, *chosen, *options) > 12
+    assert run_suite({"SPARK_REMOTE": server}, *chosen, *options) > 8
 
 
 @pytest.mark.sweep
