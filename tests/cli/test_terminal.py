@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+import time
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -96,13 +97,11 @@ def test_ctrl_c_leaves_the_dataset_as_it_was(tmp_path: Path) -> None:
 
 
 def wait_until(done: Callable[[], bool]) -> None:
-    import time
-
-    for _ in range(600):
-        if done():
-            return
+    """Wait for a command to begin its work; Spark takes its time on a busy machine."""
+    deadline = time.monotonic() + 180
+    while not done():
+        assert time.monotonic() < deadline, "it did not begin"
         time.sleep(0.05)
-    raise AssertionError("it did not begin")
 
 
 def slow_dataset(folder: Path) -> str:

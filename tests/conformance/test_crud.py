@@ -373,7 +373,9 @@ def test_conditions_in_four_languages_give_the_same_result(local: Place, engine:
         if local.fs.exists(local.root):
             local.fs.rm(local.root, recursive=True)
         quotes = Market(local, engine)
-        updated = quotes.crud().update(condition, {"best_ask": values[language], "side": "both"})
+        updated = quotes.crud().update(
+            condition, {"best_ask": values[language], "side": "both"}, create_backup=False
+        )
         counted = quotes.crud(backup_dir=None).delete(condition, dry_run=True)
         seen[language] = (updated, counted, quotes.read().sort(*KEYS).to_dicts())
     assert seen["polars"][0]["rows_updated"] == 2
