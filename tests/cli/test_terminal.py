@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import os
 import re
-import time
 import sys
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
