@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import re
 import sys
@@ -87,7 +88,7 @@ def test_ctrl_c_leaves_the_dataset_as_it_was(tmp_path: Path) -> None:
     before = oracle.file_state(root)
     child = terminal("compact", root, script=SLOW, PARKETTO_TEST_SECONDS="30")
     child.expect("compact")  # the bar
-    wait_until(lambda: bool(list(Path(tmp_path).glob("**/new/*"))))
+    wait_until(child, lambda: bool(list(Path(tmp_path).glob("**/new/*"))))
     child.sendintr()
     code, shown = ended(child)
     assert (code, oracle.file_state(root)) == (130, before)
@@ -96,12 +97,16 @@ def test_ctrl_c_leaves_the_dataset_as_it_was(tmp_path: Path) -> None:
     assert beside(tmp_path) == ["events"]
 
 
-def wait_until(done: Callable[[], bool]) -> None:
-    """Wait for a command to begin its work; Spark takes its time on a busy machine."""
+def wait_until(child: Any, done: Callable[[], bool]) -> None:
+    """Wait for a command to begin its work; Spark takes its time on a busy machine.
+
+    A terminal shows what is written to it: a bar that nobody reads would stop the command.
+    """
     deadline = time.monotonic() + 180
     while not done():
         assert time.monotonic() < deadline, "it did not begin"
-        time.sleep(0.05)
+        with contextlib.suppress(pexpect.TIMEOUT):
+            child.read_nonblocking(100_000, timeout=0.05)
 
 
 def slow_dataset(folder: Path) -> str:
@@ -129,7 +134,7 @@ def test_ctrl_c_on_spark(tmp_path: Path) -> None:
     root = slow_dataset(tmp_path)
     before = oracle.file_state(root)
     child = terminal("compact", root, script=SLOW, PARKETTO_TEST_SECONDS="60", PARKETTO_ENGINE="spark")
-    wait_until(lambda: bool(list(Path(tmp_path).glob("**/new/*"))))
+    wait_until(child, lambda: bool(list(Path(tmp_path).glob("**/new/*"))))
     child.sendintr()
     code, shown = ended(child)
     assert (code, oracle.file_state(root)) == (130, before), shown
