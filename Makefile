@@ -29,7 +29,7 @@ $(READY): pyproject.toml constraints.txt
 demo: $(READY)  ## a Spark pipeline of JSON events: ingest, merge, total, maintain, survive a kill -9
 	$(BIN)/python examples/demo.py
 
-test-fast: lint  ## lint, types, unit tests, and conformance without Spark (3 minutes)
+test-fast: lint  ## lint, types, unit tests, and conformance without Spark (5 minutes)
 	$(BIN)/python -m pytest --numprocesses auto -m "not (sweep or spark or own_spark or s3)" src tests/unit tests/conformance
 
 test: lint  ## lint, types and the test suite (what CI runs)
