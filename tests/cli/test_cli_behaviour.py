@@ -49,7 +49,22 @@ class TestStart:
     def test_health_imports_no_engine(self, events: str) -> None:
         found = imported("health", events)
         assert not HEAVY & found
-        assert not [name for name in found if name.startswith("parketto.engines.spark")]
+        assert {name for name in found if name.startswith("parketto.engines.")} <= {
+            *("parketto.engines.base", "parketto.engines.registry"),
+            *("parketto.engines.pyarrow", "parketto.engines.pyarrow.engine", "parketto.engines.threads"),
+        }
+
+    def test_health_imports_no_operation_and_nothing_that_reads_or_writes_rows(self, events: str) -> None:
+        found = imported("health", events)
+        operations = {name for name in found if name.startswith("parketto.operations.")}
+        assert operations <= {f"parketto.operations.{name}" for name in ("check", "context", "running")}
+        rows = (
+            "parketto.merge",
+            "parketto.expressions.sql",
+            "parketto.parquet.reader",
+            "parketto.parquet.encoders",
+        )
+        assert not [name for name in found if name.startswith((*rows, "parketto.tasks.write"))]
 
     def test_other_looks_import_no_engine(self, events: str) -> None:
         assert not HEAVY & imported("head", events)

@@ -155,7 +155,12 @@ def test_importing_loads_only_arrow() -> None:
 
 
 def test_a_dataset_loads_no_engine_and_nothing_for_the_screen() -> None:
-    assert not loaded_by("from parketto import Dataset") & (ENGINES | LATER)
+    loaded = loaded_by("from parketto import Dataset")
+    assert not loaded & (ENGINES | LATER)
+    # Each method of `Dataset` imports its own operation.
+    operations = {name for name in loaded if name.startswith("parketto.operations.")}
+    assert operations == {"parketto.operations.context", "parketto.operations.running"}
+    assert not [name for name in loaded if name.startswith("parketto.merge")]
 
 
 def test_public_names_are_sorted_and_importable() -> None:

@@ -12,29 +12,27 @@ from typing import TYPE_CHECKING, Any, Literal, Self
 from fsspec import AbstractFileSystem
 
 from parketto.commit.history import Commit, commits
-from parketto.commit.recovery import Recovery, recover
 from parketto.commit.retention import check_retention
 from parketto.commit.workspace import Workspace
 from parketto.display import table
-from parketto.engines.base import Engine
 from parketto.engines.registry import get_engine
 from parketto.errors import InvalidArgument, quoted
-from parketto.expressions.time_zones import zone_info
-from parketto.operations.check import check
 from parketto.operations.context import Backups, DatasetContext, Isolation, check_isolation, check_retries
-from parketto.operations.expectations import Expect, settle_quarantines
 from parketto.operations.running import running
-from parketto.operations.sources import row_source_of
-from parketto.parquet.file_info import FileInfo
-from parketto.parquet.row_source import RowSource
 from parketto.progress import ProgressOption
 from parketto.results import CheckReport
 from parketto.storage.hive import PartitionFilter
 from parketto.storage.opening import display_path, open_store, path_text
-from parketto.storage.options import GivenOptions
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
+
+    from parketto.commit.recovery import Recovery
+    from parketto.engines.base import Engine
+    from parketto.operations.expectations import Expect
+    from parketto.parquet.file_info import FileInfo
+    from parketto.parquet.row_source import RowSource
+    from parketto.storage.options import GivenOptions
 
 PUBLISH_MODES = ("auto", "rename")
 HISTORY_MODES = ("on", "off")
@@ -61,6 +59,8 @@ class BaseDataset:
         history: Literal["on", "off"] = "on",
         retention: float | dt.timedelta | None = None,
     ) -> None:
+        from parketto.expressions.time_zones import zone_info
+
         if timezone is not None:
             zone_info(timezone)  # raises if unknown
         check_isolation(isolation)
@@ -159,6 +159,8 @@ class BaseDataset:
             >>> report["damaged"][0]["reason"]
             'it does not end with PAR1: it is truncated, or not a Parquet file'
         """
+        from parketto.operations.check import check
+
         with running(self._context, "check", progress) as run:
             return run.done(check(self._context, partition_filter, run.progress, deep=deep))
 
@@ -173,6 +175,9 @@ class BaseDataset:
             >>> str(Dataset("memory://events-example", engine="pyarrow").recover())
             'nothing to recover'
         """
+        from parketto.commit.recovery import recover
+        from parketto.operations.expectations import settle_quarantines
+
         found = recover(self._context.workspace, expire=True)
         settle_quarantines(self._context)
         return found
@@ -221,6 +226,8 @@ class BaseDataset:
         return found
 
     def _rows(self, rows: Any) -> RowSource:
+        from parketto.operations.sources import row_source_of
+
         return row_source_of(rows, self.engine, self._store.fs, self._storage_options)
 
     def _expect(
@@ -230,6 +237,8 @@ class BaseDataset:
         quarantine: str | os.PathLike[str] | None,
     ) -> Expect | None:
         """The expectations of an operation, with a quarantine on the dataset's filesystem."""
+        from parketto.operations.expectations import Expect
+
         path = None
         if quarantine is not None:
             store, path = open_store(quarantine, self._store.fs, self._storage_options)

@@ -5,21 +5,19 @@ from __future__ import annotations
 import datetime as dt
 import os
 from collections.abc import Mapping, Sequence
-from typing import Any, Literal, TypeVar
+from typing import TYPE_CHECKING, Any, Literal, TypeVar
 
 from parketto.arguments import DEFAULT_CODEC, check_codec
 from parketto.dataset.undoing import UndoableDataset
 from parketto.errors import InvalidArgument
-from parketto.merge.change_rules import ChangeRules
-from parketto.operations.apply_changes import apply_changes
 from parketto.operations.context import Isolation
-from parketto.operations.deduplicate import DuplicateRequest, deduplicate
-from parketto.operations.expectations import Condition, OnViolation
 from parketto.operations.running import running
-from parketto.planning.rewrite import check_partition_columns
 from parketto.progress import ProgressOption
 from parketto.results import ChangeStats, EditStats
 from parketto.storage.hive import PartitionFilter
+
+if TYPE_CHECKING:
+    from parketto.operations.expectations import Condition, OnViolation
 
 Given = TypeVar("Given")
 
@@ -88,6 +86,8 @@ class ChangeableDataset(UndoableDataset):
             >>> sorted(users.read().to_pydict()["version"])
             [1, 1, 7]
         """
+        from parketto.operations.deduplicate import DuplicateRequest, deduplicate
+
         context, codec = self._context_for(isolation, retries, retention), check_codec(compression)
         request = DuplicateRequest.of(key_columns, order_by, codec, partition_filter, commit_id)
         backups = self._backups(backup)
@@ -200,6 +200,10 @@ class ChangeableDataset(UndoableDataset):
             >>> change((2, "Ben", 15, "u"))  # older than the delete
             {'inserted': 0, 'updated': 0, 'deleted': 0, 'ignored': 1, 'total': 1}
         """
+        from parketto.merge.change_rules import ChangeRules
+        from parketto.operations.apply_changes import apply_changes
+        from parketto.planning.rewrite import check_partition_columns
+
         rules = ChangeRules.of(
             _one_of("key_columns", key_columns, "keys", keys),
             sequence_by,

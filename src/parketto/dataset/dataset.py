@@ -8,22 +8,23 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from parketto.arguments import CompactionScope, Thresholds, check_codec, check_positive_integer
 from parketto.dataset.repartitioning import RepartitionableDataset
-from parketto.engines.base import ProgressCallback
 from parketto.errors import InvalidArgument, quoted
-from parketto.operations.maintain import MaintenanceReport, maintain
 from parketto.operations.running import running
-from parketto.operations.suggest import Advice, suggest
-from parketto.parquet.file_info import FileInfo
-from parketto.planning.clustering import DEFAULT_CURVE, Curve, check_clustering, plan_clustering
-from parketto.planning.copy_policy import Rewrite, check_rewrite
-from parketto.planning.rewrite import RewritePlan, check_orderable_files, plan_compaction
+from parketto.planning.clustering import DEFAULT_CURVE
 from parketto.progress import ProgressOption
 from parketto.results import MaintenanceRun, MaintenanceStats
 from parketto.storage.hive import PartitionFilter
 
 if TYPE_CHECKING:
+    from parketto.engines.base import ProgressCallback
     from parketto.operations.budget import Meter
+    from parketto.operations.maintain import MaintenanceReport
+    from parketto.operations.suggest import Advice
+    from parketto.parquet.file_info import FileInfo
+    from parketto.planning.clustering import Curve
+    from parketto.planning.copy_policy import Rewrite
     from parketto.planning.policy import Policy
+    from parketto.planning.rewrite import RewritePlan
 
 #: Which files are merged: all, in the dataset's schema, or only those with equal schemas.
 SchemaRule = Literal["unify", "exact"]
@@ -150,6 +151,8 @@ class Dataset(RepartitionableDataset):
             UnreadableFile: A file is damaged; with `verify`, the error also names the column. Nothing was changed.
             CommitConflict: Another writer changed the files; nothing was published.
         """
+        from parketto.planning.copy_policy import check_rewrite
+
         thresholds = Thresholds.of(target_mb_per_file, target_rows_per_file)
         scope = CompactionScope.of(min_file_count, max_file_size_mb)
         codec = check_codec(compression)
@@ -184,6 +187,9 @@ class Dataset(RepartitionableDataset):
         recompress: bool = True,
         own_schemas: bool = False,
     ) -> MaintenanceReport:
+        from parketto.operations.maintain import maintain
+        from parketto.planning.rewrite import plan_compaction
+
         return maintain(
             self._context,
             lambda files: plan_compaction(files, thresholds, compression, scope, rewrite, recompress=recompress),
@@ -252,6 +258,10 @@ class Dataset(RepartitionableDataset):
             >>> visits.optimize(["user", "day"], target_rows_per_file=625)["unchanged_because"]
             'already laid out by these columns'
         """
+        from parketto.operations.maintain import maintain
+        from parketto.planning.clustering import check_clustering, plan_clustering
+        from parketto.planning.rewrite import check_orderable_files
+
         clustering = check_clustering(columns, curve)
         thresholds = Thresholds.of(target_mb_per_file, target_rows_per_file)
         codec, own_schemas = check_codec(compression), keeps_own_schemas(schema)
@@ -316,6 +326,8 @@ class Dataset(RepartitionableDataset):
             >>> sorted(advice["suggestions"][0]["columns"]), advice["reads_now"]
             (['at', 'user'], 1.0)
         """
+        from parketto.operations.suggest import suggest
+
         check_positive_integer("max_columns", max_columns)
         thresholds = Thresholds.of(target_mb_per_file, None)
         with running(self._context, "suggest", progress) as run:

@@ -7,17 +7,10 @@ import os
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-import pyarrow.compute as pc
-
 from parketto.arguments import check_codec
 from parketto.dataset.merging import MergeableDataset
 from parketto.errors import InvalidArgument
-from parketto.operations.alter import Changes, TypeLike, alter, unify_schema
 from parketto.operations.context import DatasetContext, Isolation
-from parketto.operations.delete_keys import KeyRequest, delete_keys
-from parketto.operations.edit import edit
-from parketto.operations.edit_run import EditRequest
-from parketto.operations.purge import purge as purge_rows
 from parketto.operations.running import running
 from parketto.progress import ProgressOption
 from parketto.results import AlterStats, EditStats
@@ -26,7 +19,11 @@ from parketto.storage.opening import open_store
 
 if TYPE_CHECKING:
     import polars as pl
+    import pyarrow.compute as pc
     from pyspark.sql import Column
+
+    from parketto.operations.alter import TypeLike
+    from parketto.operations.edit_run import EditRequest
 
 
 class EditableDataset(MergeableDataset):
@@ -100,6 +97,10 @@ class EditableDataset(MergeableDataset):
             >>> prices.delete(keys=pa.table({"price": [1.0, 7.0]}), key_columns=["price"])["rows_matched"]
             1
         """
+        from parketto.operations.delete_keys import KeyRequest, delete_keys
+        from parketto.operations.edit_run import EditRequest
+        from parketto.operations.purge import purge as purge_rows
+
         if (where is None) == (keys is None):
             raise InvalidArgument("delete needs either a condition (where) or a table of keys (keys, key_columns)")
         if (keys is None) != (key_columns is None):
@@ -184,6 +185,8 @@ class EditableDataset(MergeableDataset):
             >>> quotes.read().to_pylist()
             [{'bid': 1.0, 'ask': 2.0}, {'bid': 2.5, 'ask': 3.0}]
         """
+        from parketto.operations.edit_run import EditRequest
+
         request = EditRequest("update", where, values, check_codec(compression), commit_id)
         return self._edit(
             request, partition_filter, progress, dry_run, backup, self._context_for(isolation, retries, retention)
@@ -198,6 +201,8 @@ class EditableDataset(MergeableDataset):
         backup: str | os.PathLike[str] | None,
         context: DatasetContext | None = None,
     ) -> EditStats:
+        from parketto.operations.edit import edit
+
         context = context or self._context
         with running(context, request.operation, progress, dry_run=dry_run) as run:
             backups = self._backups(backup)
@@ -247,6 +252,8 @@ class EditableDataset(MergeableDataset):
             >>> items.read().to_pylist()
             [{'key': 1, 'n': 2.0, 'note': None}]
         """
+        from parketto.operations.alter import Changes, alter
+
         changes = Changes.of(add, rename, drop, cast)
         context, backups = self._context_for(retention=retention), self._backups(backup)
         with running(context, "alter", progress, dry_run=dry_run) as run:
@@ -286,6 +293,8 @@ class EditableDataset(MergeableDataset):
             >>> sorted(mixed.read().column("id").to_pylist())
             [1, 2]
         """
+        from parketto.operations.alter import unify_schema
+
         backups = self._backups(backup)
         with running(self._context, "unify_schema", progress, dry_run=dry_run) as run:
             return run.done(

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import os
 from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
 from parketto.arguments import DEFAULT_TARGET_MB
 from parketto.dataset.base import BaseDataset
-from parketto.health.examine import examine
-from parketto.health.results import Health
 from parketto.storage.hive import PartitionFilter
 from parketto.storage.opening import open_store
+
+if TYPE_CHECKING:
+    from parketto.health.results import Health
 
 
 class ExaminableDataset(BaseDataset):
@@ -57,6 +59,8 @@ class ExaminableDataset(BaseDataset):
             >>> orders.health()["verdict"]
             'healthy'
         """
+        from parketto.health.examine import examine
+
         return examine(self._context, self.path, partition_filter, columns, target_mb_per_file).health
 
     def report(
@@ -96,6 +100,7 @@ class ExaminableDataset(BaseDataset):
             >>> "<title>Healthy: memory://report-example</title>" in page
             True
         """
+        from parketto.health.examine import examine
         from parketto.report.page import render  # here, because it needs altair and jinja2
 
         output = None

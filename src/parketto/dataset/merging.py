@@ -7,24 +7,23 @@ import os
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-import pyarrow.compute as pc
-
 from parketto.arguments import check_codec
 from parketto.dataset.reading import ReadableDataset
-from parketto.engines.base import ProgressCallback
-from parketto.merge.append_schema import SchemaMode, check_schema_mode
-from parketto.merge.rules import MergeRules, MergeStats, NullKeys, Strategy
 from parketto.operations.context import DatasetContext, Isolation
-from parketto.operations.expectations import Condition, Expect, OnViolation
-from parketto.operations.merge import MergeReport, merge
 from parketto.operations.running import running
-from parketto.parquet.row_source import RowSource
-from parketto.planning.rewrite import check_partition_columns
 from parketto.progress import ProgressOption
 
 if TYPE_CHECKING:
     import polars as pl
+    import pyarrow.compute as pc
     from pyspark.sql import Column
+
+    from parketto.engines.base import ProgressCallback
+    from parketto.merge.append_schema import SchemaMode
+    from parketto.merge.rules import MergeRules, MergeStats, NullKeys, Strategy
+    from parketto.operations.expectations import Condition, Expect, OnViolation
+    from parketto.operations.merge import MergeReport
+    from parketto.parquet.row_source import RowSource
 
 
 class MergeableDataset(ReadableDataset):
@@ -137,6 +136,9 @@ class MergeableDataset(ReadableDataset):
             >>> stats["inserted"], stats["expectations"]
             (1, {'has id': {'passed': 1, 'violations': 1}})
         """
+        from parketto.merge.append_schema import check_schema_mode
+        from parketto.merge.rules import MergeRules
+
         rules = MergeRules.of(
             strategy,
             key_columns,
@@ -187,6 +189,9 @@ class MergeableDataset(ReadableDataset):
         expect: Expect | None = None,
     ) -> MergeReport:
         """Like `merge`, but returns the full report."""
+        from parketto.operations.merge import merge
+        from parketto.planning.rewrite import check_partition_columns
+
         codec = check_codec(compression) or "none"
         partitions = check_partition_columns(partition_by, rows.schema)
         return merge(

@@ -5,25 +5,20 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, TypeAlias
 
-import pyarrow as pa
-import pyarrow.compute as pc
-
 from parketto.dataset.examining import ExaminableDataset
 from parketto.errors import DatasetNotFound
-from parketto.operations.count import count_rows
-from parketto.operations.partitions import list_partitions
-from parketto.operations.past_states import StateLike, context_at
-from parketto.operations.read import RowQuery, row_schema, scan
-from parketto.operations.views import duckdb_view, polars_view, pyarrow_view, spark_view
 from parketto.results import PartitionInfo
 from parketto.storage.hive import PartitionFilter
-from parketto.storage.listing import retry_on_vanished_files
 
 if TYPE_CHECKING:
     import duckdb
     import polars as pl
+    import pyarrow as pa
+    import pyarrow.compute as pc
     import pyarrow.dataset as ds
     from pyspark.sql import Column, DataFrame, SparkSession
+
+    from parketto.operations.past_states import StateLike
 
     Condition: TypeAlias = str | pc.Expression | pl.Expr | Column
 
@@ -50,6 +45,9 @@ class ReadableDataset(ExaminableDataset):
             >>> events.schema.names
             ['id', 'day']
         """
+        from parketto.operations.read import row_schema
+        from parketto.storage.listing import retry_on_vanished_files
+
         return retry_on_vanished_files(self.path, lambda: row_schema(self._context.snapshot()))
 
     def exists(self) -> bool:
@@ -102,6 +100,10 @@ class ReadableDataset(ExaminableDataset):
             >>> trades.count(), trades.count(as_of=1), trades.read("id", as_of=1).num_rows
             (3, 2, 2)
         """
+        from parketto.operations.past_states import context_at
+        from parketto.operations.read import RowQuery, scan
+        from parketto.storage.listing import retry_on_vanished_files
+
         query = RowQuery(columns, where, limit, partition_filter)
         return retry_on_vanished_files(self.path, lambda: scan(context_at(self._context, as_of), query).read_all())
 
@@ -128,6 +130,10 @@ class ReadableDataset(ExaminableDataset):
             >>> sum(batch.num_rows for batch in ticks.scan(where="n % 2 = 0"))
             500
         """
+        from parketto.operations.past_states import context_at
+        from parketto.operations.read import RowQuery, scan
+        from parketto.storage.listing import retry_on_vanished_files
+
         query = RowQuery(columns, where, limit, partition_filter)
         return retry_on_vanished_files(self.path, lambda: scan(context_at(self._context, as_of), query))
 
@@ -151,6 +157,10 @@ class ReadableDataset(ExaminableDataset):
             >>> sales.count(), sales.count("amount > 10")
             (3, 2)
         """
+        from parketto.operations.count import count_rows
+        from parketto.operations.past_states import context_at
+        from parketto.storage.listing import retry_on_vanished_files
+
         return retry_on_vanished_files(
             self.path, lambda: count_rows(context_at(self._context, as_of), where, partition_filter)
         )
@@ -168,6 +178,9 @@ class ReadableDataset(ExaminableDataset):
             >>> [(each["values"], each["rows"]) for each in visits.partitions()]
             [({'day': 1}, 2), ({'day': 2}, 1)]
         """
+        from parketto.operations.partitions import list_partitions
+        from parketto.storage.listing import retry_on_vanished_files
+
         return retry_on_vanished_files(self.path, lambda: list_partitions(self._context, partition_filter))
 
     def to_pyarrow(self, *, partition_filter: PartitionFilter = None) -> ds.Dataset:
@@ -181,6 +194,8 @@ class ReadableDataset(ExaminableDataset):
             >>> events.to_pyarrow().count_rows()
             2
         """
+        from parketto.operations.views import pyarrow_view
+
         return pyarrow_view(self._context, partition_filter)
 
     def to_polars(self, *, partition_filter: PartitionFilter = None) -> pl.LazyFrame:
@@ -194,6 +209,8 @@ class ReadableDataset(ExaminableDataset):
             >>> events.to_polars().collect().height
             2
         """
+        from parketto.operations.views import polars_view
+
         return polars_view(self._context, partition_filter)
 
     def to_duckdb(
@@ -213,6 +230,8 @@ class ReadableDataset(ExaminableDataset):
             >>> events.to_duckdb().aggregate("sum(n)").fetchall()
             [(3,)]
         """
+        from parketto.operations.views import duckdb_view
+
         return duckdb_view(self._context, connection, partition_filter)
 
     def to_spark(
@@ -226,4 +245,6 @@ class ReadableDataset(ExaminableDataset):
             session: The session; by default the engine's, or the active one.
             partition_filter: The partitions.
         """
+        from parketto.operations.views import spark_view
+
         return spark_view(self._context, session, partition_filter)

@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Literal, overload
+from typing import TYPE_CHECKING, Literal, overload
 
 from parketto.arguments import Thresholds, check_codec
 from parketto.dataset.writing import WritableDataset
-from parketto.operations.partition_form import PartitionForm, check_form
-from parketto.operations.repartition import plan_repartition, repartition
 from parketto.operations.running import running
 from parketto.progress import ProgressOption
 from parketto.results import WritePlan, WriteStats
+
+if TYPE_CHECKING:
+    from parketto.operations.partition_form import PartitionForm
 
 
 class RepartitionableDataset(WritableDataset):
@@ -90,6 +91,9 @@ class RepartitionableDataset(WritableDataset):
             >>> trades.files()[0].schema.names  # the side is only in the path
             ['day', 'n']
         """
+        from parketto.operations.partition_form import check_form
+        from parketto.operations.repartition import plan_repartition, repartition
+
         thresholds = Thresholds.of(target_mb_per_file, None)
         form = check_form(partition_columns)
         codec = check_codec(compression)

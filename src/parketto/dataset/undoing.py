@@ -5,19 +5,18 @@ from __future__ import annotations
 import datetime as dt
 import os
 from collections.abc import Sequence
-from typing import overload
+from typing import TYPE_CHECKING, overload
 
 from parketto.commit.retention import check_retention
 from parketto.dataset.editing import EditableDataset
 from parketto.errors import InvalidArgument
-from parketto.operations.diff import Diff, diff
-from parketto.operations.past_states import StateLike
-from parketto.operations.restore import restore
 from parketto.operations.running import running
-from parketto.operations.undo import restore_state, undo
-from parketto.operations.vacuum import vacuum
 from parketto.results import RestoreStats, UndoStats, VacuumStats
 from parketto.storage.opening import open_store
+
+if TYPE_CHECKING:
+    from parketto.operations.diff import Diff
+    from parketto.operations.past_states import StateLike
 
 
 class UndoableDataset(EditableDataset):
@@ -56,6 +55,8 @@ class UndoableDataset(EditableDataset):
             >>> [(commit["operation"], commit["undone_by"]) for commit in prices.history()]
             [('undo', None), ('delete', 3), ('append', None)]
         """
+        from parketto.operations.undo import undo
+
         with running(self._context, "undo", dry_run=dry_run) as run:
             return run.done(undo(self._context, number, dry_run=dry_run))
 
@@ -101,6 +102,9 @@ class UndoableDataset(EditableDataset):
             >>> prices.read().column("price").to_pylist()
             [1.0, 250.0]
         """
+        from parketto.operations.restore import restore
+        from parketto.operations.undo import restore_state
+
         if (backup is None) == (to is None):
             raise InvalidArgument("restore needs either the path of a backup, or to: a commit or a time")
         if dry_run and backup is not None:
@@ -146,6 +150,8 @@ class UndoableDataset(EditableDataset):
             >>> found.changed.read_all().to_pylist()
             [{'id': 3, 'before': {'price': 3.0}, 'after': {'price': 3.5}}]
         """
+        from parketto.operations.diff import diff
+
         return diff(self._context, start, end, key_columns)
 
     def vacuum(self, older_than: float | dt.timedelta | None = None, *, dry_run: bool = True) -> VacuumStats:
@@ -173,6 +179,8 @@ class UndoableDataset(EditableDataset):
             >>> prices.history(1)[0]["can_undo"]
             False
         """
+        from parketto.operations.vacuum import vacuum
+
         seconds = check_retention(older_than, "older_than")
         with running(self._context, "vacuum", dry_run=dry_run) as run:
             return run.done(vacuum(self._context, seconds, dry_run=dry_run))

@@ -7,36 +7,30 @@ import os
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Literal, TypedDict, Unpack, overload
 
-import pyarrow as pa
-import pyarrow.compute as pc
-
 from parketto.arguments import check_codec, check_positive_integer
 from parketto.dataset.changes import ChangeableDataset
 from parketto.display import typed_result
-from parketto.engines.base import FileFormatName
 from parketto.errors import InvalidArgument, quoted
-from parketto.merge.append_schema import SchemaMode, check_schema_mode
-from parketto.operations.derive import PartitionBy, derived_columns, with_derived_columns
-from parketto.operations.expectations import Condition, OnViolation
-from parketto.operations.layout import check_sort_columns, file_limits
-from parketto.operations.partition_form import PartitionForm, check_form
-from parketto.operations.replace import replace_matching
 from parketto.operations.running import running
-from parketto.operations.source_files import SourcePaths, check_format, find_all_source_files, source_of
-from parketto.operations.staged_write import StagedWrite
-from parketto.operations.write import write
-from parketto.operations.write_output import WriteRequest
-from parketto.operations.write_plan import plan_write
-from parketto.parquet.file_format import FileFormat
-from parketto.parquet.output import Output
-from parketto.planning.naming import Naming, NamingScheme
-from parketto.planning.rewrite import check_partition_columns
 from parketto.progress import ProgressOption
 from parketto.results import WritePlan, WriteStats
 
 if TYPE_CHECKING:
     import polars as pl
+    import pyarrow as pa
+    import pyarrow.compute as pc
     from pyspark.sql import Column
+
+    from parketto.engines.base import FileFormatName
+    from parketto.merge.append_schema import SchemaMode
+    from parketto.operations.derive import PartitionBy
+    from parketto.operations.expectations import Condition, OnViolation
+    from parketto.operations.partition_form import PartitionForm
+    from parketto.operations.source_files import SourcePaths
+    from parketto.operations.staged_write import StagedWrite
+    from parketto.operations.write_output import WriteRequest
+    from parketto.parquet.output import Output
+    from parketto.planning.naming import NamingScheme
 
 WriteMode = Literal["append", "overwrite", "overwrite_partitions"]
 WRITE_MODES: tuple[WriteMode, ...] = ("append", "overwrite", "overwrite_partitions")
@@ -211,6 +205,11 @@ class WritableDataset(ChangeableDataset):
             >>> Dataset(stats["quarantine"], engine="pyarrow").read(columns=["day", "broken_rules"]).to_pylist()
             [{'day': 3, 'broken_rules': ['positive price']}]
         """
+        from parketto.operations.derive import with_derived_columns
+        from parketto.operations.replace import replace_matching
+        from parketto.operations.write import write
+        from parketto.operations.write_plan import plan_write
+
         given = self._rows(rows)
         source, names = with_derived_columns(given, partition_by, self.engine, self._context.clock)
         output, request = self._specified(
@@ -251,6 +250,15 @@ class WritableDataset(ChangeableDataset):
         **options: Unpack[WriteOptions],
     ) -> tuple[Output, WriteRequest]:
         """The validated options of a write of rows with these columns, given and derived."""
+        from parketto.merge.append_schema import check_schema_mode
+        from parketto.operations.layout import check_sort_columns, file_limits
+        from parketto.operations.partition_form import check_form
+        from parketto.operations.write_output import WriteRequest
+        from parketto.parquet.file_format import FileFormat
+        from parketto.parquet.output import Output
+        from parketto.planning.naming import Naming
+        from parketto.planning.rewrite import check_partition_columns
+
         if mode not in WRITE_MODES:
             raise InvalidArgument(f"unknown mode {mode!r}; valid modes: {quoted(WRITE_MODES)}")
         replace_where, partition_by = options.get("replace_where"), options.get("partition_by")
@@ -324,6 +332,9 @@ class WritableDataset(ChangeableDataset):
             >>> quotes.count()
             4
         """
+        from parketto.operations.derive import derived_columns
+        from parketto.operations.staged_write import StagedWrite
+
         derived, names = derived_columns(options.get("partition_by"), row_schema, self._context.clock)
         rows = row_schema if derived is None else derived.schema
         output, request = self._specified(row_schema, rows, mode, names, **options)
@@ -414,6 +425,8 @@ class WritableDataset(ChangeableDataset):
             >>> people.read().to_pylist()
             [{'id': 1, 'name': 'Ada'}]
         """
+        from parketto.operations.source_files import check_format, find_all_source_files, source_of
+
         files = find_all_source_files(path, check_format(format), self._store.fs, self._storage_options)
         source, paths = source_of(files, self.engine, self._storage_options)
         stats: Any = self.write(source, mode, dry_run=dry_run, **options)

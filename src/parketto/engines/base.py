@@ -6,24 +6,22 @@ import threading
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, Literal, NamedTuple, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple, Protocol, TypeVar
 
-from parketto.engines.merging import broadcast_merge
-from parketto.engines.text_files import TextFormat, text_rows
 from parketto.errors import InvalidArgument
-from parketto.expressions.derived import DerivedColumns
-from parketto.merge.target import MergeOutcome, MergeTarget
-from parketto.parquet.file_info import FileInfo
-from parketto.parquet.output import Output, Written
-from parketto.parquet.row_source import FileRows, FrameRows, RowSource
-from parketto.planning.rewrite import FileGroup, RewritePlan
-from parketto.runtime.staging import StagedFile, Staging
 from parketto.runtime.task import Task, Worker, WorkUnit
-from parketto.storage.store import FileEntry, Store
-from parketto.tasks.count import count_tasks
-from parketto.tasks.rewrite import RewriteGroup
-from parketto.tasks.scan import Scan, ScanFiles
-from parketto.tasks.write import write_rows
+
+if TYPE_CHECKING:  # what only some operations need is imported by them
+    from parketto.engines.text_files import TextFormat
+    from parketto.expressions.derived import DerivedColumns
+    from parketto.merge.target import MergeOutcome, MergeTarget
+    from parketto.parquet.file_info import FileInfo
+    from parketto.parquet.output import Output, Written
+    from parketto.parquet.row_source import FileRows, FrameRows, RowSource
+    from parketto.planning.rewrite import FileGroup, RewritePlan
+    from parketto.runtime.staging import StagedFile, Staging
+    from parketto.storage.store import FileEntry, Store
+    from parketto.tasks.scan import Scan
 
 Result = TypeVar("Result")
 _PATTERN = frozenset("*?[]{},\\")  # characters in paths that DuckDB or Spark interpret
@@ -183,6 +181,9 @@ class TaskEngine:
 
     def write(self, source: RowSource, output: Output, context: Context) -> Written:
         """Write rows as new files; at least one, even without rows."""
+        from parketto.parquet.row_source import FileRows, FrameRows
+        from parketto.tasks.write import write_rows
+
         assert not isinstance(source, FrameRows), "only the Spark engine adopts DataFrames"
         with self.worker(context) as worker:
             if isinstance(source, FileRows):
@@ -192,6 +193,9 @@ class TaskEngine:
 
     def count_partitions(self, source: RowSource, columns: tuple[str, ...], context: Context) -> Counter[str]:
         """Row counts by partition folder, from footers where they suffice."""
+        from parketto.parquet.row_source import FileRows
+        from parketto.tasks.count import count_tasks
+
         assert isinstance(source, FileRows), "only the Spark engine adopts or returns DataFrames"
         counts, tasks = count_tasks(source, columns)
         for found in self.run(tasks, context):
@@ -200,6 +204,9 @@ class TaskEngine:
 
     def scan(self, source: RowSource, function: Scan[Result], context: Context) -> list[Result]:
         """The results of a function over the rows of a source: one per file, or one for rows in memory."""
+        from parketto.parquet.row_source import FileRows, FrameRows
+        from parketto.tasks.scan import ScanFiles
+
         if isinstance(source, FrameRows):
             raise InvalidArgument(f"the {self.name} engine cannot read a {type(source.frame).__name__}")
         if isinstance(source, FileRows):
@@ -210,12 +217,16 @@ class TaskEngine:
 
     def derived(self, source: FileRows | FrameRows, columns: DerivedColumns) -> RowSource:
         """The rows of files with computed columns, which tasks compute when they read a file."""
+        from parketto.parquet.row_source import FrameRows
+
         if isinstance(source, FrameRows):
             raise InvalidArgument(f"the {self.name} engine cannot read a {type(source.frame).__name__}")
         return replace(source, schema=columns.schema, transform=columns)
 
     def scan_files(self, store: Store, entries: Sequence[FileEntry], format_name: TextFormat) -> RowSource:
         """The rows of CSV or JSON files, read by PyArrow in this process."""
+        from parketto.engines.text_files import text_rows
+
         return text_rows(store, entries, format_name)
 
     def transformed(self, rows: FileRows, root: str, function: Callable[[Any], Any]) -> RowSource:  # noqa: ARG002
@@ -226,11 +237,16 @@ class TaskEngine:
 
     def merge(self, source: RowSource, target: MergeTarget, context: Context) -> MergeOutcome:
         """Write the new files of a merge; the source is held in memory."""
+        from parketto.engines.merging import broadcast_merge
+        from parketto.parquet.row_source import FrameRows
+
         assert not isinstance(source, FrameRows), "only the Spark engine adopts DataFrames"
         return broadcast_merge(self, source, target, context)
 
     def rewrite(self, plan: RewritePlan, context: Context) -> Sequence[GroupResult]:
         """Write the new files of every group of the plan, one task per group."""
+        from parketto.tasks.rewrite import RewriteGroup
+
         tasks = [RewriteGroup(group, plan.operation, plan.clustering) for group in plan.groups]
         results = self.run(tasks, context)
         return [GroupResult(group, staged) for group, staged in zip(plan.groups, results, strict=True)]

@@ -4,15 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from concurrent.futures import FIRST_EXCEPTION, wait
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from parketto.arguments import MEGABYTE, check_positive_integer
 from parketto.engines.base import Context, TaskEngine, largest_first, widest_row
-from parketto.parquet.output import Output, Written
-from parketto.parquet.row_source import ArrowRows, RowSource
 from parketto.runtime.task import Task, Worker, cores
 from parketto.runtime.threads import ThreadPool
-from parketto.tasks.write import WriteSlice, row_slices
+
+if TYPE_CHECKING:
+    from parketto.parquet.output import Output, Written
+    from parketto.parquet.row_source import RowSource
 
 _MIN_WORKER_MB = 32  # with less memory per worker, fewer threads run
 # Copies of a row that a thread holds at once: read, decoded, filtered, queued, in pages, encoded. If rows are so
@@ -68,6 +69,10 @@ class ThreadEngine(TaskEngine):
 
     def write(self, source: RowSource, output: Output, context: Context) -> Written:
         """Write rows as new files; several threads write a table that becomes several files."""
+        from parketto.parquet.output import Written
+        from parketto.parquet.row_source import ArrowRows
+        from parketto.tasks.write import WriteSlice, row_slices
+
         if (
             isinstance(source, ArrowRows)
             and isinstance(source.batches, list)
