@@ -253,6 +253,14 @@ class TestHistory:
         purged = result("delete", events, "--where", "id = 7", "--purge", "--yes")["purged_files"]
         assert {each["location"] for each in purged} == {"dataset", "history"}
 
+    def test_purge_by_keys_asks_also_if_only_the_history_has_the_rows(self, events: str, tmp_path: Path) -> None:
+        result("delete", events, "--where", "id = 7", "--yes")
+        (tmp_path / "requests.csv").write_text("id,why\n7,asked\n8888,asked\n")
+        purge = ("delete", events, "--keys-from", tmp_path / "requests.csv", "--keys", "id", "--purge")
+        assert "this would delete 0 rows of 79, and purge 1 file of history and backups" in fails(2, *purge)
+        assert [each["location"] for each in result(*purge, "--yes")["purged_files"]] == ["history"]
+        assert result(*purge)["purged_files"] == []
+
 
 def test_the_demo_tells_a_story(tmp_path: Path) -> None:
     shown = lines("demo", tmp_path / "demo")

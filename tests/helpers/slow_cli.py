@@ -7,7 +7,7 @@ import sys
 import time
 from dataclasses import dataclass
 
-import parketto.engines.base
+import parketto.tasks.rewrite
 from parketto.runtime.staging import StagedFile
 from parketto.runtime.task import Worker
 from parketto.tasks.rewrite import RewriteGroup
@@ -30,7 +30,7 @@ if __name__ == "__main__":
     from helpers.slow_cli import SlowGroup as Importable
     from parketto.cli.app import main
 
-    parketto.engines.base.RewriteGroup = Importable
+    parketto.tasks.rewrite.RewriteGroup = Importable
     if os.environ["PARKETTO_ENGINE"] == "spark":
         import parketto.engines.spark.engine
 

@@ -5,13 +5,15 @@ from __future__ import annotations
 import json
 from typing import Any
 
+import polars as pl
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
 from conftest import Place
 from helpers.stream import Stream
-from parketto import CannotUndo, Dataset, InvalidArgument, StreamStopped
+from parketto import CannotUndo, ColumnNotFound, Dataset, InvalidArgument, StreamStopped
+from parketto.engines.base import Engine
 
 
 def people(*names: str) -> pa.Table:
@@ -128,11 +130,88 @@ def test_streams_that_need_the_files_stop(place: Place, dataset: Dataset) -> Non
         stream.next()
 
 
+def bobby() -> pa.Table:
+    """A table of keys; one has the type of no column."""
+    return pa.table({"name": pa.array(["Bobby", "Nobody", "Bobby"], pa.large_string()), "note": [1, 2, 3]})
+
+
+def test_rows_with_keys_are_purged(engine: Engine | str, place: Place) -> None:
+    dataset = place.dataset(engine=engine)
+    dataset.write(people("Ada", "Bobby", "Christine"))
+    dataset.update("name = 'Ada'", {"id": 33})
+    dataset.write(people("Dan"))
+    dataset.delete("name = 'Dan'")
+    dry = dataset.delete(keys=bobby(), key_columns="name", purge=True, dry_run=True)
+    assert len(traces(place, "Bobby")) == 2
+    stats = dataset.delete(keys=bobby(), key_columns="name", purge=True)
+    assert traces(place, "Bobby", log=True) == [], "the log does not have the keys"
+    assert [(file["location"], file["commit"]) for file in stats["purged_files"]] == [
+        ("dataset", None),
+        ("history", 2),
+    ]
+    assert (dry["purged_files"], stats["rows_matched"]) == (stats["purged_files"], 1)
+    assert sorted(dataset.read("name")["name"].to_pylist()) == ["Ada", "Christine"]
+    assert dataset.history()[0]["arguments"] == {"key_columns": ["name"], "purge": True}
+    assert dataset.undo(4)["undone"] == [4], "the file of another commit did not have the rows"
+
+
+@pytest.mark.parametrize("form", ["a stream", "a path", "polars"])
+def test_keys_of_any_form_are_looked_up_in_all_kept_files(place: Place, dataset: Dataset, form: str) -> None:
+    dataset.update("name = 'Bobby'", {"id": 7})
+    dataset.delete("name = 'Bobby'", backup=f"{place.root}-backups")
+    keys: Any = bobby()
+    if form == "a stream":  # it can be read only once
+        keys = pa.RecordBatchReader.from_batches(keys.schema, keys.to_batches(max_chunksize=1))
+    elif form == "a path":
+        keys = f"{place.root}-requests.parquet"
+        with place.fs.open(keys, "wb") as file:
+            pq.write_table(bobby(), file)
+    else:
+        keys = pl.from_arrow(keys)
+    stats = dataset.delete(keys=keys, key_columns=["name"], purge=True)
+    assert stats["rows_matched"] == 0
+    assert {file["location"] for file in stats["purged_files"]} == {"history", "backup"}
+    place.fs.rm(f"{place.root}-requests.parquet") if form == "a path" else None
+    assert traces(place, "Bobby") == []
+
+
+def test_keys_are_looked_up_by_partition_and_by_the_types_of_each_file(place: Place) -> None:
+    """Keys may be in the path. A kept file in which a key has another type, or is missing, is removed."""
+    dataset = place.dataset()
+    rows = pa.table({"day": ["1", "1", "2"], "id": pa.array([1, 2, 1], pa.int32())})
+    dataset.write(rows, partition_by="day", partition_columns="path")
+    dataset.update("id = 2", {"id": 3})  # rewrites day 1
+    dataset.update("day = 2", {"id": 5})
+    dataset.alter(cast={"id": "int64"})
+    keys = pa.table({"day": [1, 9], "id": pa.array([2**40, 3], pa.int64())})
+    keys = pa.concat_tables([keys, pa.table({"day": [1], "id": [2]})])
+    stats = dataset.delete(keys=keys, key_columns=["day", "id"], purge=True)
+    assert (stats["rows_matched"], [file["commit"] for file in stats["purged_files"]]) == (0, [2])
+    assert dataset.undo(4)["undone"] == [4]
+
+
+def test_a_purge_by_keys_is_limited_to_partitions(place: Place) -> None:
+    dataset = place.dataset()
+    dataset.write(pa.table({"day": [1, 2], "name": ["Bobby", "Bobby"]}), partition_by="day")
+    dataset.update("true", {"name": "Rob"})
+    stats = dataset.delete(keys=bobby(), key_columns="name", partition_filter="day=2", purge=True)
+    assert [file["path"].partition("/")[0] for file in stats["purged_files"]] == ["day=2"]
+
+
+def test_a_repeated_purge_by_keys_finds_the_rest(place: Place, dataset: Dataset) -> None:
+    dataset.delete(keys=bobby(), key_columns="name")
+    first = dataset.delete(keys=bobby(), key_columns="name", purge=True)
+    again = dataset.delete(keys=bobby(), key_columns="name", purge=True)
+    assert (len(first["purged_files"]), again["purged_files"]) == (1, [])
+
+
 def test_arguments_that_contradict_a_purge(place: Place, dataset: Dataset) -> None:
     state = place.state()
     for options in ({"backup": "/b"}, {"retention": 9}):
-        with pytest.raises(InvalidArgument, match="purge needs a condition"):
+        with pytest.raises(InvalidArgument, match="purge excludes backup and retention"):
             dataset.delete("id = 1", purge=True, **options)
-    with pytest.raises(InvalidArgument, match="purge needs a condition"):
-        dataset.delete(keys=people("Ada"), key_columns="name", purge=True)
+    with pytest.raises(ColumnNotFound, match="key_columns of the keys not found: 'nmae'"):
+        dataset.delete(keys=bobby(), key_columns="nmae", purge=True)
+    with pytest.raises(InvalidArgument, match="NULL"):
+        dataset.delete(keys=pa.table({"name": pa.array([None], pa.string())}), key_columns="name", purge=True)
     assert place.state() == state

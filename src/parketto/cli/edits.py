@@ -41,7 +41,7 @@ def delete(
     dry_run: options.DryRun = False,
     yes: options.Yes = False,
 ) -> Result:
-    """Delete the rows that match a condition. Only files with such rows are rewritten."""
+    """Delete the rows that match a condition, or have a key. Only files with such rows are rewritten."""
     if (where is None) == (keys_from is None):
         raise UsageProblem('pass a condition (--where "id = 7"), or --keys-from FILE --keys COLUMNS')
     dataset = context.dataset(path)
@@ -148,9 +148,10 @@ def _edited(
     """Run an edit; ask before rows are lost."""
     if not (dry_run or yes):
         plan = edit(True, None)
-        if plan["rows_matched"]:
+        changes = _file_changes(plan)
+        if changes:
             rows = f"{counted(plan['rows_matched'], 'row')} of {plan['rows_before']:,}"
-            context.confirm(f"{verb} {rows}, and {_file_changes(plan)}", yes=yes)
+            context.confirm(f"{verb} {rows}, and {changes}", yes=yes)
     stats = edit(dry_run, context.progress)
     return Result(stats, lambda: render.edit(verb, stats))
 
@@ -159,6 +160,8 @@ def _file_changes(plan: Mapping[str, Any]) -> str:
     rewritten, removed = plan["files_rewritten"], plan["files_removed"]
     parts = [f"rewrite {counted(rewritten, 'file')} ({size_text(plan['rewritten_bytes'])})"] if rewritten else []
     parts += [f"remove {counted(removed, 'file')}"] if removed else []
+    copies = sum(each["location"] != "dataset" for each in plan.get("purged_files", ()))
+    parts += [f"purge {counted(copies, 'file')} of history and backups"] if copies else []
     return " and ".join(parts)
 
 

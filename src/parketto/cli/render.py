@@ -130,7 +130,7 @@ def edit(verb: str, stats: Mapping[str, Any]) -> RenderableType:
     """A delete, an update, or the removal of duplicates."""
     rows = counted(stats["rows_matched"], "row")
     if not stats["rows_matched"]:
-        return tree(f"no rows to {verb}", [_scanned(stats)])
+        return tree(f"no rows to {verb}", [_scanned(stats), _purged(stats)])
     would = f"would {verb} {rows}" if stats["dry_run"] else f"{verb}d {rows}"
     files, removed = stats["files_rewritten"], stats["files_removed"]
     where = f"in {counted(stats['partitions_affected'], 'partition')}"
@@ -144,7 +144,20 @@ def edit(verb: str, stats: Mapping[str, Any]) -> RenderableType:
             _scanned(stats),
             ("files", some(stats["rewritten_files"])) if stats["dry_run"] else None,
             stats["backup_path"] and f"backup of the replaced files: {stats['backup_path']}",
+            _purged(stats),
         ],
+    )
+
+
+def _purged(stats: Mapping[str, Any]) -> Any:
+    """The files that a purge has removed, or would remove."""
+    files = stats.get("purged_files")
+    if not files:
+        return None
+    verb = "would be purged" if stats["dry_run"] else "purged"
+    return (
+        f"{counted(len(files), 'file')} that held these rows {verb}",
+        some([f"{each['location']}: {each['path']}" for each in files]),
     )
 
 

@@ -105,32 +105,29 @@ class EditableDataset(MergeableDataset):
             raise InvalidArgument("delete needs either a condition (where) or a table of keys (keys, key_columns)")
         if (keys is None) != (key_columns is None):
             raise InvalidArgument("keys needs key_columns" if key_columns is None else "key_columns needs keys")
-        if purge and (keys is not None or backup is not None or retention is not None):
-            raise InvalidArgument("purge needs a condition (where), and excludes keys, backup and retention")
+        if purge and (backup is not None or retention is not None):
+            raise InvalidArgument("purge excludes backup and retention: it keeps nothing of the deleted rows")
+        context, codec = self._context_for(isolation, retries, retention), check_codec(compression)
+        matching = EditRequest("delete", where, None, codec, commit_id)
+        keyed = None
         if key_columns is not None:
-            context, codec = self._context_for(isolation, retries, retention), check_codec(compression)
-            with running(context, "delete", progress, dry_run=dry_run) as run:
-                keyed = KeyRequest.of(self._rows(keys), key_columns, codec, partition_filter, commit_id)
-                backups = self._backups(backup)
-                return run.done(
-                    delete_keys(context, keyed, dry_run=dry_run, progress=run.progress, backups=backups)
-                )
-        request = EditRequest("delete", where, None, check_codec(compression), commit_id)
+            keyed = KeyRequest.of(self._rows(keys), key_columns, codec, partition_filter, commit_id)
         if purge:
-            context = self._context_for(isolation, retries)
             with running(context, "purge", progress, dry_run=dry_run) as run:
                 stats = purge_rows(
                     context,
-                    request,
+                    keyed or matching,
                     partition_filter,
                     lambda path: open_store(path, self._store.fs, self._storage_options),
                     dry_run=dry_run,
                     progress=run.progress,
                 )
                 return run.done(stats)
-        return self._edit(
-            request, partition_filter, progress, dry_run, backup, self._context_for(isolation, retries, retention)
-        )
+        if keyed is None:
+            return self._edit(matching, partition_filter, progress, dry_run, backup, context)
+        with running(context, "delete", progress, dry_run=dry_run) as run:
+            backups = self._backups(backup)
+            return run.done(delete_keys(context, keyed, dry_run=dry_run, progress=run.progress, backups=backups))
 
     def update(
         self,

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 import pyarrow as pa
@@ -14,7 +14,7 @@ from parketto.merge.dropping import drop_rows
 from parketto.merge.file_edits import logical_reader
 from parketto.merge.keys import Indices, KeyIndex
 from parketto.merge.rules import MergeRules, path_text_type, same_kind
-from parketto.merge.source import Prepared, SpooledSource
+from parketto.merge.source import Prepared, SortedSource, SpooledSource, sorted_keys
 from parketto.parquet.file_info import FileInfo
 from parketto.parquet.output import Written, output_like
 from parketto.parquet.partition_spec import PartitionSpec
@@ -56,20 +56,30 @@ class KeyLookup:
     def batches(self, worker: Worker, columns: Sequence[str] = ()) -> Iterator[tuple[Indices, pa.RecordBatch]]:
         """The rows with one of the keys: their numbers, and their keys and `columns`, batch by batch."""
         source = SpooledSource.of(worker, self.source, MergeRules("deduplicate", self.keys))
-        found = source.lookup(self.file)
-        if found is None or not self.file.num_rows:
-            return
-        index, _ = found
-        starts = np.cumsum([0, *(group.num_rows for group in self.file.row_groups)])
-        names = tuple(dict.fromkeys((*self.keys, *columns)))
-        reader = logical_reader(worker, self.file, names, self.spec)
-        for number, rows in reader.read_row_groups(self.file, source.row_groups(self.file)):
-            start = int(starts[number])
-            for batch in worker.until_cancelled(rows):
-                at = _found(index, batch, self.keys)
-                if len(at):
-                    yield start + at, batch.take(pa.array(at))
-                start += batch.num_rows
+        return _rows_with_keys(worker, self.file, source, self.keys, self.spec, columns)
+
+
+def _rows_with_keys(
+    worker: Worker,
+    file: FileInfo,
+    source: SortedSource,
+    keys: Sequence[str],
+    spec: PartitionSpec,
+    columns: Sequence[str] = (),
+) -> Iterator[tuple[Indices, pa.RecordBatch]]:
+    found = source.lookup(file)
+    if found is None or not file.num_rows:
+        return
+    index, _ = found
+    starts = np.cumsum([0, *(group.num_rows for group in file.row_groups)])
+    reader = logical_reader(worker, file, tuple(dict.fromkeys((*keys, *columns))), spec)
+    for number, rows in reader.read_row_groups(file, source.row_groups(file)):
+        start = int(starts[number])
+        for batch in worker.until_cancelled(rows):
+            at = _found(index, batch, keys)
+            if len(at):
+                yield start + at, batch.take(pa.array(at))
+            start += batch.num_rows
 
 
 def _found(index: KeyIndex, batch: pa.RecordBatch, keys: Sequence[str]) -> Indices:
@@ -140,3 +150,21 @@ class FindRows:
         """Find the rows; None if there are none."""
         parts = [batch for _, batch in self.lookup.batches(worker, self.columns)]
         return pa.Table.from_batches(parts) if parts else None
+
+
+@dataclass(frozen=True)
+class HasKeys:
+    """Whether a file has a row with one of the keys, which are in memory and in any types."""
+
+    file: FileInfo
+    rows: pa.Table
+    spec: PartitionSpec
+    size_bytes = 0
+
+    def run(self, worker: Worker) -> bool:
+        """Read the file until there is such a row. Raises if it lacks a key column, or has it in another kind."""
+        assert self.file.schema is not None, "files to read come from a snapshot"
+        names = self.rows.schema.names
+        fields = key_fields(names, self.rows.schema, self.spec.row_schema(self.file.schema), self.spec)
+        source = sorted_keys(self.rows, fields, replace(self.spec, partition_by=()))
+        return any(True for _ in _rows_with_keys(worker, self.file, source, names, self.spec))

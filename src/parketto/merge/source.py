@@ -96,23 +96,13 @@ class PrepareSource:
         }
 
 
-class SpooledSource:
-    """The prepared source as tasks read it: memory-mapped from a local disk."""
+class SortedSource:
+    """Prepared rows of a source, sorted by their first key, and what files may have in common with them."""
 
-    def __init__(self, store: Store, prepared: Prepared, rules: MergeRules) -> None:
-        local = store.local_path(prepared.path)
-        self._source: Any = pa.memory_map(local) if local is not None else store.open_input(prepared.path)
-        self.rows: pa.Table = pa.ipc.open_file(self._source).read_all()
-        self._rules, self._sorted = rules, SortedKeys(self.rows, rules.keys[0])
+    def __init__(self, rows: pa.Table, rules: MergeRules) -> None:
+        self.rows = rows
+        self._rules, self._sorted = rules, SortedKeys(rows, rules.keys[0])
         self._whole: KeyIndex | None = None
-
-    @classmethod
-    def of(cls, worker: Worker, prepared: Prepared, rules: MergeRules) -> SpooledSource:
-        """The source, opened once for all tasks of a worker."""
-        found: SpooledSource | None = worker.cache.get(prepared.path)
-        if found is None:
-            worker.cache[prepared.path] = found = cls(worker.store, prepared, rules)
-        return found
 
     def lookup(self, file: FileInfo) -> tuple[KeyIndex, int] | None:
         """An index of the rows whose keys the file may contain, and the number of its first row; None if empty."""
@@ -131,6 +121,29 @@ class SpooledSource:
     def row_groups(self, file: FileInfo) -> list[int]:
         """The row groups of a file that may contain a key, according to their bounds."""
         return [number for number, group in enumerate(file.row_groups) if self._sorted.meets(file, group)]
+
+
+class SpooledSource(SortedSource):
+    """The prepared source as tasks read it: memory-mapped from a local disk."""
+
+    def __init__(self, store: Store, prepared: Prepared, rules: MergeRules) -> None:
+        local = store.local_path(prepared.path)
+        self._source: Any = pa.memory_map(local) if local is not None else store.open_input(prepared.path)
+        super().__init__(pa.ipc.open_file(self._source).read_all(), rules)
+
+    @classmethod
+    def of(cls, worker: Worker, prepared: Prepared, rules: MergeRules) -> SpooledSource:
+        """The source, opened once for all tasks of a worker."""
+        found: SpooledSource | None = worker.cache.get(prepared.path)
+        if found is None:
+            worker.cache[prepared.path] = found = cls(worker.store, prepared, rules)
+        return found
+
+
+def sorted_keys(rows: pa.Table, target: pa.Schema, spec: PartitionSpec) -> SortedSource:
+    """The keys that a schema can hold, in its columns and types."""
+    fitting = source_table(_fitting(rows.to_batches(), prepared_schema(target, spec)), target, spec)
+    return SortedSource(sort_by_key(fitting, target.names[0]), MergeRules("deduplicate", tuple(target.names)))
 
 
 def source_table(

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import cast
+
+import pyarrow as pa
 
 from parketto.arguments import DEFAULT_CODEC, check_names
 from parketto.commit.transaction import Transaction
 from parketto.engines.base import Context, ProgressCallback
-from parketto.errors import CommitConflict
+from parketto.errors import ColumnNotFound, CommitConflict
 from parketto.merge.key_rows import DeleteKeys, KeyLookup, key_fields
 from parketto.merge.keys import may_share_key
 from parketto.merge.rules import MergeRules
@@ -17,6 +19,7 @@ from parketto.merge.source import Prepared, PrepareSource
 from parketto.operations.context import Backups, DatasetContext, entries
 from parketto.operations.edits import drop_stats, staged_drops
 from parketto.parquet.dataset_schema import unified
+from parketto.parquet.decoded_types import decoded_schema
 from parketto.parquet.file_format import FileFormat
 from parketto.parquet.file_info import FileInfo
 from parketto.parquet.output import Output
@@ -24,7 +27,7 @@ from parketto.parquet.partition_spec import PartitionSpec, partition_spec_of
 from parketto.parquet.row_source import ArrowRows, FileRows, FrameRows, RowSource
 from parketto.parquet.snapshot import read_files, read_snapshot
 from parketto.results import EditStats
-from parketto.runtime.staging import StagedFile
+from parketto.runtime.staging import StagedFile, Staging
 from parketto.storage.hive import PartitionFilter, directory_matcher
 from parketto.storage.listing import relative
 from parketto.storage.store import FileEntry
@@ -39,6 +42,8 @@ class KeyRequest:
     compression: str | None = None
     partition_filter: PartitionFilter = None
     commit_id: str | None = None
+    #: Whether nothing of the deleted rows is to stay anywhere; see `purge`.
+    purge: bool = False
 
     @classmethod
     def of(
@@ -52,6 +57,28 @@ class KeyRequest:
         """Check what can be checked without any data."""
         names = [key_columns] if isinstance(key_columns, str) else key_columns
         return cls(source, check_names("key_columns", names), compression, partition_filter, commit_id)
+
+    def in_memory(self, dataset: DatasetContext) -> KeyRequest:
+        """The same keys, which can be read again and again: also those of a stream, or of an engine's frame."""
+        names = self.source.schema.names
+        if missing := [name for name in self.keys if name not in names]:
+            raise ColumnNotFound(missing, names, "key_columns of the keys")
+        context = Context(dataset.store, Staging(""), "delete")
+        parts = dataset.engine.scan(self.source, _Columns(self.keys), context)
+        schema = pa.schema([decoded_schema(self.source.schema).field(name) for name in self.keys])
+        batches = [batch for part in parts if part is not None for batch in part.to_batches()]
+        return replace(self, source=ArrowRows(schema, batches))
+
+
+@dataclass(frozen=True)
+class _Columns:
+    """Reads some columns of the rows of a source."""
+
+    names: tuple[str, ...]
+
+    def __call__(self, batches: Iterator[pa.RecordBatch]) -> pa.Table | None:
+        found = [batch.select(list(self.names)) for batch in batches]
+        return pa.Table.from_batches(found) if found else None
 
 
 def delete_keys(
@@ -96,6 +123,7 @@ def delete_keys(
 
     arguments = {
         "key_columns": request.keys,
+        "purge": request.purge or None,
         "partition_filter": request.partition_filter,
         "compression": request.compression,
     }

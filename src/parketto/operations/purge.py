@@ -1,7 +1,8 @@
 """Delete rows for good: also from the files that are kept of earlier commits, and from known backups.
 
-A kept file is removed if it contains rows that match the condition, if that cannot be decided (it lacks a column),
-or if rows of it went into a file that contained deleted rows: it may have older versions of them.
+A kept file is removed if it contains rows that match the condition or have one of the keys, if that cannot be
+decided (it lacks a column), or if rows of it went into a file that contained deleted rows: it may have older
+versions of them.
 """
 
 from __future__ import annotations
@@ -10,6 +11,7 @@ import posixpath
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
+from typing import Protocol
 
 import pyarrow as pa
 
@@ -18,17 +20,22 @@ from parketto.commit.identity import identity_of
 from parketto.commit.record import paths_of
 from parketto.commit.recovery import recover
 from parketto.commit.retention import KeptFiles, Manifest
-from parketto.engines.base import ProgressCallback
+from parketto.engines.base import Context, ProgressCallback
 from parketto.errors import InvalidArgument, ParkettoError
+from parketto.merge.key_rows import HasKeys
 from parketto.operations.context import DatasetContext, PastState
+from parketto.operations.delete_keys import KeyRequest, delete_keys
 from parketto.operations.edit import edit
 from parketto.operations.edit_run import EditRequest
 from parketto.operations.past_states import commits_of
 from parketto.operations.read import RowQuery, scan_of
 from parketto.operations.vacuum import remove_kept_folders
 from parketto.parquet.file_info import MentionedColumns
+from parketto.parquet.partition_spec import partition_spec_of
+from parketto.parquet.row_source import ArrowRows
 from parketto.parquet.snapshot import read_snapshot
 from parketto.results import EditStats, PurgedFile
+from parketto.runtime.staging import Staging
 from parketto.storage.hive import PartitionFilter, directory_matcher
 from parketto.storage.store import FileEntry, Store
 
@@ -36,9 +43,77 @@ from parketto.storage.store import FileEntry, Store
 OpenBackup = Callable[[str], tuple[Store, str]]
 
 
+class Selection(Protocol):
+    """The rows to delete."""
+
+    @property
+    def partition_filter(self) -> PartitionFilter:
+        """The partitions that may have them."""
+
+    def delete(self, dataset: DatasetContext, *, dry_run: bool, progress: ProgressCallback | None) -> EditStats:
+        """Delete them from the dataset."""
+
+    def is_in(self, dataset: DatasetContext, file: FileEntry) -> bool:
+        """Whether a file of an earlier state has one of them; it raises if that cannot be decided."""
+
+
+@dataclass(frozen=True)
+class Matching:
+    """The rows that match a condition."""
+
+    request: EditRequest
+    partition_filter: PartitionFilter
+
+    def delete(self, dataset: DatasetContext, *, dry_run: bool, progress: ProgressCallback | None) -> EditStats:
+        """Delete them from the dataset."""
+        request = replace(self.request, purge=True)
+        return edit(dataset, request, self.partition_filter, dry_run=dry_run, progress=progress)
+
+    def is_in(self, dataset: DatasetContext, file: FileEntry) -> bool:
+        """Whether a file of an earlier state has one of them."""
+        mentioned, where = MentionedColumns(str(self.request.where)), self.request.where
+        snapshot = read_snapshot(dataset.snapshot_store(), dataset.root, [file], mentioned).unified()
+        rows = scan_of(dataset, snapshot, RowQuery(where=where)).of_condition()
+        return any(batch.num_rows for batch in rows.batches())
+
+
+@dataclass(frozen=True)
+class WithKeys:
+    """The rows with one of the keys in a table."""
+
+    request: KeyRequest
+
+    @property
+    def partition_filter(self) -> PartitionFilter:
+        """The partitions that may have them."""
+        return self.request.partition_filter
+
+    @classmethod
+    def of(cls, dataset: DatasetContext, request: KeyRequest) -> WithKeys:
+        """Hold the keys in memory: they are looked up in every file that is kept."""
+        return cls(replace(request.in_memory(dataset), purge=True))
+
+    @cached_property
+    def _keys(self) -> pa.Table:
+        source = self.request.source
+        assert isinstance(source, ArrowRows), "the keys are in memory"
+        return pa.Table.from_batches(source.batches, source.schema)
+
+    def delete(self, dataset: DatasetContext, *, dry_run: bool, progress: ProgressCallback | None) -> EditStats:
+        """Delete them from the dataset."""
+        return delete_keys(dataset, self.request, dry_run=dry_run, progress=progress)
+
+    def is_in(self, dataset: DatasetContext, file: FileEntry) -> bool:
+        """Whether a file of an earlier state has one of them."""
+        store = dataset.snapshot_store()
+        files = read_snapshot(store, dataset.root, [file], self.request.keys).unified().files
+        task = HasKeys(files[0], self._keys, partition_spec_of(files))
+        return dataset.engine.run_here(task, Context(store, Staging(""), "purge"))
+
+
 def purge(
     dataset: DatasetContext,
-    request: EditRequest,
+    request: EditRequest | KeyRequest,
     partition_filter: PartitionFilter,
     open_backup: OpenBackup,
     *,
@@ -48,14 +123,11 @@ def purge(
     """Delete → find all files that held the rows → remove them → report. Repeated after a crash, it goes on."""
     if not dry_run:
         recover(dataset.workspace)  # staged files of dead processes may contain the rows
-    found = edit(
-        replace(dataset, retention=0.0),
-        replace(request, purge=True),
-        partition_filter,
-        dry_run=dry_run,
-        progress=progress,
+    selection: Selection = (
+        WithKeys.of(dataset, request) if isinstance(request, KeyRequest) else Matching(request, partition_filter)
     )
-    traces = _Traces(dataset, request, partition_filter, frozenset(found["rewritten_files"]))
+    found = selection.delete(replace(dataset, retention=0.0), dry_run=dry_run, progress=progress)
+    traces = _Traces(dataset, selection, frozenset(found["rewritten_files"]))
     history = list(traces.kept())
     backups = [(path, *opened, files) for path, opened, files in traces.backups(open_backup)]
     if not dry_run:
@@ -92,8 +164,7 @@ class _Traces:
     """
 
     dataset: DatasetContext
-    request: EditRequest
-    partition_filter: PartitionFilter
+    selection: Selection
     deleted_from: frozenset[str]
 
     @cached_property
@@ -162,19 +233,13 @@ class _Traces:
         ]
 
     def _has_match(self, store: Store, path: str, entry: FileEntry) -> bool:
-        """Whether a file has a row that matches the condition, or that cannot be decided."""
-        root, where = self.dataset.root, self.request.where
-        if not directory_matcher(self.partition_filter)(posixpath.dirname(path)):
+        """Whether a file has one of the deleted rows, or that cannot be decided."""
+        if not directory_matcher(self.selection.partition_filter)(posixpath.dirname(path)):
             return False
-        listed = FileEntry(f"{root}/{path}", entry.size_bytes, "purged")
+        listed = FileEntry(f"{self.dataset.root}/{path}", entry.size_bytes, "purged")
         past = PastState(0, [listed], {(listed.path, listed.fingerprint): entry})
-        context = replace(self.dataset, store=store, past=past)
         try:
-            snapshot = read_snapshot(
-                context.snapshot_store(), root, [listed], MentionedColumns(str(where))
-            ).unified()
-            rows = scan_of(context, snapshot, RowQuery(where=where)).of_condition()
-            return any(batch.num_rows for batch in rows.batches())
+            return self.selection.is_in(replace(self.dataset, store=store, past=past), listed)
         except FileNotFoundError:
             return False  # removed meanwhile
         except (ParkettoError, pa.ArrowException):
