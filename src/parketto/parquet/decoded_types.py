@@ -8,6 +8,8 @@ see no difference.
 
 from __future__ import annotations
 
+from decimal import Decimal
+
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -17,6 +19,8 @@ from parketto.errors import IncompatibleTypes
 from parketto.parquet.exchange_types import cast_back
 from parketto.parquet.promotion import promoted
 from parketto.parquet.variants import cast, has_variants
+
+_MAX_DIGITS = 76  # of a decimal
 
 _PLAIN = (
     pat.is_boolean,
@@ -114,6 +118,9 @@ def exact_values(column: pa.Array, field: pa.Field) -> tuple[pa.Array, pa.Array]
 
     >>> exact_values(pa.array([1, 2**32, None]), pa.field("n", pa.int32()))[1].to_pylist()
     [True, False, True]
+    >>> prices = pa.array([Decimal("999.990"), Decimal("1000.000")])
+    >>> exact_values(prices, pa.field("price", pa.decimal128(5, 2)))[1].to_pylist()
+    [True, False]
     """
     if column.type == field.type or not all(map(_casts_by_value, (column.type, field.type))):
         return cast_column(column, field), pa.repeat(True, len(column))
@@ -131,6 +138,10 @@ def exact_values(column: pa.Array, field: pa.Field) -> tuple[pa.Array, pa.Array]
     elif pat.is_integer(column.type):
         below = [pc.less(each, pa.scalar(0, each.type)) for each in (column, found)]
         same = pc.and_(same, pc.equal(*below))
+    if pat.is_decimal(field.type) and field.type.precision < _MAX_DIGITS:  # Arrow keeps values with more digits
+        kind = pa.decimal256(_MAX_DIGITS, max(field.type.scale, 0))
+        limit = pa.scalar(Decimal(10) ** (field.type.precision - field.type.scale), kind)
+        same = pc.and_(same, pc.less(pc.abs(found.cast(kind)), limit))
     return found, same.fill_null(True)
 
 
