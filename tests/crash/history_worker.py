@@ -27,7 +27,7 @@ import duckdb  # noqa: F401 - loaded once, for all workers
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from parketto import CommitConflict, CommitFailed, CommitStateUnknown, Dataset, sql
+from parketto import CannotUndo, CommitConflict, CommitFailed, CommitStateUnknown, Dataset, sql
 from parketto.commit.transaction import Transaction
 from parketto.storage.local import LocalStore
 from parketto.storage.store import MUTATIONS
@@ -105,6 +105,8 @@ def random_operations(task: Task) -> Iterator[Operation]:
             operation["by"] = chance.choice((None, ["p"], ["x"]))
         elif kind == "overwrite":
             operation["rows"] = [(each, *values(chance)) for each in range(chance.randint(4, SHARED_KEYS))]
+        elif kind in ("undo", "restore"):
+            operation["back"] = chance.randrange(4)
         if kind in ("append", "upsert", "update", "delete", "increment") and chance.random() < 0.5:
             operation["commit_id"] = f"{task['name']}:{count}"
             named.append(operation)
@@ -139,6 +141,10 @@ def carry_out(dataset: Dataset, operation: Operation) -> Any:
             return dataset.optimize(["x", "y"], target_rows_per_file=6)
         case "repartition":
             return dataset.repartition(operation["by"])
+        case "undo" | "restore":
+            numbers = [commit["number"] for commit in dataset.history(limit=4)] or [1]
+            number = numbers[min(operation["back"], len(numbers) - 1)]
+            return dataset.undo(number) if kind == "undo" else dataset.restore(to=number)
     raise AssertionError(kind)
 
 
@@ -162,6 +168,8 @@ def write(task: Task) -> None:
             outcome, result = "failed", str(error)
         except CommitStateUnknown as error:
             outcome, result = "unknown", str(error)
+        except CannotUndo as error:
+            outcome, result = "refused", str(error)
         except KeyboardInterrupt:
             outcome = "interrupted"
         except Exception as error:  # noqa: BLE001 - reported by the check of the history
@@ -248,6 +256,7 @@ def load_all() -> None:
                     {"kind": "increment", "where": ("x", 1)},
                     {"kind": "optimize"},
                     {"kind": "repartition", "by": ["p"]},
+                    {"kind": "undo", "back": 0},
                 ):
                     carry_out(dataset, operation)
                 dataset.read()

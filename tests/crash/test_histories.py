@@ -1,8 +1,8 @@
 """Random histories of concurrent processes that are killed and stalled: results must match a serial order.
 
 The log defines the order of commits. Every commit must change the rows of the commit before it exactly as
-a model in plain Python does. Results that callers got must agree with the log, and every read must have
-returned the rows after some commit while it ran.
+a model in plain Python does; an undo takes back exactly what its commits have changed. Results that callers
+got must agree with the log, and every read must have returned the rows after some commit while it ran.
 """
 
 from __future__ import annotations
@@ -29,7 +29,8 @@ from helpers import oracle
 
 WORKER = str(Path(__file__).with_name("history_worker.py"))
 KINDS = ["append", "upsert", "insert", "update", "update", "increment", "move", "delete", "compact", "optimize"]
-LAYOUT_KINDS = [*KINDS, "repartition", "overwrite"]
+KINDS += ["undo", "undo"]
+LAYOUT_KINDS = [*KINDS, "repartition", "overwrite", "restore"]
 _INSIDE = 120  # about the number of changes to the disk per worker: a signal comes before one of them
 
 Rows = Counter[tuple[int, ...]]
@@ -77,6 +78,10 @@ class Commit:
     @property
     def published(self) -> Rows:
         return sum(self.publish.values(), Rows())
+
+    @property
+    def undone(self) -> list[int]:
+        return self.statistics["undone"] if self.operation in ("undo", "restore") else []
 
 
 @dataclass
@@ -206,6 +211,7 @@ class History:
 
     def check(self, isolation: str) -> None:
         last = max(self.states)
+        self._check_ids()
         assert oracle_rows(self._place) == self.rows(last), "the files are not those of the last commit"
         for commit in self.commits:
             if commit.outcome == "complete":
@@ -220,10 +226,18 @@ class History:
         operation = self.by_attempt[commit.id].operation
         before, found = self.rows(commit.number - 1), self.rows(commit.number)
         retired = sum((self.states[commit.number - 1][path] for path in commit.retire), Rows())
-        if operation["kind"] == "overwrite":
+        if operation["kind"] in ("undo", "restore"):
+            expected = before.copy()
+            for number in commit.undone:
+                expected.subtract(self.rows(number))
+                expected.update(self.rows(number - 1))
+            assert found == +expected, f"{commit}: missing {expected - found}, too many {found - expected}"
+            assert not -expected, f"{commit} undoes rows that are not there"
+        elif operation["kind"] == "overwrite":
             # Files that others added while it ran are kept; all files from before it began are removed.
-            begun = self.states[self.by_attempt[commit.id].numbers[0]]
-            left = [path for path in begun if path in self.states[commit.number]]
+            begun = self.by_attempt[commit.id].numbers[0]
+            since = {path for other in self.commits[begun : commit.number - 1] for path in other.publish}
+            left = [path for path in self.states[begun] if path in self.states[commit.number].keys() - since]
             assert not left, f"{commit.number} leaves {left}"
             assert commit.published == Rows(map(tuple, operation["rows"])), commit
         elif isolation == "serializable":
@@ -235,6 +249,31 @@ class History:
                 stay = before - retired
                 expected -= Rows(row for row in map(tuple, operation["rows"]) if stay[row])
             assert commit.published == expected, self._difference(commit, retired, commit.published)
+
+    def _check_ids(self) -> None:
+        """A commit id is used again only after its commit was undone."""
+        in_effect: dict[int, bool] = {}
+        turned: dict[int, list[int]] = {}
+        users: dict[str, int] = {}
+
+        def turn(number: int) -> None:
+            in_effect[number] = not in_effect[number]
+            for each in turned[number]:
+                turn(each)
+
+        for commit in (commit for commit in self.commits if commit.outcome == "complete"):
+            if commit.commit_id is not None:
+                earlier = users.get(commit.commit_id)
+                assert earlier is None or not in_effect[earlier], f"{commit.commit_id} was committed twice"
+                users[commit.commit_id] = commit.number
+            turned[commit.number] = []
+            for each in sorted(commit.undone, reverse=True):
+                if in_effect[each]:
+                    turn(each)
+                    turned[commit.number].append(each)
+                else:
+                    assert commit.operation == "restore", f"{commit.number} undoes {each}, which is undone"
+            in_effect[commit.number] = True
 
     def _difference(self, commit: Commit, before: Rows, found: Rows) -> str:
         piece = self.by_attempt[commit.id]
@@ -251,7 +290,7 @@ class History:
         ]
         assert len(complete) <= 1, f"{piece} was committed {len(complete)} times"
         assert piece.outcome != "error", f"{piece.operation}: {piece.result}"
-        if piece.outcome in ("conflict", "failed"):
+        if piece.outcome in ("conflict", "failed", "refused"):
             assert not complete, f"{piece} is {complete}"
         if complete and piece.end_numbers is not None:
             assert piece.numbers[0] < complete[0].number <= piece.end_numbers[1], f"{piece} is {complete}"
@@ -261,11 +300,11 @@ class History:
             if piece.attempts[-1] != complete[0].id:
                 raise AssertionError(f"{piece} was committed, and then tried again")
         elif commit_id := piece.operation.get("commit_id"):
-            (first,) = [
+            known = [
                 commit for commit in self.commits if commit.commit_id == commit_id and commit.outcome == "complete"
             ]
-            expected = first.statistics.get("stats", first.statistics)
-            assert piece.result == expected, f"the result of {piece} differs from that of {first}"
+            results = [commit.statistics.get("stats", commit.statistics) for commit in known]
+            assert piece.result in results, f"the result of {piece} differs from those of {known}"
         elif isolation == "serializable":
             assert piece.end_numbers is not None
             window = range(piece.numbers[0], piece.end_numbers[1] + 1)
@@ -301,7 +340,7 @@ def play(
     isolation: str = "serializable",
     spark: bool = False,
 ) -> Counter[str]:
-    """Run a history and check it; returns the number of operations per outcome."""
+    """Run a history and check it; returns the number of operations per outcome, and of those that undo others."""
     chance = random.Random(seed)
     (notes / "kept").mkdir(parents=True)
     layouts = chance.random() < 0.5
@@ -347,7 +386,8 @@ def play(
     assert place.left_behind() == [], "files were left beside the dataset"
     history = History(place, notes, before)
     history.check(isolation)
-    return Counter(piece.outcome for piece in history.pieces)
+    outcomes = Counter(piece.outcome for piece in history.pieces)
+    return outcomes + Counter(commit.operation for commit in history.commits if commit.undone)
 
 
 def start_spark(shared: dict[str, Any], notes: Path, seed: int) -> subprocess.Popen[bytes]:
@@ -418,6 +458,7 @@ def test_random_histories(
 ) -> None:
     found = play_many(tmp_path, forker, seeds, isolation)
     assert found["committed"] > 3 * len(seeds), found
+    assert found["undo"], found
     count_histories(len(seeds))
 
 
@@ -430,7 +471,9 @@ def test_many_random_histories(
     histories = 50 if isolation == "serializable" else 10
     first = 1000 * (share + 1)
     found = play_many(tmp_path, forker, range(first, first + histories), isolation)
-    assert min(found[outcome] for outcome in ("committed", "killed", "conflict")) > 0, found
+    assert min(found[name] for name in ("committed", "killed", "conflict", "refused", "undo", "restore")) > 0, (
+        found
+    )
     count_histories(histories)
 
 

@@ -7,6 +7,7 @@ import signal
 import subprocess
 import sys
 import time
+from collections import Counter
 from pathlib import Path
 from typing import Any
 
@@ -16,9 +17,11 @@ from worker import ROWS, version_table
 from conftest import Place
 from helpers import oracle
 from helpers.clusters import descendants
+from helpers.kept import sound_manifests
 from parketto import Dataset
 
 WORKER = str(Path(__file__).with_name("worker.py"))
+UNDO_WORKER = str(Path(__file__).with_name("undo_worker.py"))
 SPARK_WORKER = str(Path(__file__).with_name("spark_worker.py"))
 
 
@@ -60,6 +63,66 @@ def test_killed_processes_lose_nothing(local: Place, count_crash_points: Any) ->
 def test_many_killed_processes_lose_nothing(local: Place, seed: int, count_crash_points: Any) -> None:
     found = kill_repeatedly(local, 50, seed)
     assert found["nothing"] < 50, "every kill missed: the test tests nothing"
+    count_crash_points(50)
+
+
+def kill_undos(place: Place, kills: int, seed: int) -> Counter[str]:
+    """Returns the operations that were the last one before a kill."""
+    chance, found = random.Random(seed), Counter[str]()
+    for attempt in range(kills):
+        one = Place(f"{place.root}-{attempt}/events", place.fs)
+        one.dataset().write(version_table(0), max_rows_per_file=25)
+        worker = subprocess.Popen(
+            [sys.executable, UNDO_WORKER, one.root, "auto" if attempt % 3 else "rename"], stdout=subprocess.PIPE
+        )
+        assert worker.stdout is not None
+        with worker.stdout:
+            assert worker.stdout.readline() == b"ready\n"
+            time.sleep(chance.uniform(0.0, 1.0))
+            worker.send_signal(signal.SIGKILL)
+            worker.wait()
+        recovery = one.dataset().recover()
+        states = states_by_log(one.dataset())
+        rows = [row for path in oracle.data_files(one.root) for row in oracle.read_file(path).to_pylist()]
+        version, lowest = states[max(states)]
+        assert sorted(row["id"] for row in rows) == list(range(lowest, ROWS)), f"kill {attempt}: {recovery}"
+        assert {row["version"] for row in rows} == {version}, f"kill {attempt}: {recovery}"
+        assert one.left_behind() == []
+        sound_manifests(one)
+        # What is kept still leads back, whatever was killed.
+        one.dataset().restore(to=1)
+        assert sorted(one.dataset().read().column("id").to_pylist()) == list(range(ROWS))
+        found[f"{one.dataset().history(2)[-1]['operation']}, {recovery.action}"] += 1
+    return found
+
+
+def states_by_log(dataset: Dataset) -> dict[int, tuple[int, int]]:
+    """The version of the rows and the lowest id after each commit, by what the operations mean."""
+    states: dict[int, tuple[int, int]] = {}
+    for commit in reversed(dataset.history()):
+        number, operation = commit["number"], commit["operation"]
+        version, lowest = states.get(number - 1, (0, 0))
+        if operation == "update":
+            version = int(commit["arguments"]["values"]["version"])
+        elif operation == "delete":
+            lowest = 100
+        elif operation in ("undo", "restore"):  # in this history, all later commits are undone already
+            version, lowest = states[min(commit["statistics"]["undone"]) - 1]
+        states[number] = (version, lowest)
+    return states
+
+
+def test_killed_undos_are_done_or_not(local: Place, count_crash_points: Any) -> None:
+    kill_undos(local, 4, seed=3)
+    count_crash_points(4)
+
+
+@pytest.mark.sweep
+@pytest.mark.parametrize("seed", range(2))
+def test_many_killed_undos_are_done_or_not(local: Place, seed: int, count_crash_points: Any) -> None:
+    found = kill_undos(local, 50, seed)
+    assert {name.partition(",")[0] for name in found} >= {"update", "delete", "compact", "undo", "restore"}, found
+    assert any(not name.endswith(", none") for name in found), "no commit was interrupted"
     count_crash_points(50)
 
 

@@ -6,8 +6,9 @@ import datetime as dt
 import json
 import os
 import threading
+from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import pyarrow as pa
 import pytest
@@ -103,6 +104,61 @@ class TestLaterCommits:
         dataset.delete("id = 2")
         assert dataset.restore(to=2)["undone"] == []
         assert len(dataset.history()) == 2
+
+
+class TestFilesThatNothingCouldReadTogether:
+    """An undo brings old files back beside newer ones. It is refused if these could not be read as one dataset."""
+
+    RESHAPED: ClassVar[dict[str, Callable[[Dataset], object]]] = {
+        "partitions": lambda dataset: dataset.repartition("n"),
+        "overwritten partitions": lambda dataset: dataset.write(table(7, 8), "overwrite", partition_by="n"),
+        "types": lambda dataset: dataset.alter(cast={"n": "string"}),
+    }
+
+    @pytest.mark.parametrize("what", RESHAPED)
+    @pytest.mark.parametrize("as_redo", [False, True])
+    def test_they_are_refused(self, place: Place, dataset: Dataset, what: str, as_redo: bool) -> None:
+        number = dataset.history()[0]["number"] + 1
+        self.RESHAPED[what](dataset)
+        if as_redo:
+            dataset.undo(number)
+            number += 1
+        row = {"n": "x"} if what == "types" and not as_redo else {"n": 1}
+        dataset.write(pa.table({"id": [9]} | {name: [value] for name, value in row.items()}))
+        before = place.state()
+        for dry_run in (True, False):
+            with pytest.raises(CannotUndo, match=rf"nothing could read both.*restore\(to={number - 1}\)"):
+                dataset.undo(number, dry_run=dry_run)
+        assert place.state() == before
+        dataset.restore(to=number - 1)
+        assert 9 not in ids(dataset)
+
+    @pytest.mark.parametrize("what", RESHAPED)
+    def test_append_during_the_undo(self, place: Place, dataset: Dataset, monkeypatch: Any, what: str) -> None:
+        self.RESHAPED[what](dataset)
+        other, rows = place.dataset(), table(9)
+        if what == "types":
+            rows = pa.table({"id": [9], "n": ["x"]})
+        TestOtherWriters.before_commit(monkeypatch, "undo", lambda: other.write(rows))
+        with pytest.raises(CannotUndo, match="nothing could read both"):
+            place.dataset(retries=1).undo()
+        assert 9 in ids(dataset)
+
+    def test_partition_columns_in_some_files_and_in_the_paths_of_others(self, dataset: Dataset) -> None:
+        dataset.repartition("n")
+        dataset.repartition("n", partition_columns="path")
+        dataset.write(table(9))
+        dataset.undo(3)
+        assert sorted(map(repr, dataset.read().to_pylist())) == [repr({"id": n, "n": 1}) for n in (1, 2, 3, 9)]
+
+    def test_files_without_rows_do_not_matter(self, dataset: Dataset) -> None:
+        dataset.write(table(), "overwrite")
+        dataset.write(table(5, 6), "overwrite", partition_by="n")
+        dataset.delete("id = 5")
+        dataset.undo()
+        assert ids(dataset) == [5, 6]
+        dataset.undo()
+        assert ids(dataset) == []
 
 
 class TestOtherPrograms:

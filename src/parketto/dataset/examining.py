@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from parketto.arguments import DEFAULT_TARGET_MB
 from parketto.dataset.base import BaseDataset
 from parketto.storage.hive import PartitionFilter
-from parketto.storage.opening import open_store
+from parketto.storage.opening import open_store, path_text
 
 if TYPE_CHECKING:
     from parketto.health.results import Health
@@ -105,8 +105,8 @@ class ExaminableDataset(BaseDataset):
 
         output = None
         if path is not None:
-            store, location = open_store(path, self._store.fs if "://" not in os.fspath(path) else None)
-            output = (store, location)
+            is_url = "://" in path_text(path)  # else it is a local path, wherever the dataset is
+            output = open_store(path, *((self._store.fs, self._storage_options) if is_url else ()))
         page = render(examine(self._context, self.path, partition_filter, columns, target_mb_per_file))
         if output is not None:
             output[0].write(output[1], page.encode())

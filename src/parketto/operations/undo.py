@@ -9,21 +9,29 @@ import contextlib
 import posixpath
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from parketto.commit.past import Commits, UndoPlan, plan_restore, plan_undo
 from parketto.commit.tombstones import check_tombstones_without
 from parketto.commit.transaction import Transaction
 from parketto.commit.undone import ONLY_MOVED, RENAMED, RESTORE, UNDO, UNDONE
-from parketto.errors import CannotUndo, CommitConflict, InvalidArgument, StateUnavailable
-from parketto.operations.context import DatasetContext
+from parketto.errors import CannotUndo, CommitConflict, IncompatibleTypes, InvalidArgument, StateUnavailable
+from parketto.operations.context import DatasetContext, PastState
 from parketto.operations.past_states import LoggedFiles, StateLike, commits_of, refuse_without_history
+from parketto.parquet.dataset_schema import unified
+from parketto.parquet.file_info import FileInfo
+from parketto.parquet.partition_spec import partition_spec_of
+from parketto.parquet.snapshot import read_footers
 from parketto.results import UndoStats
 from parketto.runtime.staging import StagedFile
+from parketto.storage.hive import partition_values
+from parketto.storage.listing import relative
 from parketto.storage.store import FileEntry, Store
 
 _PARALLEL_COPIES = 16  # server-side copies at a time
+_RESHAPING = ("alter", "overwrite", "repartition", "unify_schema", UNDO, RESTORE)
+_KEPT = "kept"  # marks files that are not back yet
 
 
 def undo(dataset: DatasetContext, number: int | None, *, dry_run: bool) -> UndoStats:
@@ -93,7 +101,9 @@ def _run(
     """
     if dry_run:
         logged = LoggedFiles.of(dataset)
-        return _Changes.of(dataset, logged, plan(logged)).stats(dry_run=True)
+        changes = _Changes.of(dataset, logged, plan(logged))
+        changes.partition_columns()
+        return changes.stats(dry_run=True)
 
     def attempt(transaction: Transaction) -> UndoStats:
         logged = LoggedFiles.of(dataset, transaction.listing)
@@ -101,6 +111,7 @@ def _run(
         stats = changes.stats(dry_run=False)
         if not (changes.restored or changes.removed):
             return {**stats, "undone": []}
+        partition_by = changes.partition_columns()
 
         def check_log() -> None:
             if basis(commits_of(dataset)) != basis(logged.commits):
@@ -109,6 +120,8 @@ def _run(
         transaction.commit(
             changes.staged(transaction),
             changes.removed,
+            check_added=_refuse_added if changes.may_reshape else None,
+            follows=partition_by,
             names_may_exist=True,
             statistics={**_logged(stats), RENAMED: changes.renamed},
             validate=check_log,
@@ -142,6 +155,10 @@ class _Changes:
     plan: UndoPlan
     restored: Sequence[_Restored]
     removed: Sequence[FileEntry]
+    #: The files that stay.
+    staying: Sequence[FileEntry]
+    #: Whether the undone commits may have changed the partitions or types of all files.
+    may_reshape: bool
 
     @classmethod
     def of(cls, dataset: DatasetContext, logged: LoggedFiles, plan: UndoPlan) -> _Changes:
@@ -160,7 +177,7 @@ class _Changes:
             taken.add(path)
             restored.append(_Restored(logged.kept[old.path, old.fingerprint], path, number, old.path))
         published = {new.path: new for _, record in logged.commits.since(0) for new in record.publish}
-        removed = []
+        removed, gone = [], set(plan.removed)
         for path in plan.removed:
             entry, new = logged.current.get(path), published[path]
             moves = dataset.store.atomic_move
@@ -175,7 +192,42 @@ class _Changes:
                     "commit had written. Nothing was changed"
                 )
             removed.append(entry)
-        return cls(dataset, plan, restored, removed)
+        staying = [entry for path, entry in logged.current.items() if path not in gone]
+        operations = {logged.commits.records[number].operation for number in plan.undone}
+        return cls(dataset, plan, restored, removed, staying, not operations.isdisjoint(_RESHAPING))
+
+    def partition_columns(self) -> tuple[str, ...] | None:
+        """The partition columns of all files afterwards; None if there will be no file.
+
+        Raises:
+            CannotUndo: They would differ, or types would, so that nothing could read the dataset.
+        """
+        root, groups = self.dataset.root, dict[tuple[object, tuple[str, ...]], list[FileEntry]]()
+        for entry in self.staying:
+            groups.setdefault((None, _columns(entry.path, root)), []).append(entry)
+        kept = {}
+        for file in self.restored:
+            entry = FileEntry(f"{root}/{file.path}", file.kept.size_bytes, f"{_KEPT} {file.kept.fingerprint}")
+            kept[entry.path, entry.fingerprint] = file.kept
+            groups.setdefault((file.number, _columns(entry.path, root)), []).append(entry)
+        found = {columns for _, columns in groups}
+        if len(found) > 1 or (len(groups) > 1 and self.may_reshape):
+            store = replace(self.dataset, past=PastState(0, (), kept)).snapshot_store()
+            examples = [
+                each for entries in groups.values() if (each := _example(store, root, entries)) is not None
+            ]
+            try:
+                found = {partition_spec_of(unified(examples).files).partition_by} if examples else set()
+            except (InvalidArgument, IncompatibleTypes) as error:
+                number, paths = self.plan.undone[0], [relative(each.path, root) for each in examples]
+                what = "partitions" if isinstance(error, InvalidArgument) else "types"
+                raise CannotUndo(
+                    f"commit {number} cannot be undone by itself: the files that would come back have other "
+                    f"{what} than those that later commits have written, such as {paths[-1]!r} and {paths[0]!r}, "
+                    "so that nothing could read both. Undo the later commits as well: "
+                    f"restore(to={number - 1}). Nothing was changed"
+                ) from error
+        return next(iter(found), None)
 
     @property
     def renamed(self) -> list[tuple[str, int, str]]:
@@ -218,6 +270,24 @@ class _Changes:
             only_moved_rows=self.plan.only_moves,
             dry_run=dry_run,
         )
+
+
+def _refuse_added(added: Sequence[FileEntry], who: Callable[[str], str]) -> None:
+    """Refuse files that were added meanwhile: whether they fit is found out by planning again."""
+    for entry in added[:1]:
+        matters = "may have other partitions or types than the files that come back"
+        raise CommitConflict.because_of(entry.path, operation="undo", matters=matters, who=who(entry.path))
+
+
+def _columns(path: str, root: str) -> tuple[str, ...]:
+    """The partition columns of a file."""
+    return tuple(name for name, _ in partition_values(posixpath.dirname(relative(path, root))))
+
+
+def _example(store: Store, root: str, entries: Sequence[FileEntry]) -> FileInfo | None:
+    """The first of some files that has rows; None if none has."""
+    footers = (next(read_footers(store, root, [entry])) for entry in entries)
+    return next((each for each in footers if isinstance(each, FileInfo) and each.num_rows), None)
 
 
 def _free_name(path: str, number: int, taken: set[str]) -> str:
