@@ -54,6 +54,10 @@ class TestStart:
             *("parketto.engines.pyarrow", "parketto.engines.pyarrow.engine", "parketto.engines.threads"),
         }
 
+    def test_a_process_ends_without_a_word(self, events: str) -> None:
+        """DuckDB complains if garbage of its own is left at the end."""
+        fresh("health", events, "--engine", "duckdb")
+
     def test_health_imports_no_operation_and_nothing_that_reads_or_writes_rows(self, events: str) -> None:
         found = imported("health", events)
         operations = {name for name in found if name.startswith("parketto.operations.")}
@@ -117,6 +121,32 @@ class TestExitCodes:
     def test_a_missing_dataset(self, tmp_path: Path) -> None:
         assert str(tmp_path / "none") in fails(1, "health", tmp_path / "none")
         assert "Traceback" in parketto("health", tmp_path / "none", "--debug", check=False).stderr
+
+    @pytest.mark.parametrize(
+        "arguments",
+        [
+            "history",
+            "undo --yes",
+            "vacuum",
+            "recover",
+            "restore --to 1 --yes",
+            "diff 1",
+            "head",
+            "check",
+            "report",
+        ],
+    )
+    def test_a_mistyped_path(self, tmp_path: Path, arguments: str) -> None:
+        command, *more = arguments.split()
+        path = tmp_path / "evnts"
+        assert f"no dataset at '{path}'" in fails(1, command, path, *more)
+        assert list(tmp_path.iterdir()) == []
+
+    def test_sql_without_tables(self) -> None:
+        assert "No table was named: add for example events=data/events" in fails(1, "sql", "SELECT * FROM events")
+
+    def test_a_missing_package_is_one_sentence(self, tmp_path: Path) -> None:
+        assert sentence(ImportError("Please install gcsfs")) == "Please install gcsfs"
 
     def test_wrong_command_lines(self, events: str) -> None:
         for arguments in (

@@ -162,14 +162,14 @@ def write(task: Task) -> None:
         outcome, result = "committed", None
         try:
             result = carry_out(dataset, operation)
+        except CannotUndo as error:
+            outcome, result = "refused", str(error)
         except CommitConflict as error:
             outcome, result = "conflict", str(error)
         except CommitFailed as error:
             outcome, result = "failed", str(error)
         except CommitStateUnknown as error:
             outcome, result = "unknown", str(error)
-        except CannotUndo as error:
-            outcome, result = "refused", str(error)
         except KeyboardInterrupt:
             outcome = "interrupted"
         except Exception as error:  # noqa: BLE001 - reported by the check of the history

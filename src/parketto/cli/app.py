@@ -5,7 +5,6 @@ Importing it loads no engine, so that `--help` is quick. Commands import what th
 
 from __future__ import annotations
 
-import atexit
 import gc
 import sys
 from collections.abc import Mapping, Sequence
@@ -76,7 +75,7 @@ def _options(
 
 def main() -> None:
     """Run the command line. An error is one line, and an exit code that scripts can rely on."""
-    atexit.register(gc.freeze)  # else the last garbage collection visits all modules: a tenth of a short command
+    gc.freeze()  # else each garbage collection, also the last one, visits all modules: a tenth of a short command
     try:
         app()
     except ParkettoError as error:  # of Spark's own programs

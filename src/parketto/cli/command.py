@@ -60,6 +60,14 @@ class CommandContext:
         self.opened.append(found)
         return found
 
+    def known_dataset(self, path: str) -> Dataset:
+        """Open a dataset that has a log, or at least exists: a mistyped path has neither."""
+        found = self.dataset(path)
+        context = found._context
+        if not context.workspace.exists():
+            context.check_exists()
+        return found
+
     @property
     def progress(self) -> ProgressOption:
         """Whether operations draw a bar: only on a terminal."""

@@ -8,6 +8,7 @@ from enum import IntEnum
 from typing import Any
 
 from parketto.errors import (
+    AuthenticationFailed,
     CommitConflict,
     CommitStateUnknown,
     EngineUnavailable,
@@ -50,6 +51,7 @@ _CODES: Sequence[tuple[type[BaseException], Exit]] = (
 )
 # What the option is called where a message names the argument of the library.
 _HINTS: Sequence[tuple[type[BaseException], str]] = (
+    (AuthenticationFailed, "On the command line: --storage-option key=… --storage-option secret=…"),
     (EngineUnavailable, "Another engine: --engine duckdb or --engine pyarrow"),
     (ExpectationFailed, "The option is --on-violation drop or --on-violation quarantine"),
     (CommitStateUnknown, "Run: parketto recover PATH"),
@@ -69,7 +71,7 @@ def exit_code(error: BaseException) -> Exit:
 
 def is_explained(error: BaseException) -> bool:
     """Whether the message of an error is meant for users. All others are bugs, of Parketto or of a library."""
-    return isinstance(error, ParkettoError | OSError | ValueError | TypeError | MemoryError)
+    return isinstance(error, ParkettoError | OSError | ValueError | TypeError | MemoryError | ImportError)
 
 
 def sentence(error: BaseException) -> str:

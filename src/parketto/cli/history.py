@@ -23,7 +23,7 @@ def history(
     limit: Annotated[int | None, typer.Option("--limit", "-n", min=1, help="At most this many commits.")] = None,
 ) -> Result:
     """Show what changed the dataset, newest first."""
-    commits = context.dataset(path).history(limit)
+    commits = context.known_dataset(path).history(limit)
 
     def rendered() -> Any:
         if not commits:
@@ -55,7 +55,7 @@ def _undo_state(commit: Mapping[str, Any]) -> str:
 
 def recover(context: CommandContext, path: options.DatasetPath) -> Result:
     """Finish or undo an interrupted operation. Every other operation does this first."""
-    found = context.dataset(path).recover()
+    found = context.known_dataset(path).recover()
     document = asdict(found)
     return Result(document, lambda: render.tree(str(found)))
 
@@ -70,7 +70,7 @@ def undo(
     yes: options.Yes = False,
 ) -> Result:
     """Undo a commit, while the files that it replaced are kept. An undo can be undone, too."""
-    dataset = context.dataset(path)
+    dataset = context.known_dataset(path)
     return _undone(context, "undo", lambda dry: dataset.undo(number, dry_run=dry), dry_run=dry_run, yes=yes)
 
 
@@ -89,7 +89,7 @@ def restore(
     """Bring back an earlier state, or the files of a backup, in a new commit."""
     if (backup is None) == (to is None):
         raise UsageProblem("pass the path of a backup, or --to with a commit or a time; nothing was changed")
-    dataset = context.dataset(path)
+    dataset = context.known_dataset(path)
     state = options.state(to)
     if state is not None:
         return _undone(
@@ -133,11 +133,12 @@ def _undone(context: CommandContext, verb: str, undo: Any, *, dry_run: bool, yes
 def _undo_text(stats: Mapping[str, Any]) -> str:
     commits = ", ".join(str(number) for number in stats["undone"])
     noun = "commit" if len(stats["undone"]) == 1 else "commits"
-    return (
-        f"undo {noun} {commits}, bring back {counted(stats['files_restored'], 'file')} "
-        f"({size_text(stats['bytes_restored'])}), remove {counted(stats['files_removed'], 'file')} "
-        f"({size_text(stats['bytes_removed'])})"
-    )
+    parts = [f"undo {noun} {commits}"]
+    for verb, name in (("bring back", "restored"), ("remove", "removed")):
+        if stats[f"files_{name}"]:
+            files, size = counted(stats[f"files_{name}"], "file"), size_text(stats[f"bytes_{name}"])
+            parts.append(f"{verb} {files} ({size})")
+    return ", ".join(parts)
 
 
 def vacuum(
@@ -154,7 +155,7 @@ def vacuum(
 ) -> Result:
     """Remove replaced files that are kept for undo. A dry run, unless --no-dry-run or --yes is given."""
     age = options.duration("--older-than", older_than)
-    dataset = context.dataset(path)
+    dataset = context.known_dataset(path)
     dry_run = dry_run and not yes
     if not (dry_run or yes):
         plan = dataset.vacuum(age)
@@ -197,7 +198,7 @@ def diff(
         raise UsageProblem("--format and -o need --rows added, removed or changed")
     if rows == "changed" and not keys:
         raise UsageProblem("--rows changed needs --keys: the columns that identify a row")
-    dataset = context.dataset(path)
+    dataset = context.known_dataset(path)
     first = options.state(start)
     assert first is not None, "it is a required argument"
     found = dataset.diff(first, options.state(end), key_columns=options.names(keys))

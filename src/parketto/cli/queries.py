@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 @contextlib.contextmanager
 def queried(context: CommandContext, query: str, paths: Mapping[str, str]) -> Iterator[pa.RecordBatchReader]:
     """The result of a query over datasets, by table name."""
-    with contextlib.ExitStack() as stack, _explained():
+    with contextlib.ExitStack() as stack, _explained(paths):
         if _engine(context.engine) == "spark":
             yield _spark(context, query, paths, stack)
         else:
@@ -58,7 +58,7 @@ def _spark(context: CommandContext, query: str, paths: Mapping[str, str], stack:
 
 
 @contextlib.contextmanager
-def _explained() -> Iterator[None]:
+def _explained(paths: Mapping[str, str]) -> Iterator[None]:
     """Errors of DuckDB and Spark in a query as one sentence."""
     try:
         yield
@@ -68,4 +68,5 @@ def _explained() -> Iterator[None]:
         if type(error).__module__.partition(".")[0] not in ("duckdb", "_duckdb", "pyspark"):
             raise
         reason = str(error).partition("JVM stacktrace:")[0].strip()
-        raise InvalidArgument(f"the query failed: {reason}") from error
+        hint = "" if paths else ". No table was named: add for example events=data/events"
+        raise InvalidArgument(f"the query failed: {reason}{hint}") from error
