@@ -92,7 +92,7 @@ def maintenance(verb: str, root: str, stats: Mapping[str, Any]) -> RenderableTyp
         f"{verb} would turn {counted(before, 'file')} into {after:,}, and rewrite {total}",
         [
             *some(groups),
-            f"{counted(untouched, 'file')} left as they are" if untouched else None,
+            f"{counted(untouched, 'file')} left unchanged" if untouched else None,
             codec,
             reconciled,
             _reads(stats),
