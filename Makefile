@@ -26,8 +26,8 @@ $(READY): pyproject.toml constraints.txt
 	$(UV) install --python $(BIN)/python --constraints constraints.txt --group dev --editable ".[$(EXTRAS)]"
 	@touch $@
 
-demo: $(READY)  ## a Spark pipeline of JSON events: ingest, merge, total, maintain, survive a kill -9
-	$(BIN)/python examples/demo.py
+demo: $(READY)  ## a Spark pipeline of JSON events: ingest, merge, total, maintain, survive a kill -9 (DIR=… keeps it)
+	$(BIN)/python examples/demo.py $(DIR)
 
 test-fast: lint  ## lint, types, unit tests, and conformance without Spark (5 minutes)
 	$(BIN)/python -m pytest --numprocesses auto -m "not (sweep or spark or own_spark or s3)" src tests/unit tests/conformance

@@ -212,10 +212,10 @@ def maintain(story: Story) -> None:
 
 
 def main() -> None:
-    """The story."""
-    begin = time.perf_counter()
-    with tempfile.TemporaryDirectory() as folder:
-        story = Story(Path(folder, "demo"))
+    """The story, in a temporary folder, or in a new one that is kept: `demo.py DIR`."""
+    begin, kept = time.perf_counter(), sys.argv[1] if len(sys.argv) > 1 else None
+    with contextlib.nullcontext(kept) if kept else tempfile.TemporaryDirectory() as folder:
+        story = Story(Path(folder, "demo").absolute())
         feed = story.feed
 
         story.heading("Events land", f"{FIRST:,} of three days, in no order")
@@ -252,6 +252,8 @@ def main() -> None:
         f"\nEverything checked, in {time.perf_counter() - begin:.0f} s. "
         "To get a project like this one: [bold]parketto init-pipeline DIR[/]"
     )
+    if kept:
+        console.print(f"Look at its data: [bold]parketto health {Path(kept, 'demo', 'data', 'events')}[/]")
 
 
 def stop_spark() -> None:
