@@ -15,10 +15,10 @@ GATEWAY_VERSION := v1.8.0
 GATEWAY := $(VENV)/versitygw-$(GATEWAY_VERSION)/versitygw
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-fast test-all coverage test-s3 test-browser lint format bench bench-quick bench-spark bench-gate docs cli-reference release-check constraints clean
+.PHONY: help demo test test-fast test-all coverage test-s3 test-browser lint format bench bench-targets bench-clustering bench-quick bench-spark bench-gate docs cli-reference release-check constraints clean
 
 help:  ## show what there is
-	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-13s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-16s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
 $(READY): pyproject.toml constraints.txt
 	$(PYTHON) -m venv $(VENV)
@@ -64,11 +64,16 @@ format: $(READY)  ## let ruff format and fix
 	$(BIN)/ruff format .
 	$(BIN)/ruff check --fix .
 
-bench: $(READY)  ## every operation beside its peers, and what clustering is worth (hours)
-	$(BIN)/python benchmarks/run.py --json $(RESULTS)/run.json --plot $(RESULTS)/run
+bench: $(READY)  ## every operation beside its peers, growth and targets; tables and plots go into the docs (hours)
+	$(BIN)/python benchmarks/run.py --json $(RESULTS)/run.json --docs
+
+bench-targets: $(READY)  ## only what the targets need (an hour)
+	$(BIN)/python benchmarks/run.py --targets --json $(RESULTS)/targets.json
+
+bench-clustering: $(READY)  ## what clustering is worth to queries (an hour)
 	$(BIN)/python benchmarks/clustering.py --json $(RESULTS)/clustering.json
 
-bench-quick: $(READY)  ## the same on little data (minutes)
+bench-quick: $(READY)  ## all of that on little data (minutes)
 	$(BIN)/python benchmarks/run.py --quick --json $(RESULTS)/quick.json
 	$(BIN)/python benchmarks/clustering.py --quick --json $(RESULTS)/quick-clustering.json
 
