@@ -23,6 +23,7 @@ from harness import points
 PRODUCTS = 20
 BUCKETS = 100
 PARTITION_COLUMN = "bucket"
+DEVICES = 10_000
 DAY_FILES = 100
 DAY_FILE_ROWS = 10
 LEAST_DAYS = 4
@@ -93,6 +94,13 @@ def narrow(first: int, rows: int, rng: np.random.Generator) -> pa.Table:
     )
 
 
+def devices(first: int, rows: int, rng: np.random.Generator) -> pa.Table:
+    """The same of very many devices."""
+    return narrow(first, rows, rng).append_column(
+        "device", pa.array(rng.integers(0, DEVICES, rows).astype(np.int32))
+    )
+
+
 def wide(first: int, rows: int, rng: np.random.Generator) -> pa.Table:
     """A hundred columns of mixed kinds, a tenth of the values missing in some."""
     columns: dict[str, object] = {"id": np.arange(first, first + rows)}
@@ -142,6 +150,7 @@ KINDS: dict[str, Kind] = {
     "text": Kind(addresses, 64, divisor=10),
     "partitioned": Kind(trades, 400, partition_column=PARTITION_COLUMN),
     "skewed": Kind(skewed, 2000, partition_column=PARTITION_COLUMN),
+    "devices": Kind(devices, 40, divisor=10),
     "one": Kind(narrow, 1, divisor=10**12),
     "days": Kind(narrow, 8_000, divisor=125, partition_column="day", repeated=True),
     "many-days": Kind(narrow, 100_000, divisor=10, partition_column="day", repeated=True),

@@ -30,6 +30,8 @@ class Measurement:
         size: Bytes of the whole result.
         scan_seconds: How long a fixed reader needs for all values of the result; 0 if there are too many files.
         jobs: How many Spark jobs it took.
+        tasks: Their tasks.
+        returned: The bytes that these returned to the driver.
         cpu_seconds: Processor time of all of its processes.
     """
 
@@ -45,6 +47,8 @@ class Measurement:
     files: int = 0
     scan_seconds: float = 0.0
     jobs: int = 0
+    tasks: int = 0
+    returned: int = 0
     cpu_seconds: float = 0.0
 
     def plain(self) -> dict[str, Any]:

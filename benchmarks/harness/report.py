@@ -20,6 +20,8 @@ MEASURED = (
     "files",
     "scan_seconds",
     "jobs",
+    "tasks",
+    "returned",
     "cpu_seconds",
 )
 BAD = ("WRONG", "FAILED")

@@ -168,6 +168,10 @@ def _growth(title: str, operation: str, ask: Callable[[Made, str], Request]) -> 
     return Job(title, operation, "small", ask, only=(*LOCAL, *INDEXED, *BY_HAND), scales=GROWTH)
 
 
+def _by_device(_made: Made, _sources: str) -> Request:
+    return Request("repartition", "", columns=("device",))
+
+
 JOBS: dict[str, Job] = {
     "compact-narrow": Job("compact, narrow rows", "compact", "narrow", _compact, ("pyarrow",)),
     "compact-wide": Job("compact, 100 columns", "compact", "wide", _compact, ("duckdb",)),
@@ -273,4 +277,19 @@ SPARK_JOBS: dict[str, Job] = {
         f"repartition by {data.PRODUCTS} values", "repartition", "healthy", _repartition, 2.1
     ),
 }
-ALL_JOBS = {**JOBS, **SPARK_JOBS}
+#: What `spark.py --driver` measures: what the driver needs for many files, and for many rows.
+DRIVER_JOBS: dict[str, Job] = {
+    "driver-compact": Job(
+        "compact, 10,000 files at 1x", "compact", "many-days", _compact, (), ON_SPARK[:1], scales=(1, 10)
+    ),
+    "driver-repartition": Job(
+        f"repartition by {data.DEVICES:,} values, 100,000 rows at 1x",
+        "repartition",
+        "devices",
+        _by_device,
+        (),
+        ON_SPARK[:1],
+        scales=(1, 10),
+    ),
+}
+ALL_JOBS = {**JOBS, **SPARK_JOBS, **DRIVER_JOBS}

@@ -128,11 +128,11 @@ def import_it(_request: Request, _: dict[str, object]) -> dict[str, float]:
     return imports.seconds_of("parketto")
 
 
-def spark_jobs(keywords: dict[str, object]) -> int:
-    """How many Spark jobs there were so far."""
+def counts(keywords: dict[str, Any]) -> dict[str, int]:
+    """What Spark did so far."""
     from harness.contestants import spark
 
-    return spark.spark_jobs(keywords["spark"]) if "spark" in keywords else 0
+    return spark.counts(keywords["spark"]) if "spark" in keywords else {}
 
 
 OPERATIONS = {
