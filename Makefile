@@ -15,7 +15,7 @@ GATEWAY_VERSION := v1.8.0
 GATEWAY := $(VENV)/versitygw-$(GATEWAY_VERSION)/versitygw
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-fast test-all coverage test-s3 test-browser lint format bench bench-targets bench-clustering bench-quick bench-spark bench-gate docs cli-reference release-check constraints clean
+.PHONY: help demo test test-fast test-all coverage test-s3 test-browser lint format bench bench-targets bench-clustering bench-quick bench-spark bench-driver bench-gate docs cli-reference release-check constraints clean
 
 help:  ## show what there is
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-16s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -79,6 +79,9 @@ bench-quick: $(READY)  ## all of that on little data (minutes)
 
 bench-spark: $(READY)  ## Parketto on Spark beside hand-written Spark jobs (half an hour)
 	$(BIN)/python benchmarks/spark.py --json $(RESULTS)/spark.json
+
+bench-driver: $(READY)  ## what Spark's driver needs for 100,000 files and for 10,000 partitions (a quarter of an hour)
+	$(BIN)/python benchmarks/spark.py --driver --json $(RESULTS)/driver.json
 
 bench-gate: $(READY)  ## three quick rounds beside the baseline: ratios only, on a machine with nothing else to do
 	$(BIN)/python benchmarks/run.py --quick --rounds 3 --json $(RESULTS)/gate.json
