@@ -43,7 +43,9 @@ def summarise(runs: Sequence[Mapping[str, Any]], known: Mapping[str, Contestant]
         row["outcome"], row["error"] = (bad["outcome"], bad["error"]) if bad else ("ok", "")
         good = [run for run in group if run["outcome"] != "FAILED"]
         for key in MEASURED:
-            row[key] = statistics.median(run[key] for run in good) if good else None
+            row[key] = (
+                statistics.median(run.get(key, 0) for run in good) if good else None
+            )  # older results lack some
         rows.append(row)
     for row in rows:
         row["against"], row["ratio"] = _ratio(row, rows, known)
