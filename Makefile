@@ -15,10 +15,10 @@ GATEWAY_VERSION := v1.8.0
 GATEWAY := $(VENV)/versitygw-$(GATEWAY_VERSION)/versitygw
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-fast test-all coverage test-s3 test-browser lint format bench bench-quick bench-spark bench-gate docs cli-reference release-check constraints clean
+.PHONY: help demo test test-fast test-all coverage test-s3 test-browser lint format bench bench-targets bench-clustering bench-quick bench-spark bench-driver bench-gate docs cli-reference release-check constraints clean
 
 help:  ## show what there is
-	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-13s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-16s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
 $(READY): pyproject.toml constraints.txt
 	$(PYTHON) -m venv $(VENV)
@@ -64,16 +64,24 @@ format: $(READY)  ## let ruff format and fix
 	$(BIN)/ruff format .
 	$(BIN)/ruff check --fix .
 
-bench: $(READY)  ## every operation beside its peers, and what clustering is worth (hours)
-	$(BIN)/python benchmarks/run.py --json $(RESULTS)/run.json --plot $(RESULTS)/run
+bench: $(READY)  ## every operation beside its peers, growth and targets; tables and plots go into the docs (hours)
+	$(BIN)/python benchmarks/run.py --json $(RESULTS)/run.json --docs
+
+bench-targets: $(READY)  ## only what the targets need (an hour)
+	$(BIN)/python benchmarks/run.py --targets --json $(RESULTS)/targets.json
+
+bench-clustering: $(READY)  ## what clustering is worth to queries (an hour)
 	$(BIN)/python benchmarks/clustering.py --json $(RESULTS)/clustering.json
 
-bench-quick: $(READY)  ## the same on little data (minutes)
+bench-quick: $(READY)  ## all of that on little data (minutes)
 	$(BIN)/python benchmarks/run.py --quick --json $(RESULTS)/quick.json
 	$(BIN)/python benchmarks/clustering.py --quick --json $(RESULTS)/quick-clustering.json
 
 bench-spark: $(READY)  ## Parketto on Spark beside hand-written Spark jobs (half an hour)
 	$(BIN)/python benchmarks/spark.py --json $(RESULTS)/spark.json
+
+bench-driver: $(READY)  ## what Spark's driver needs for 100,000 files and for 10,000 partitions (a quarter of an hour)
+	$(BIN)/python benchmarks/spark.py --driver --json $(RESULTS)/driver.json
 
 bench-gate: $(READY)  ## three quick rounds beside the baseline: ratios only, on a machine with nothing else to do
 	$(BIN)/python benchmarks/run.py --quick --rounds 3 --json $(RESULTS)/gate.json

@@ -1,5 +1,7 @@
 """Parketto on Spark beside the Spark jobs that one writes by hand, in a warm session: seconds, memory, jobs.
 
+With `--driver` instead: what the driver needs to compact 100,000 files, and to repartition into 10,000 folders.
+
 Sources are DataFrames. Each of the two works in a process of its own, with the same settings, after the same work
 on a few rows. A ratio above 1x: Parketto is faster. The exit code says whether all rows were right.
 """
@@ -19,7 +21,7 @@ import run
 from harness import machine, report
 from harness.contestants import contestants
 from harness.measure import Setting
-from harness.work import ON_SPARK, SPARK_JOBS
+from harness.work import ALL_JOBS, DRIVER_JOBS, ON_SPARK, SPARK_JOBS
 
 ROWS, QUICK_ROWS = 4_000_000, 100_000
 HEADINGS = (
@@ -38,20 +40,45 @@ HEADINGS = (
 )
 
 
+DRIVER_ROWS, QUICK_DRIVER_ROWS = 1_000_000, 100_000
+DRIVER_HEADINGS = (
+    "work",
+    "rows",
+    "input MB",
+    "files after",
+    "seconds",
+    "driver MB",
+    "JVM MB",
+    "workers MB",
+    "Spark jobs",
+    "tasks",
+    "returned MB",
+    "returned bytes a row",
+)
+
+
 def main() -> int:
     """Measure, and print one table."""
     arguments = parse(sys.argv[1:])
-    known = {name: contestants()[name] for name in ON_SPARK}
+    known = {name: contestants()[name] for name in (ON_SPARK[:1] if arguments.driver else ON_SPARK)}
     runs: list[dict[str, Any]] = []
     with contextlib.ExitStack() as stack:
         work = arguments.work or stack.enter_context(tempfile.TemporaryDirectory(prefix="parketto-bench-"))
         os.makedirs(work, exist_ok=True)
         setting = Setting(work, timeout=arguments.timeout)
         for name in arguments.jobs:
-            runs += run.run_job(name, 1, list(known.values()), setting, arguments)
+            for scale in ALL_JOBS[name].scales:
+                runs += run.run_job(name, scale, list(known.values()), setting, arguments)
     rows = report.summarise(runs, known)
-    title = f"{arguments.base_rows:,} rows, medians of {arguments.rounds}; a ratio above 1x: Parketto is faster"
-    report.print_table(title, HEADINGS, lines(rows), left=1)
+    if arguments.driver:
+        title = f"what the driver needs, medians of {arguments.rounds}"
+        headings, cells = DRIVER_HEADINGS, driver_lines(rows, runs)
+    else:
+        title = (
+            f"{arguments.base_rows:,} rows, medians of {arguments.rounds}; a ratio above 1x: Parketto is faster"
+        )
+        headings, cells = HEADINGS, lines(rows)
+    report.print_table(title, headings, cells, left=1)
     for problem in report.problems(rows):
         print(problem)
     if arguments.json:
@@ -59,7 +86,7 @@ def main() -> int:
         with open(arguments.json, "w") as file:
             json.dump({"machine": machine.about(False), "runs": runs, "summary": rows}, file, indent=1)
     if arguments.docs:
-        write_document(title, rows)
+        write_document("driver" if arguments.driver else "spark", title, headings, cells)
     return int(any(run.is_bad(row, known) for row in rows))
 
 
@@ -70,11 +97,11 @@ def parse(given: Sequence[str]) -> argparse.Namespace:
     parser.add_argument(
         "--jobs",
         nargs="+",
-        choices=SPARK_JOBS,
-        default=list(SPARK_JOBS),
+        choices=(*SPARK_JOBS, *DRIVER_JOBS),
         metavar="JOB",
         help=", ".join(SPARK_JOBS),
     )
+    parser.add_argument("--driver", action="store_true", help="what the driver needs: " + ", ".join(DRIVER_JOBS))
     parser.add_argument("--base-rows", type=int, help=f"{ROWS:,}, in a quick run {QUICK_ROWS:,}")
     parser.add_argument("--rounds", type=int, help="3, in a quick run 1")
     parser.add_argument("--work", help="a folder for data, which is kept; by default a temporary one")
@@ -82,8 +109,10 @@ def parse(given: Sequence[str]) -> argparse.Namespace:
     parser.add_argument("--json", metavar="PATH", help="write every measurement there")
     parser.add_argument("--docs", action="store_true", help="put the table into docs/benchmarks.md")
     arguments = parser.parse_args(given)
-    arguments.base_rows = arguments.base_rows or (QUICK_ROWS if arguments.quick else ROWS)
-    arguments.rounds = arguments.rounds or (1 if arguments.quick else 3)
+    usual, quick = (DRIVER_ROWS, QUICK_DRIVER_ROWS) if arguments.driver else (ROWS, QUICK_ROWS)
+    arguments.base_rows = arguments.base_rows or (quick if arguments.quick else usual)
+    arguments.rounds = arguments.rounds or (1 if arguments.quick or arguments.driver else 3)
+    arguments.jobs = arguments.jobs or list(DRIVER_JOBS if arguments.driver else SPARK_JOBS)
     return arguments
 
 
@@ -118,13 +147,38 @@ def lines(rows: Sequence[Mapping[str, Any]]) -> list[list[str]]:
     return cells
 
 
-def write_document(title: str, rows: Sequence[Mapping[str, Any]]) -> None:
+def driver_lines(rows: Sequence[Mapping[str, Any]], runs: Sequence[Mapping[str, Any]]) -> list[list[str]]:
+    """A line for each kind of work, and its size."""
+    inputs = {(one["job"], one["scale"]): (one["input_rows"], one["input_bytes"]) for one in runs}
+    cells = []
+    for row in rows:
+        given, size = inputs[row["job"], row["scale"]]
+        title = f"{ALL_JOBS[row['job']].title}, {row['scale']}x"
+        if row["seconds"] is None:
+            cells.append([title, row["outcome"], *[""] * (len(DRIVER_HEADINGS) - 2)])
+            continue
+        cells.append(
+            [
+                title,
+                f"{given:,}",
+                f"{size / 2**20:,.0f}",
+                f"{row['files']:,.0f}",
+                f"{row['seconds']:.1f}" + (" WRONG" if row["outcome"] == "WRONG" else ""),
+                *(f"{row[key]:,.0f}" for key in ("python_mb", "jvm_mb", "workers_mb", "jobs", "tasks")),
+                f"{row['returned'] / 2**20:,.1f}",
+                f"{row['returned'] / given:,.1f}",
+            ]
+        )
+    return cells
+
+
+def write_document(section: str, title: str, headings: Sequence[str], cells: Sequence[Sequence[str]]) -> None:
     """The table, where readers of the documentation find it."""
     with open(run.DOCUMENT) as file:
         text = file.read()
-    table = report.markdown(HEADINGS, lines(rows), left=1)
+    table = report.markdown(headings, cells, left=1)
     with open(run.DOCUMENT, "w") as file:
-        file.write(report.replace_section(text, "spark", f"{title}.\n\n{table}"))
+        file.write(report.replace_section(text, section, f"{title}.\n\n{table}"))
 
 
 if __name__ == "__main__":

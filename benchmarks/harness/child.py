@@ -32,15 +32,18 @@ def main() -> None:
     operation = contestant.OPERATIONS[request.operation]
     operation(warm, contestant.prepare(warm))
     prepared = contestant.prepare(request)
-    jobs = getattr(contestant, "spark_jobs", lambda _: 0)
-    before = jobs(prepared)
+    counts = getattr(contestant, "counts", lambda _: {})
+    before = counts(prepared)
     gc.collect()
     forget_peaks()
     with _profiled(spec.get("profile")):
         start, used = time.perf_counter(), cpu_seconds()
-        operation(request, prepared)
+        said = operation(request, prepared)
         seconds, used = time.perf_counter() - start, cpu_seconds() - used
-    found: dict[str, Any] = {"seconds": seconds, "cpu_seconds": used, **peaks(), "jobs": jobs(prepared) - before}
+    found: dict[str, Any] = {"seconds": seconds, "cpu_seconds": used, **peaks()}
+    found |= {name: count - before[name] for name, count in counts(prepared).items()}
+    found |= said or {}  # some measure themselves
+    getattr(contestant, "check", lambda *_: None)(request, prepared)
     if hasattr(contestant, "result_files"):
         found["result_files"] = contestant.result_files(request, prepared)
     with open(output, "w") as file:

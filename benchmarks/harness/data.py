@@ -18,9 +18,15 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from harness import points
+
 PRODUCTS = 20
 BUCKETS = 100
 PARTITION_COLUMN = "bucket"
+DEVICES = 10_000
+DAY_FILES = 100
+DAY_FILE_ROWS = 10
+LEAST_DAYS = 4
 SEED = 7
 
 Maker = Callable[[int, int, np.random.Generator], pa.Table]
@@ -35,14 +41,19 @@ class Kind:
         files: How many files at 1x; more at larger scales, so that files stay of one size.
         divisor: How many rows of the base size make one row of this kind.
         row_group_rows: The most rows of a row group; None: one row group in each file.
-        partitioned: Whether the files lie in folders of the partition column, which is then in the path only.
+        partition_column: The column whose values are folders and stand in the path only, if any.
+        repeated: Whether every folder has copies of the same `DAY_FILES` files: that many files are made quickly,
+            and rows still differ by their folder.
+        least_rows: How many rows a file has at least: where there is little data, there are fewer files.
     """
 
     make: Maker
     files: int
-    divisor: int = 1
+    divisor: float = 1
     row_group_rows: int | None = None
-    partitioned: bool = False
+    partition_column: str | None = None
+    repeated: bool = False
+    least_rows: int = 1
 
 
 def trades(first: int, rows: int, rng: np.random.Generator) -> pa.Table:
@@ -83,6 +94,13 @@ def narrow(first: int, rows: int, rng: np.random.Generator) -> pa.Table:
     )
 
 
+def devices(first: int, rows: int, rng: np.random.Generator) -> pa.Table:
+    """The same of very many devices."""
+    return narrow(first, rows, rng).append_column(
+        "device", pa.array(rng.integers(0, DEVICES, rows).astype(np.int32))
+    )
+
+
 def wide(first: int, rows: int, rng: np.random.Generator) -> pa.Table:
     """A hundred columns of mixed kinds, a tenth of the values missing in some."""
     columns: dict[str, object] = {"id": np.arange(first, first + rows)}
@@ -115,14 +133,27 @@ def strings(first: int, rows: int, rng: np.random.Generator) -> pa.Table:
     )
 
 
+def addresses(first: int, rows: int, rng: np.random.Generator) -> pa.Table:
+    """Two columns of text whose beginnings are equal, which is what curves find hard."""
+    one, other, *_ = points.strings(rows, rng)
+    return pa.table({"id": np.arange(first, first + rows), "a": one, "b": other, "amount": rng.random(rows)})
+
+
 KINDS: dict[str, Kind] = {
     "narrow": Kind(narrow, 200),
     "wide": Kind(wide, 100, divisor=20),
     "strings": Kind(strings, 200, divisor=5),
     "tiny": Kind(trades, 1000, divisor=20, row_group_rows=100),
     "healthy": Kind(trades, 200),
-    "partitioned": Kind(trades, 400, partitioned=True),
-    "skewed": Kind(skewed, 2000, partitioned=True),
+    "medium": Kind(trades, 100, divisor=10 / 3),
+    "small": Kind(trades, 200, divisor=16, least_rows=500),
+    "text": Kind(addresses, 64, divisor=10),
+    "partitioned": Kind(trades, 400, partition_column=PARTITION_COLUMN),
+    "skewed": Kind(skewed, 2000, partition_column=PARTITION_COLUMN),
+    "devices": Kind(devices, 40, divisor=10),
+    "one": Kind(narrow, 1, divisor=10**12),
+    "days": Kind(narrow, 8_000, divisor=125, partition_column="day", repeated=True),
+    "many-days": Kind(narrow, 100_000, divisor=10, partition_column="day", repeated=True),
 }
 
 
@@ -135,8 +166,9 @@ def make(kind_name: str, folder: str, base_rows: int, scale: int) -> Made:
             return Made(**json.load(about))
     except FileNotFoundError:
         shutil.rmtree(root, ignore_errors=True)
-    files = kind.files * scale
-    rows = max(files, base_rows * scale // kind.divisor)
+    rows = round(base_rows * scale / kind.divisor)
+    files = min(kind.files * scale, max(scale, rows // kind.least_rows))
+    rows = max(rows, LEAST_DAYS * DAY_FILES * DAY_FILE_ROWS if kind.repeated else files)
     made = write(kind, root, rows, files)
     with open(f"{root}.json", "w") as about:  # last: data without it was interrupted
         json.dump(made.__dict__, about)
@@ -158,23 +190,51 @@ def write(kind: Kind, root: str, rows: int, files: int) -> Made:
     """Write the files of a dataset."""
     rng = np.random.default_rng(SEED)
     os.makedirs(root)
+    if kind.repeated:
+        return _write_days(kind, root, rows)
     edges = np.linspace(0, rows, files + 1).astype(int)
-    if kind.partitioned:
+    if kind.partition_column:
         # As many appends as there are files in each folder; every append touches all folders.
         appends = max(1, files // BUCKETS)
         edges = np.linspace(0, rows, appends + 1).astype(int)
     for number, (first, last) in enumerate(itertools.pairwise(edges)):
         table = kind.make(int(first), int(last - first), rng)
-        if not kind.partitioned:
+        if not kind.partition_column:
             _write_file(kind, table, os.path.join(root, f"part-{number:05d}.parquet"))
             continue
-        values = table.column(PARTITION_COLUMN).to_numpy()
-        rest = table.drop_columns([PARTITION_COLUMN])
+        values = table.column(kind.partition_column).to_numpy()
+        rest = table.drop_columns([kind.partition_column])
         for value in np.unique(values):
-            place = os.path.join(root, f"{PARTITION_COLUMN}={value}")
+            place = os.path.join(root, f"{kind.partition_column}={value}")
             os.makedirs(place, exist_ok=True)
             chosen = rest.take(np.flatnonzero(values == value))
             _write_file(kind, chosen, os.path.join(place, f"part-{number:05d}.parquet"))
+    return _made(kind, root, rows)
+
+
+def days(made: Made) -> int:
+    """How many folders repeated data have."""
+    return made.files // DAY_FILES
+
+
+def _write_days(kind: Kind, root: str, rows: int) -> Made:
+    rng = np.random.default_rng(SEED)
+    folders = max(1, rows // (DAY_FILES * DAY_FILE_ROWS))
+    for day in range(folders):
+        folder = os.path.join(root, f"{kind.partition_column}={day}")
+        os.makedirs(folder)
+        for number in range(DAY_FILES):
+            path = os.path.join(folder, f"part-{number:05d}.parquet")
+            if day == 0:
+                _write_file(kind, kind.make(number * DAY_FILE_ROWS, DAY_FILE_ROWS, rng), path)
+            else:
+                shutil.copyfile(
+                    os.path.join(root, f"{kind.partition_column}=0", f"part-{number:05d}.parquet"), path
+                )
+    return _made(kind, root, folders * DAY_FILES * DAY_FILE_ROWS)
+
+
+def _made(kind: Kind, root: str, rows: int) -> Made:
     sizes = [os.path.getsize(path) for path in parquet_files(root)]
     name = next((name for name, known in KINDS.items() if known is kind), "")
     return Made(name, root, rows, len(sizes), sum(sizes))
@@ -211,11 +271,12 @@ def link_fresh(source: str, target: str) -> None:
 
 def fingerprint(root: str) -> dict[str, tuple[int, int, int]]:
     """What tells whether somebody wrote into a file: its inode, size and time."""
-    return {
-        os.path.relpath(path, root): (about.st_ino, about.st_size, about.st_mtime_ns)
-        for path in parquet_files(root)
-        for about in [os.stat(path)]
-    }
+    return {os.path.relpath(path, root): identity(os.stat(path)) for path in parquet_files(root)}
+
+
+def identity(about: os.stat_result) -> tuple[int, int, int]:
+    """Equal for a file and a hard link to it, until somebody writes into it."""
+    return about.st_ino, about.st_size, about.st_mtime_ns
 
 
 def _write_file(kind: Kind, table: pa.Table, path: str) -> None:

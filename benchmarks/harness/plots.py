@@ -1,8 +1,9 @@
-"""Plots of a result, drawn in the environment of the peers, which has what it takes: `plots RESULT.json PATH`."""
+"""Plots of a result, drawn in the environment of the peers, which has Matplotlib: `plots FOLDER < SUMMARY`."""
 
 from __future__ import annotations
 
 import json
+import os
 import sys
 from typing import Any
 
@@ -11,15 +12,12 @@ import matplotlib as mpl
 mpl.use("svg")
 import matplotlib.pyplot as plt
 
+Rows = list[dict[str, Any]]
 
-def ratios(result: dict[str, Any], path: str) -> None:
+
+def ratios(rows: Rows, path: str) -> None:
     """How much longer each peer takes than Parketto, on a logarithmic scale."""
-    scale = min(row["scale"] for row in result["summary"])
-    rows = [
-        row
-        for row in result["summary"]
-        if row["scale"] == scale and row["ratio"] and not row["contestant"].startswith("parketto")
-    ]
+    rows = [row for row in rows if row["ratio"] and not row["contestant"].startswith("parketto")]
     jobs = list(dict.fromkeys(row["job"] for row in rows))
     names = sorted({row["contestant"] for row in rows})
     figure, axes = plt.subplots(figsize=(9, 0.42 * len(jobs) + 1.6))
@@ -38,17 +36,17 @@ def ratios(result: dict[str, Any], path: str) -> None:
     _save(figure, path)
 
 
-def growth(result: dict[str, Any], path: str) -> None:
+def growth(rows: Rows, path: str) -> None:
     """Seconds and memory by scale, one panel for each job."""
-    jobs = list(dict.fromkeys(row["job"] for row in result["summary"]))
+    jobs = list(dict.fromkeys(row["job"] for row in rows))
     figure, grid = plt.subplots(len(jobs), 2, figsize=(9, 2.4 * len(jobs)), squeeze=False)
     for job, (left, right) in zip(jobs, grid, strict=True):
-        names = dict.fromkeys(row["contestant"] for row in result["summary"] if row["job"] == job)
+        names = dict.fromkeys(row["contestant"] for row in rows if row["job"] == job)
         for axes, key, label in ((left, "seconds", "s"), (right, "peak_mb", "MB")):
             for name in names:
                 seen = {
                     row["scale"]: row[key]
-                    for row in result["summary"]
+                    for row in rows
                     if (row["job"], row["contestant"]) == (job, name) and row[key]
                 }
                 axes.plot(list(seen), list(seen.values()), marker="o", markersize=3, label=name)
@@ -60,18 +58,20 @@ def growth(result: dict[str, Any], path: str) -> None:
 
 
 def _save(figure: Any, path: str) -> None:
-    for ending in ("svg", "png"):
-        figure.savefig(f"{path}.{ending}", bbox_inches="tight", dpi=130)
+    figure.savefig(f"{path}.svg", bbox_inches="tight", metadata={"Date": None})
     plt.close(figure)
 
 
 def main() -> None:
-    """Growth, if there are several scales, else ratios."""
-    source, path = sys.argv[1:]
-    with open(source) as file:
-        result = json.load(file)
-    several = len({row["scale"] for row in result["summary"]}) > 1
-    (growth if several else ratios)(result, path)
+    """Growth of the jobs that were measured at several scales, ratios of the others."""
+    [folder] = sys.argv[1:]
+    rows: Rows = json.load(sys.stdin)
+    os.makedirs(folder, exist_ok=True)
+    scales = {job: {row["scale"] for row in rows if row["job"] == job} for job in (row["job"] for row in rows)}
+    for draw, several in ((ratios, False), (growth, True)):
+        chosen = [row for row in rows if (len(scales[row["job"]]) > 1) == several]
+        if chosen:
+            draw(chosen, os.path.join(folder, "growth" if several else "operations"))
 
 
 if __name__ == "__main__":

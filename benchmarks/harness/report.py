@@ -20,6 +20,8 @@ MEASURED = (
     "files",
     "scan_seconds",
     "jobs",
+    "tasks",
+    "returned",
     "cpu_seconds",
 )
 BAD = ("WRONG", "FAILED")
@@ -41,7 +43,9 @@ def summarise(runs: Sequence[Mapping[str, Any]], known: Mapping[str, Contestant]
         row["outcome"], row["error"] = (bad["outcome"], bad["error"]) if bad else ("ok", "")
         good = [run for run in group if run["outcome"] != "FAILED"]
         for key in MEASURED:
-            row[key] = statistics.median(run[key] for run in good) if good else None
+            row[key] = (
+                statistics.median(run.get(key, 0) for run in good) if good else None
+            )  # older results lack some
         rows.append(row)
     for row in rows:
         row["against"], row["ratio"] = _ratio(row, rows, known)
@@ -104,7 +108,7 @@ def lines(rows: Iterable[Mapping[str, Any]]) -> list[list[str]]:
                 f"{row['written'] / 2**20:,.1f}",
                 f"{row['size'] / 2**20:,.1f}",
                 f"{row['files']:,.0f}",
-                f"{row['scan_seconds']:.2f}",
+                f"{row['scan_seconds']:.2f}" if row["scan_seconds"] else "",
             ]
         )
     return found
@@ -119,11 +123,30 @@ def problems(rows: Iterable[Mapping[str, Any]]) -> list[str]:
     ]
 
 
-def growth(rows: Sequence[Mapping[str, Any]]) -> tuple[list[str], list[list[str]]]:
-    """Seconds and memory by scale; empty if there is only one scale."""
-    scales = sorted({row["scale"] for row in rows})
-    if len(scales) < 2:
-        return [], []
+def _scales(rows: Iterable[Mapping[str, Any]]) -> dict[str, tuple[int, ...]]:
+    """The scales at which each job was measured."""
+    found: dict[str, set[int]] = {}
+    for row in rows:
+        found.setdefault(row["job"], set()).add(row["scale"])
+    return {job: tuple(sorted(scales)) for job, scales in found.items()}
+
+
+def at_one_scale(rows: Sequence[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
+    """The jobs that do not show growth."""
+    scales = _scales(rows)
+    return [row for row in rows if len(scales[row["job"]]) == 1]
+
+
+def growth(rows: Sequence[Mapping[str, Any]]) -> list[tuple[list[str], list[list[str]]]]:
+    """Seconds and memory by scale, a table for all jobs of the same scales; none for those of one scale."""
+    by_scales: dict[tuple[int, ...], list[str]] = {}
+    for job, scales in _scales(rows).items():
+        if len(scales) > 1:
+            by_scales.setdefault(scales, []).append(job)
+    return [_growth([row for row in rows if row["job"] in jobs], scales) for scales, jobs in by_scales.items()]
+
+
+def _growth(rows: Sequence[Mapping[str, Any]], scales: Sequence[int]) -> tuple[list[str], list[list[str]]]:
     found: dict[tuple[str, str], dict[int, Mapping[str, Any]]] = {}
     for row in rows:
         if row["seconds"] is not None:

@@ -19,7 +19,7 @@ class Request:
     """One thing to do with one dataset.
 
     Attributes:
-        operation: compact, cluster, append, upsert, delete, update or repartition.
+        operation: compact, cluster, append, upsert, delete, update, repartition, plan or import.
         root: The dataset, to be changed in place.
         parts: About how many files the whole dataset makes at the target size, for those who must be told.
         partition_columns: The folders that the dataset has, to be kept.
@@ -68,6 +68,19 @@ class Request:
     def on(self, root: str) -> Request:
         """The same request for another dataset."""
         return replace(self, root=root)
+
+    def on_partition(self) -> Request:
+        """The same request for the one partition that its condition names, as a dataset of its own.
+
+        >>> condition = (("day", "=", 5), ("id", "=", 7))
+        >>> request = Request("delete", "/d", partition_columns=("day",), condition=condition)
+        >>> alone = request.on_partition()
+        >>> alone.root, alone.where()
+        ('/d/day=5', 'id = 7')
+        """
+        folders = [f"{name}={value}" for name, _, value in self.condition if name in self.partition_columns]
+        rest = tuple(part for part in self.condition if part[0] not in self.partition_columns)
+        return replace(self, root="/".join((self.root, *folders)), condition=rest, partition_columns=())
 
     def plain(self) -> dict[str, Any]:
         """As JSON has it."""

@@ -18,6 +18,13 @@ from harness.data import KINDS, Made
 from harness.request import Condition, Request
 
 UPSERT_ROWS = 1_000
+PLANNED_FILES = 10_000
+GROWTH = (1, 4, 16)
+PLANNED = (1, 10, 100)
+LOCAL = ("parketto/duckdb", "parketto/pyarrow")
+ALONE = tuple(f"{name} alone" for name in LOCAL)
+INDEXED = tuple(f"{name} indexed" for name in LOCAL)
+BY_HAND = ("duckdb", "polars", "delta")
 
 
 @dataclass(frozen=True)
@@ -31,6 +38,7 @@ class Job:
         ask: The request, given the data and a folder for sources.
         in_quick: Who takes part in a quick run beside Parketto with DuckDB.
         only: Who takes part at all; empty: everybody who can.
+        scales: The sizes at which it is measured, as multiples of the base.
         target: The ratio to reach on Spark, as `spark.py` prints it.
     """
 
@@ -41,6 +49,7 @@ class Job:
     in_quick: tuple[str, ...] = ()
     only: tuple[str, ...] = ()
     target: float | None = None
+    scales: tuple[int, ...] = (1,)
 
 
 def request_for(job: Job, made: Made, sources: str) -> Request:
@@ -52,7 +61,7 @@ def request_for(job: Job, made: Made, sources: str) -> Request:
         root=made.root,
         rows=made.rows,
         parts=max(1, round(made.bytes / 2**20 / request.target_mb)),
-        partition_columns=(data.PARTITION_COLUMN,) if kind.partitioned else (),
+        partition_columns=(kind.partition_column,) if kind.partition_column else (),
     )
 
 
@@ -62,6 +71,18 @@ def _compact(_made: Made, _sources: str) -> Request:
 
 def _cluster(_made: Made, _sources: str) -> Request:
     return Request("cluster", "", columns=("product", "price"))
+
+
+def _cluster_text(made: Made, _sources: str) -> Request:
+    return Request("cluster", "", columns=("a", "b"), target_rows=-(-made.rows // made.files))
+
+
+def _plan(made: Made, _sources: str) -> Request:
+    return Request("plan", "", options={"files": PLANNED_FILES * made.files})
+
+
+def _import(_made: Made, _sources: str) -> Request:
+    return Request("import", "")
 
 
 def _upsert(
@@ -106,6 +127,10 @@ def _near(made: Made) -> tuple[Condition, ...]:
     return (("id", ">=", first), ("id", "<", first + made.rows // 100))
 
 
+def _one_percent(made: Made) -> np.ndarray:
+    return np.linspace(0, made.rows - 1, max(1, made.rows // 100)).astype(np.int64)
+
+
 def _far(_made: Made) -> tuple[Condition, ...]:
     return (("bucket", "=", 7),)
 
@@ -118,8 +143,16 @@ def _in_partition(_made: Made) -> tuple[Condition, ...]:
     return (("bucket", "=", 7), ("lot", "=", 3))
 
 
+def _on_a_day(made: Made) -> tuple[Condition, ...]:
+    return (("day", "=", data.days(made) // 2), ("id", "=", data.DAY_FILES * data.DAY_FILE_ROWS // 2))
+
+
 def _delete(pick: Callable[[Made], tuple[Condition, ...]]) -> Callable[[Made, str], Request]:
     return lambda made, _: Request("delete", "", condition=pick(made))
+
+
+def _few_rows(pick: Callable[[Made], tuple[Condition, ...]]) -> Callable[[Made, str], Request]:
+    return lambda made, _: Request("delete", "", condition=pick(made), options={"few_rows": True})
 
 
 def _update(pick: Callable[[Made], tuple[Condition, ...]]) -> Callable[[Made, str], Request]:
@@ -128,6 +161,15 @@ def _update(pick: Callable[[Made], tuple[Condition, ...]]) -> Callable[[Made, st
 
 def _repartition(_made: Made, _sources: str) -> Request:
     return Request("repartition", "", columns=("product",))
+
+
+def _growth(title: str, operation: str, ask: Callable[[Made, str], Request]) -> Job:
+    """Files of one size (3,125 rows, if there are 10 million at 1x), and 200, 800 and 3,200 of them."""
+    return Job(title, operation, "small", ask, only=(*LOCAL, *INDEXED, *BY_HAND), scales=GROWTH)
+
+
+def _by_device(_made: Made, _sources: str) -> Request:
+    return Request("repartition", "", columns=("device",))
 
 
 JOBS: dict[str, Job] = {
@@ -169,6 +211,32 @@ JOBS: dict[str, Job] = {
     "repartition": Job(
         f"repartition by {data.PRODUCTS} values", "repartition", "healthy", _repartition, ("polars",)
     ),
+    "upsert-medium": Job(
+        "upsert 1 % all over, 100 files of 30,000 rows", "upsert", "medium", _upsert("percent", _one_percent)
+    ),
+    "delete-medium": Job("delete 1 % all over, 100 files of 30,000 rows", "delete", "medium", _delete(_far)),
+    "cluster-text": Job("cluster by 2 columns of text", "cluster", "text", _cluster_text, only=(*LOCAL, *BY_HAND)),
+    "delete-day": Job(
+        "delete one row of a partition of 100 files, 80 partitions",
+        "delete",
+        "days",
+        _few_rows(_on_a_day),
+        only=(*LOCAL, *ALONE),
+    ),
+    "delete-many-days": Job(
+        "delete one row of a partition of 100 files, 1,000 partitions",
+        "delete",
+        "many-days",
+        _few_rows(_on_a_day),
+        only=(*LOCAL, *ALONE),
+    ),
+    "plan": Job("plan a compaction, 10,000 files at 1x", "plan", "one", _plan, scales=PLANNED),
+    "import": Job("import", "import", "one", _import),
+    "small-compact": _growth("compact small files", "compact", _compact),
+    "small-upsert": _growth("upsert 1 % all over, small files", "upsert", _upsert("percent", _one_percent)),
+    "small-delete": _growth("delete 1 % in a range, small files", "delete", _delete(_near)),
+    "small-cluster": _growth("cluster small files by 2 columns", "cluster", _cluster),
+    "small-repartition": _growth("repartition small files by 20 values", "repartition", _repartition),
 }
 
 ON_SPARK = ("parketto/spark", "spark")
@@ -209,4 +277,19 @@ SPARK_JOBS: dict[str, Job] = {
         f"repartition by {data.PRODUCTS} values", "repartition", "healthy", _repartition, 2.1
     ),
 }
-ALL_JOBS = {**JOBS, **SPARK_JOBS}
+#: What `spark.py --driver` measures: what the driver needs for many files, and for many rows.
+DRIVER_JOBS: dict[str, Job] = {
+    "driver-compact": Job(
+        "compact, 10,000 files at 1x", "compact", "many-days", _compact, (), ON_SPARK[:1], scales=(1, 10)
+    ),
+    "driver-repartition": Job(
+        f"repartition by {data.DEVICES:,} values, 100,000 rows at 1x",
+        "repartition",
+        "devices",
+        _by_device,
+        (),
+        ON_SPARK[:1],
+        scales=(1, 10),
+    ),
+}
+ALL_JOBS = {**JOBS, **SPARK_JOBS, **DRIVER_JOBS}

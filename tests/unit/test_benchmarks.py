@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import argparse
 import doctest
 import json
 from pathlib import Path
@@ -13,11 +14,12 @@ import pytest
 
 import compare
 import run
-from harness import boxes, data, queries, report, skipping
+from harness import boxes, checks, data, planning, queries, report, request, skipping, targets
 from harness.checks import Reader
 from harness.contestants import contestants
 from harness.request import Request
-from harness.work import ALL_JOBS, request_for
+from harness.targets import TARGETS, Target
+from harness.work import ALL_JOBS, JOBS, request_for
 
 
 def rows_of(*given: tuple[str, float, str]) -> list[dict[str, object]]:
@@ -40,7 +42,7 @@ def result_of(*given: tuple[str, float, str]) -> dict[str, object]:
     return {"summary": report.summarise(rows_of(*given), contestants())}
 
 
-@pytest.mark.parametrize("module", [queries, report])
+@pytest.mark.parametrize("module", [checks, queries, report, request])
 def test_doctests_pass(module: object) -> None:
     assert doctest.testmod(module).failed == 0
 
@@ -171,3 +173,118 @@ def test_runs_of_different_sizes_are_not_combined(tmp_path: Path) -> None:
 
     with pytest.raises(SystemExit, match="different numbers of rows"):
         run.together([str(tmp_path / "1.json"), str(tmp_path / "2.json")], contestants())
+
+
+def test_untouched_files_count_with_what_they_had(tmp_path: Path) -> None:
+    """Results of 100,000 files are checked by reading those that are new; a lost file and a lost row both show."""
+    made = data.write(data.KINDS["partitioned"], str(tmp_path / "data"), 400, 4)
+    files = data.parquet_files(made.root)
+    reader = Reader(files)
+    everything = reader.digest(files)
+    assert reader.digest_of_result([], files) == everything
+    assert reader.digest_of_result(files[:3], files[3:]) == everything
+    assert reader.digest_of_result(files[:3], files[4:]) != everything
+    shorter = str(Path(files[0]).with_name("shorter.parquet"))
+    table = pq.read_table(files[0], partitioning=None)
+    pq.write_table(table.slice(1), shorter)
+    assert reader.digest_of_result([shorter], files[1:]) != everything
+
+
+def test_repeated_files_have_rows_that_differ_by_their_folder(tmp_path: Path) -> None:
+    made = data.write(data.KINDS["days"], str(tmp_path / "data"), 2_000, 4)
+    assert (made.files, made.rows, data.days(made)) == (200, 2_000, 2)
+    assert len({path.stat().st_ino for path in (tmp_path / "data").rglob("*.parquet")}) == 200
+    request = request_for(JOBS["delete-day"], made, str(tmp_path))
+    files = data.parquet_files(made.root)
+    reader = Reader(files)
+    assert reader.digest(files, request.query()).rows == 1_999
+    one, other = (reader.digest([path for path in files if f"day={day}" in path]) for day in (0, 1))
+    assert one != other
+
+
+def arguments_of(*given: str) -> argparse.Namespace:
+    return run.parse(given)
+
+
+@pytest.mark.parametrize("mode", [["--targets"], ["--quick"], []])
+def test_every_target_is_measured(mode: list[str]) -> None:
+    """By `--targets`, by a quick run and by a full one: the job, its scale, Parketto and the peer."""
+    arguments, known = arguments_of(*mode), contestants()
+    for target in TARGETS:
+        assert target.job in arguments.jobs
+        assert target.scale in JOBS[target.job].scales
+        names = {contestant.name for contestant in run.takes_part(target.job, known, arguments)}
+        assert target.contestants <= names, (target.job, mode)
+
+
+def test_variants_take_part_only_where_they_mean_something() -> None:
+    names = {contestant.name for contestant in run.takes_part("delete-scattered", contestants(), arguments_of())}
+    assert names >= {"parketto/duckdb", "delta"}
+    assert not any(name.endswith(("alone", "indexed")) for name in names)
+
+
+def judged(target: Target, **rows: tuple[float, float]) -> list[str]:
+    """The verdicts on seconds and peak memory, `ours` and `peer`."""
+    names = {"ours": target.ours[0], "peer": target.peer, "first": target.ours[0]}
+    measured = [
+        {
+            "job": target.job,
+            "scale": 1 if name == "first" else target.scale,
+            "contestant": names[name],
+            "outcome": "ok",
+            "seconds": seconds,
+            "peak_mb": peak,
+        }
+        for name, (seconds, peak) in rows.items()
+    ]
+    found = {(row["job"], row["scale"], row["contestant"]): row for row in measured}
+    return [str(targets._judge(target, target.ours[0], names["peer"], found)["verdict"])]  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("target", "rows", "verdict"),
+    [
+        (Target("update", "delta", 1.5), {"ours": (1, 9), "peer": (1.5, 9)}, "met"),
+        (Target("update", "delta", 1.5), {"ours": (1, 9), "peer": (1.4, 9)}, "missed: time"),
+        (Target("update", "delta", most=2), {"ours": (2, 9), "peer": (1, 9)}, "met"),
+        (Target("update", "delta", most=2), {"ours": (2.1, 9), "peer": (1, 9)}, "missed: time"),
+        (Target("update", "delta", 1, peak_mb=8), {"ours": (1, 9), "peer": (1, 1)}, "missed: memory"),
+        (Target("update", "delta", 2, peak_mb=8), {"ours": (1, 9), "peer": (1, 1)}, "missed: time, memory"),
+        (Target("update", "delta", 1), {"ours": (1, 9)}, "not measured"),
+        (Target("plan", None, scale=10, most_growth=1.5), {"first": (1, 9), "ours": (14, 9)}, "met"),
+        (Target("plan", None, scale=10, most_growth=1.5), {"first": (1, 9), "ours": (16, 9)}, "missed: growth"),
+    ],
+)
+def test_verdicts(target: Target, rows: dict[str, tuple[float, float]], verdict: str) -> None:
+    assert judged(target, **rows) == [verdict]
+
+
+def test_failures_are_verdicts_too() -> None:
+    rows = report.summarise(rows_of(("parketto/duckdb", 1.0, "ok"), ("delta", 1.0, "FAILED")), contestants())
+    target = Target("update", "delta", 1, ours=("parketto/duckdb",))
+    found = {(row["job"], row["scale"], row["contestant"]): row for row in rows}
+    assert targets._judge(target, "parketto/duckdb", "delta", found)["verdict"] == "delta: FAILED"
+
+
+def test_growth_has_a_table_for_jobs_of_the_same_scales() -> None:
+    rows = [
+        {**row, "job": job, "scale": scale}
+        for job, scales in {
+            "plan": (1, 10),
+            "small-upsert": (1, 4),
+            "small-delete": (1, 4),
+            "update": (1,),
+        }.items()
+        for scale in scales
+        for row in report.summarise(rows_of(("parketto/pyarrow", 1.0, "ok")), contestants())
+    ]
+    assert [(len(headings), len(cells)) for headings, cells in report.growth(rows)] == [(6, 1), (6, 2)]
+    assert {row["job"] for row in report.at_one_scale(rows)} == {"update"}
+
+
+def test_made_up_footers_become_a_plan_with_all_files() -> None:
+    snapshot = planning.described(1_000)
+    plan = planning.planned(snapshot)
+    planning.check(plan, snapshot)
+    with pytest.raises(AssertionError, match="lost files"):
+        planning.check(plan, planning.described(1_001))

@@ -5,8 +5,13 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Iterator
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
+import pyarrow.parquet as pq
+
+from harness import planning
+from harness.contestants import imports
+from harness.data import parquet_files
 from harness.request import Request
 from parketto import Dataset, sql
 
@@ -16,20 +21,30 @@ if TYPE_CHECKING:
 
 
 def prepare(request: Request) -> dict[str, object]:
-    """The arguments of the dataset; with Spark, a session that runs.
+    """The arguments of the dataset; with Spark, a session that runs; for a plan, what to plan with.
 
     All libraries are loaded before the clock starts, as they are for the others: also Polars, which Parketto
-    itself would load only when it finds that there is much to encode.
+    itself would load only when it finds that there is much to encode; not where so little is, that it stays away.
     """
+    if request.operation == "plan":
+        return {"snapshot": planning.described(request.options["files"])}
     keywords: dict[str, object] = {"engine": request.options["engine"]}
     if memory_mb := request.options.get("memory_mb"):
         keywords["memory_mb"] = memory_mb
     if keywords["engine"] == "spark":
         keywords["spark"] = Dataset(request.root, engine="spark").engine.session
         _start_workers(keywords["spark"])
-    elif request.operation == "compact":
+    elif request.operation != "import" and not request.options.get("few_rows"):
         import polars as pl  # noqa: F401
+    if request.options.get("indexed"):
+        _commit_once(request, keywords)
     return keywords
+
+
+def _commit_once(request: Request, keywords: dict[str, object]) -> None:
+    """Let there be what an earlier operation leaves beside the dataset: one row is replaced by itself."""
+    row = pq.read_table(parquet_files(request.root)[0]).slice(0, 1)
+    Dataset(request.root, **keywords).merge(row, "id")
 
 
 def _start_workers(spark: SparkSession) -> None:
@@ -81,6 +96,8 @@ def _rows(request: Request, keywords: dict[str, object]) -> object:
 
 def delete(request: Request, keywords: dict[str, object]) -> None:
     """By a condition."""
+    if request.options.get("alone"):
+        request = request.on_partition()
     Dataset(request.root, **keywords).delete(request.where())
 
 
@@ -95,11 +112,27 @@ def repartition(request: Request, keywords: dict[str, object]) -> None:
     Dataset(request.root, **keywords).repartition(list(request.columns))
 
 
-def spark_jobs(keywords: dict[str, object]) -> int:
-    """How many Spark jobs there were so far."""
+def plan(_request: Request, prepared: dict[str, Any]) -> None:
+    """A compaction, from footers to tasks."""
+    prepared["plan"] = planning.planned(prepared["snapshot"])
+
+
+def check(_request: Request, prepared: dict[str, Any]) -> None:
+    """A plan must have all files."""
+    if "plan" in prepared:
+        planning.check(prepared["plan"], prepared["snapshot"])
+
+
+def import_it(_request: Request, _: dict[str, object]) -> dict[str, float]:
+    """Parketto, and what it imports."""
+    return imports.seconds_of("parketto")
+
+
+def counts(keywords: dict[str, Any]) -> dict[str, int]:
+    """What Spark did so far."""
     from harness.contestants import spark
 
-    return spark.spark_jobs(keywords["spark"]) if "spark" in keywords else 0
+    return spark.counts(keywords["spark"]) if "spark" in keywords else {}
 
 
 OPERATIONS = {
@@ -110,4 +143,6 @@ OPERATIONS = {
     "delete": delete,
     "update": update,
     "repartition": repartition,
+    "plan": plan,
+    "import": import_it,
 }

@@ -81,9 +81,17 @@ def _write(request: Request, frame: DataFrame) -> None:
         frame.write.partitionBy(*request.partition_columns).parquet(out)
 
 
-def spark_jobs(spark: SparkSession) -> int:
-    """How many Spark jobs there were so far."""
-    return int(spark.sparkContext._jsc.sc().statusStore().jobsList(None).size())
+def counts(spark: SparkSession) -> dict[str, int]:
+    """The Spark jobs so far, their tasks, and the bytes that tasks returned to the driver."""
+    store, gateway = spark.sparkContext._jsc.sc().statusStore(), spark.sparkContext._gateway
+    quantiles, statuses = gateway.new_array(gateway.jvm.double, 0), gateway.jvm.java.util.ArrayList()
+    stages = store.stageList(None, False, False, quantiles, statuses)
+    found = [stages.apply(number) for number in range(stages.size())]
+    return {
+        "jobs": int(store.jobsList(None).size()),
+        "tasks": sum(stage.numCompleteTasks() for stage in found),
+        "returned": sum(stage.resultSize() for stage in found),
+    }
 
 
 OPERATIONS = {

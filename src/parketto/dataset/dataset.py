@@ -61,8 +61,8 @@ class Dataset(RepartitionableDataset):
             itself open (a bind mount of this directory, an NFS client, a watcher), or writes into it under a
             temporary name: its rename can fail, with an error, during a swap.
         spark: The Spark session; by default the active one, or one that is started when needed.
-        memory_mb: The approximate memory for data: per task on Spark, in total on other engines. DuckDB spills the
-            excess to disk.
+        memory_mb: The approximate memory for rows: per task on Spark, in total on other engines. Libraries, and
+            copies of very large values, come on top (see "Memory" under Guarantees in the documentation).
         threads: The size of the thread pool of DuckDB and PyArrow: how many files or groups of files are processed
             at once.
         timezone: The time zone of timestamps without one in SQL conditions and new values, and of `CURRENT_DATE`:
