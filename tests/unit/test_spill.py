@@ -12,6 +12,7 @@ import pytest
 
 from parketto.parquet import partitions
 from parketto.parquet.partitions import spill_by_partition
+from parketto.sorting.spill import SpillFiles, spill
 
 
 @pytest.mark.parametrize("run_bytes", [1, 4_000, 10**9])
@@ -43,3 +44,20 @@ def test_every_row_is_spilled_to_its_folder_in_order(
 
 def test_no_rows_give_no_folders(tmp_path: Path) -> None:
     assert list(spill_by_partition([], pa.schema({"day": pa.int8()}), ["day"], 100, str(tmp_path))) == []
+
+
+def test_only_rows_that_compress_well_are_spilled_compressed(tmp_path: Path) -> None:
+    chance = np.random.default_rng(1)
+    for name, values in {"noise": chance.random(50_000), "same": np.zeros(50_000)}.items():
+        table = pa.table({"n": values})
+        with SpillFiles[int](str(tmp_path)) as files:
+            files.write(0, table)
+        run = spill(table.to_batches(max_chunksize=1000), table.schema, str(tmp_path))
+        for file in (files[0], run):
+            size = os.path.getsize(file.path)
+            assert (size < table.nbytes / 10) == (name == "same")
+            assert pa.Table.from_batches(file) == table
+
+
+def test_a_spill_file_without_rows_can_be_read(tmp_path: Path) -> None:
+    assert sum(batch.num_rows for batch in spill([], pa.schema({"n": pa.int8()}), str(tmp_path))) == 0
