@@ -58,6 +58,7 @@ class FileWriter:
         roll_bytes: The target size of files; at about that size the next one begins.
         like: An open file and its footer: the new file gets its schema verbatim. See `why_not_combined`.
         threads: How many threads encode while the caller reads on. Then one more row group is in memory.
+        encoders: These threads, if several writers share them. See `settle`.
         index_all: Build page indexes for copied row groups that have none. Otherwise the whole file has none.
     """
 
@@ -73,6 +74,7 @@ class FileWriter:
         roll_bytes: int | None = None,
         like: tuple[IO[bytes], Footer] | None = None,
         threads: int = 0,
+        encoders: ThreadPoolExecutor | None = None,
         index_all: bool = False,
     ) -> None:
         self._store, self._format, self._new_file, self._like = store, file_format, new_file, like
@@ -81,7 +83,7 @@ class FileWriter:
         schema = file_format.readable_as or file_format.schema
         self._buffer = RowGroupBuffer(schema, row_group_bytes, row_group_rows)
         self._threads = threads
-        self._encoders: ThreadPoolExecutor | None = None
+        self._encoders, self._own_encoders = encoders, encoders is None
         self._encoding: deque[tuple[deque[Future[pa.Buffer]], bytes | None]] = deque()
         self._parts: list[_Part] = []
         self._parts_rows = 0  # rows of the row group from which the parts were chosen
@@ -175,6 +177,14 @@ class FileWriter:
             self._write_row_group()
         self._sorted_by = sorted_by
 
+    def settle(self) -> None:
+        """Append the row groups that are being encoded, and end the file if it has reached its target size.
+
+        For writers that share their encoders: until then, each holds its row group, decoded or encoded.
+        """
+        self._append_encoded()
+        self._roll()
+
     def end_bucket(self, next_rows: float, next_number: int) -> None:
         """End the buffered row group, and the file if this is the best boundary near its target size.
 
@@ -199,7 +209,7 @@ class FileWriter:
 
     def abandon(self) -> None:
         """Close an unfinished file, which is never published."""
-        if self._encoders is not None:
+        if self._encoders is not None and self._own_encoders:
             self._encoders.shutdown(cancel_futures=True)
         if self._sink is not None:
             self._sink.close()
@@ -383,6 +393,7 @@ def file_writer(
     row_limits: Iterator[int] | None = None,
     row_group_rows: int | None = None,
     like: tuple[IO[bytes], Footer] | None = None,
+    encoders: ThreadPoolExecutor | None = None,
     index_all: bool = False,
 ) -> FileWriter:
     """A writer of new files within a task's share of memory and threads.
@@ -395,6 +406,7 @@ def file_writer(
         row_limits: The maximum rows of each file in turn; overrides the output's.
         row_group_rows: The maximum rows per row group, unless the output has a limit.
         like: See `FileWriter`.
+        encoders: See `FileWriter`.
         index_all: See `FileWriter`; ignored where reading pages again is expensive.
     """
     if row_limits is None and output.max_rows is not None and not single_file:
@@ -409,5 +421,6 @@ def file_writer(
         roll_bytes=None if single_file else output.roll_bytes,
         like=like,
         threads=worker.threads if worker.use_threads else 0,
+        encoders=encoders if worker.use_threads else None,
         index_all=index_all and worker.store.often_cached,
     )

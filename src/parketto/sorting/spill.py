@@ -73,7 +73,7 @@ class SpillFiles(Generic[Key]):
         writer = self._writers.get(key)
         if writer is None:
             if self._compression == "":
-                self._compression = _compression_of(rows)
+                self._compression = compression_of(rows)
             self._files[key] = SpillFile(f"{self._prefix}-{len(self._files):05d}.arrows")
             writer = self._writers[key] = self._open.enter_context(
                 _new_stream(self._files[key].path, rows.schema, self._open, self._compression)
@@ -104,13 +104,13 @@ def spill(batches: Iterable[pa.RecordBatch], schema: pa.Schema, scratch: str) ->
     file = SpillFile(os.path.join(scratch, f"spill-{uuid.uuid4().hex}.arrows"))
     remaining = iter(batches)
     first = next(remaining, pa.RecordBatch.from_pylist([], schema))
-    with ExitStack() as stack, _new_stream(file.path, schema, stack, _compression_of(first)) as writer:
+    with ExitStack() as stack, _new_stream(file.path, schema, stack, compression_of(first)) as writer:
         for batch in chain([first], remaining):
             writer.write_batch(batch)
     return file
 
 
-def _compression_of(rows: pa.Table | pa.RecordBatch) -> str | None:
+def compression_of(rows: pa.Table | pa.RecordBatch) -> str | None:
     """The codec for rows like these, if compressing them pays off."""
     some = rows.slice(0, _PROBE_ROWS)
     sink = pa.BufferOutputStream()
