@@ -16,12 +16,10 @@ import pyarrow.parquet as pq
 
 from parketto.errors import FooterError
 from parketto.parquet.codec.choice import WORKLOAD, are_plain, may_use_polars
+from parketto.parquet.codec.decode import may_have_checksums
 from parketto.parquet.codec.encode import CODECS, PAGE_BYTES, take_over
-from parketto.parquet.compatible import ASSEMBLED_BY
 from parketto.parquet.file_info import FileInfo
-from parketto.parquet.footer import MAGIC
 from parketto.parquet.output import Output
-from parketto.parquet.page_index import has_checksums
 from parketto.parquet.unreadable import naming_file
 from parketto.runtime.batches import RowSizes, decoded_bytes, has_fixed_width
 from parketto.runtime.staging import StagedFile
@@ -116,14 +114,8 @@ def _suits_polars(files: Sequence[FileInfo], output: Output, worker: Worker) -> 
 
 
 def _may_have_checksums(store: Store, file: FileInfo) -> bool:
-    """Whether pages of a file may have checksums: Polars would not verify them.
-
-    The first page decides, unless pages come from several files.
-    """
-    if file.created_by.startswith(ASSEMBLED_BY):
-        return True
     with store.open_input(file.path) as source:
-        return has_checksums(source, len(MAGIC), file.size_bytes)
+        return may_have_checksums(source, file)
 
 
 def _row_group_rows(files: Sequence[FileInfo], output: Output, worker: Worker) -> int | None:
