@@ -267,7 +267,10 @@ class OpenFile:
         """
         groups, file = self.file.row_groups, self.file
         num_rows = sum(groups[number].num_rows for number in numbers)
-        if not self._can_share or file.stored.traits.int96_timestamps or not suits_polars(schema, num_rows):
+        stored = file.stored.schema
+        if stored is None or file.stored.traits.int96_timestamps or not self._can_share:
+            return []
+        if not suits_polars(schema, stored, num_rows):
             return []
         starts = list(accumulate((group.num_rows for group in groups), initial=0))
         ranges: list[tuple[int, int]] = []

@@ -97,6 +97,16 @@ def have_twins(kinds: Iterable[pa.DataType]) -> bool:
     return all(is_plain(kind) or (pat.is_timestamp(kind) and _is_zone(kind.tz)) for kind in kinds)
 
 
+def knows_zones(kinds: Iterable[pa.DataType]) -> bool:
+    """Whether Polars knows the time zones of all columns: otherwise it panics, also if it need not read them."""
+    return all(
+        _is_zone(kind.tz)
+        if pat.is_timestamp(kind)
+        else knows_zones(kind.field(at).type for at in range(kind.num_fields))
+        for kind in kinds
+    )
+
+
 @functools.cache
 def _is_zone(name: str | None) -> bool:
     """Whether Polars probably knows a time zone: it panics if the zone has no name."""

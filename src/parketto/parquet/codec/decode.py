@@ -10,7 +10,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pyarrow.types as pat
 
-from parketto.parquet.codec.choice import WORKLOAD, are_plain, forced, may_use_polars
+from parketto.parquet.codec.choice import WORKLOAD, are_plain, forced, knows_zones, may_use_polars
 from parketto.parquet.compatible import ASSEMBLED_BY
 from parketto.parquet.footer import MAGIC
 from parketto.parquet.page_index import has_checksums
@@ -38,14 +38,15 @@ class MemoryFile(pa.BufferReader):  # type: ignore[misc]
         self.content = content
 
 
-def suits_polars(schema: pa.Schema, num_rows: int) -> bool:
-    """Whether Polars decodes these columns exactly, and faster than Arrow unless it is forced."""
+def suits_polars(schema: pa.Schema, stored: pa.Schema, num_rows: int) -> bool:
+    """Whether Polars decodes some columns of a file exactly, and faster than Arrow unless it is forced."""
     texts = sum(not pat.is_primitive(kind) for kind in schema.types)
     values = num_rows * (len(schema) + texts * (_STRING_VALUES - 1))
     return (
         num_rows > 0
         and (values >= _MIN_VALUES or forced() == "polars")
         and are_plain(schema)
+        and knows_zones(stored.types)
         and may_use_polars()
         and WORKLOAD.pays(8 * values)
     )
