@@ -46,6 +46,7 @@ LIBRARY_HOMES = {
     "polars": [
         "expressions/polars.py",
         "compat/transform.py",
+        "parquet/codec/",
         "parquet/encoders/polars.py",
         "operations/views.py",
     ],

@@ -25,6 +25,7 @@ from parketto.operations.context import Backups, DatasetContext, Isolation, chec
 from parketto.operations.expectations import Expect, settle_quarantines
 from parketto.operations.running import running
 from parketto.operations.sources import row_source_of
+from parketto.parquet.codec.choice import forced as forced_codec
 from parketto.parquet.file_info import FileInfo
 from parketto.parquet.row_source import RowSource
 from parketto.progress import ProgressOption
@@ -65,6 +66,7 @@ class BaseDataset:
             zone_info(timezone)  # raises if unknown
         check_isolation(isolation)
         check_retries(retries)
+        forced_codec()  # raises if the environment names an unknown one
         self._store, root = open_store(path, filesystem, storage_options)
         if not root.strip("/"):
             raise InvalidArgument(

@@ -15,6 +15,7 @@ import pyarrow as pa
 
 from parketto.errors import FooterError, ParkettoError
 from parketto.parquet.appender import RowGroupAppender
+from parketto.parquet.codec.encode import polars_columns, suits_polars
 from parketto.parquet.compatible import why_not_combinable
 from parketto.parquet.file_format import FileFormat
 from parketto.parquet.footer import Footer, read_footer
@@ -218,8 +219,7 @@ class FileWriter:
         if self._appender is None and self._sink is None and self._like is None and self._sorted_by is None:
             # A file of a single row group is encoded directly.
             rows = self._buffer.flush() if self._buffer.num_rows else None
-            dictionaries = True if rows is None else self._format.dictionaries(rows)
-            self._new_sink().write(self._format.encoded(rows, dictionaries))
+            self._new_sink().write(self._format.encoded(rows))
         else:
             self.end_row_group()
             self._append_encoded()
@@ -318,7 +318,9 @@ class FileWriter:
         self._parts_rows = rows.num_rows
         self._parts = [
             _Part.of(rows.select(columns), columns, self._format)
-            for columns in _column_parts(rows, self._threads * _PARTS_PER_THREAD)
+            for columns in _column_parts(
+                rows, self._threads * _PARTS_PER_THREAD, polars_columns(self._format, rows)
+            )
         ]
 
     def _append_encoded(self, count: int | None = None) -> None:
@@ -345,12 +347,13 @@ class _Part(NamedTuple):
 
     columns: Sequence[int]
     format: FileFormat
-    dictionaries: list[str]
+    #: None: each row group decides.
+    dictionaries: list[str] | None
 
     @classmethod
     def of(cls, rows: pa.Table, columns: Sequence[int], whole: FileFormat) -> _Part:
         narrow = whole.narrowed(columns)
-        return cls(columns, narrow, narrow.dictionaries(rows))
+        return cls(columns, narrow, None if suits_polars(narrow, rows) else narrow.dictionaries(rows))
 
     def encoded(self, rows: pa.Table) -> pa.Buffer:
         return self.format.encoded(rows, self.dictionaries)
@@ -361,16 +364,20 @@ def _as_file(part: pa.Buffer) -> tuple[IO[bytes], Footer]:
     return source, read_footer(source)
 
 
-def _column_parts(rows: pa.Table, at_least: int) -> list[list[int]]:
-    """The positions of columns in runs of about equal size: `at_least` runs, or more if columns are large."""
+def _column_parts(rows: pa.Table, at_least: int, by_polars: Sequence[bool]) -> list[list[int]]:
+    """The positions of columns in runs of about equal size: `at_least` runs, or more if columns are large.
+
+    Each run has columns that Polars encodes, or others.
+    """
     if len(set(rows.schema.names)) < rows.num_columns:  # parts are identified by their column names
         return [list(range(rows.num_columns))]
     sizes = [column.nbytes + 1 for column in rows.columns]
     whole = sum(sizes)
     count = min(max(at_least, whole // _PART_BYTES, 1), max(1, whole // _MIN_PART_BYTES))
-    parts: dict[int, list[int]] = {}
-    for at, (size, end) in enumerate(zip(sizes, accumulate(sizes), strict=True)):
-        parts.setdefault(int((end - size / 2) * count / whole), []).append(at)
+    parts: dict[tuple[int, int], list[int]] = {}
+    changes = accumulate(one != two for one, two in zip(by_polars, [by_polars[0], *by_polars], strict=False))
+    for at, (size, end, run) in enumerate(zip(sizes, accumulate(sizes), changes, strict=True)):
+        parts.setdefault((run, int((end - size / 2) * count / whole)), []).append(at)
     return list(parts.values())
 
 
