@@ -24,7 +24,7 @@ from parketto.parquet.file_writer import FileWriter
 from parketto.runtime.staging import Staging
 from parketto.sorting import external_sort
 from parketto.storage.local import LocalStore
-from parketto.tasks import write
+from parketto.tasks import write_partitions
 
 
 def readings(place: Place) -> None:
@@ -67,7 +67,7 @@ def running_helper_threads() -> list[str]:
 @pytest.fixture
 def small_row_groups(monkeypatch: pytest.MonkeyPatch) -> None:
     """Several partitions are written at once, however little memory there is."""
-    monkeypatch.setattr(write, "_MIN_ROW_GROUP_BYTES", 1)
+    monkeypatch.setattr(write_partitions, "_MIN_ROW_GROUP_BYTES", 1)
 
 
 @pytest.mark.usefixtures("small_row_groups")

@@ -159,7 +159,7 @@ def _storable(kind: pa.DataType) -> pa.DataType:
 
 def _require_polars() -> None:
     if importlib.util.find_spec("polars") is None:
-        raise EngineUnavailable("transform_fn needs Polars: pip install 'parketto[polars]'")
+        raise EngineUnavailable("transform_fn needs Polars: pip install 'polars>=2.1,<3'")
 
 
 def wants_spark_frame(function: TransformFunction) -> bool:

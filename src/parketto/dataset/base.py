@@ -19,6 +19,7 @@ from parketto.engines.registry import get_engine
 from parketto.errors import InvalidArgument, quoted
 from parketto.operations.context import Backups, DatasetContext, Isolation, check_isolation, check_retries
 from parketto.operations.running import running
+from parketto.parquet.codec.choice import forced as forced_codec
 from parketto.progress import ProgressOption
 from parketto.results import CheckReport
 from parketto.storage.hive import PartitionFilter
@@ -65,6 +66,7 @@ class BaseDataset:
             zone_info(timezone)  # raises if unknown
         check_isolation(isolation)
         check_retries(retries)
+        forced_codec()  # raises if the environment names an unknown one
         self._store, root = open_store(path, filesystem, storage_options)
         if not root.strip("/"):
             raise InvalidArgument(

@@ -98,7 +98,7 @@ def polars_view(dataset: DatasetContext, partition_filter: PartitionFilter) -> p
     try:
         import polars as pl
     except ImportError as error:
-        raise EngineUnavailable("to_polars() needs Polars: pip install 'parketto[polars]'") from error
+        raise EngineUnavailable("to_polars() needs Polars: pip install 'polars>=2.1,<3'") from error
     return pl.scan_pyarrow_dataset(pyarrow_view(dataset, partition_filter))
 
 

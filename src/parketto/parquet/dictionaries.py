@@ -8,7 +8,6 @@ import math
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
-import pyarrow.compute as pc
 import pyarrow.types as pat
 
 # Rows per sample for estimating the distinct count; samples of adjacent rows have twice as many.
@@ -54,7 +53,8 @@ def _adjacent_rows(column: pa.ChunkedArray, rows: int) -> pa.ChunkedArray:
 
 
 def _scattered_rows(column: pa.ChunkedArray, rows: int) -> pa.ChunkedArray:
-    sampled = _sample_positions(len(column), rows)
+    # One row out of each of so many equal stretches, at a random place in it.
+    sampled = ((np.arange(rows) + _offsets(rows)) * (len(column) / rows)).astype(np.int64)
     found, start = [], 0
     for chunk in column.chunks:  # one take from all chunks would make Arrow concatenate them
         first, last = np.searchsorted(sampled, [start, start + len(chunk)])
@@ -64,15 +64,15 @@ def _scattered_rows(column: pa.ChunkedArray, rows: int) -> pa.ChunkedArray:
 
 
 @functools.lru_cache(maxsize=8)
-def _sample_positions(length: int, rows: int) -> npt.NDArray[np.int64]:
-    """The row positions to sample: the same in all columns of a row group."""
-    return np.unique(np.random.default_rng(rows).integers(0, length, rows))
+def _offsets(rows: int) -> npt.NDArray[np.float64]:
+    """Random places from 0 to 1: the same in all columns of a row group."""
+    return np.random.default_rng(rows).random(rows)
 
 
 def _sample_is_high_cardinality(sample: pa.ChunkedArray, rows: int) -> bool:
     seen = len(sample) - sample.null_count
     try:
-        distinct = pc.count_distinct(sample, mode="only_valid").as_py()
+        distinct = len(sample.unique()) - (sample.null_count > 0)  # half of the time of `count_distinct`
     except pa.ArrowNotImplementedError:
         return False
     if not seen or distinct < _LOW_DISTINCT_SHARE * seen:

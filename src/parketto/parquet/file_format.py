@@ -14,6 +14,7 @@ import pyarrow.types as pat
 from parketto.parquet.annotating_writer import AnnotatingWriter
 from parketto.parquet.annotations import Annotation
 from parketto.parquet.bounds import leaf_index
+from parketto.parquet.codec.encode import encode_rows
 from parketto.parquet.dictionaries import has_huge_values, is_high_cardinality
 from parketto.parquet.file_info import STANDARD_LAYOUT, PhysicalTraits
 from parketto.parquet.footer import Footer, ascending, read_footer
@@ -142,10 +143,19 @@ class FileFormat:
             compliant_lists=self._has_compliant_lists,
         )
 
-    def encoded(self, rows: pa.Table | None, dictionaries: bool | list[str] = True) -> pa.Buffer:
-        """A whole file in memory, with the rows, if any, as one row group."""
+    def encoded(self, rows: pa.Table | None, dictionaries: bool | list[str] | None = None) -> pa.Buffer:
+        """A whole file in memory.
+
+        Args:
+            rows: The rows of its only row group; None: it has none.
+            dictionaries: As in `open`, if Arrow encodes the rows; None: as they suggest.
+        """
+        if rows is not None and (found := encode_rows(self, rows)) is not None:
+            return found
+        if rows is not None and dictionaries is None:
+            dictionaries = self.dictionaries(rows)
         sink = pa.BufferOutputStream()
-        writer = self.open(sink, dictionaries, rows)
+        writer = self.open(sink, True if dictionaries is None else dictionaries, rows)
         if rows is not None:
             writer.write_table(rows, row_group_size=rows.num_rows)
         self.close(writer)

@@ -15,6 +15,7 @@ import pyarrow as pa
 
 from parketto.errors import FooterError, ParkettoError
 from parketto.parquet.appender import RowGroupAppender
+from parketto.parquet.codec.encode import polars_columns, suits_polars
 from parketto.parquet.compatible import why_not_combinable
 from parketto.parquet.file_format import FileFormat
 from parketto.parquet.footer import Footer, read_footer
@@ -58,6 +59,7 @@ class FileWriter:
         roll_bytes: The target size of files; at about that size the next one begins.
         like: An open file and its footer: the new file gets its schema verbatim. See `why_not_combined`.
         threads: How many threads encode while the caller reads on. Then one more row group is in memory.
+        encoders: These threads, if several writers share them. See `settle`.
         index_all: Build page indexes for copied row groups that have none. Otherwise the whole file has none.
     """
 
@@ -73,6 +75,7 @@ class FileWriter:
         roll_bytes: int | None = None,
         like: tuple[IO[bytes], Footer] | None = None,
         threads: int = 0,
+        encoders: ThreadPoolExecutor | None = None,
         index_all: bool = False,
     ) -> None:
         self._store, self._format, self._new_file, self._like = store, file_format, new_file, like
@@ -81,7 +84,7 @@ class FileWriter:
         schema = file_format.readable_as or file_format.schema
         self._buffer = RowGroupBuffer(schema, row_group_bytes, row_group_rows)
         self._threads = threads
-        self._encoders: ThreadPoolExecutor | None = None
+        self._encoders, self._own_encoders = encoders, encoders is None
         self._encoding: deque[tuple[deque[Future[pa.Buffer]], bytes | None]] = deque()
         self._parts: list[_Part] = []
         self._parts_rows = 0  # rows of the row group from which the parts were chosen
@@ -175,6 +178,14 @@ class FileWriter:
             self._write_row_group()
         self._sorted_by = sorted_by
 
+    def settle(self) -> None:
+        """Append the row groups that are being encoded, and end the file if it has reached its target size.
+
+        For writers that share their encoders: until then, each holds its row group, decoded or encoded.
+        """
+        self._append_encoded()
+        self._roll()
+
     def end_bucket(self, next_rows: float, next_number: int) -> None:
         """End the buffered row group, and the file if this is the best boundary near its target size.
 
@@ -199,7 +210,7 @@ class FileWriter:
 
     def abandon(self) -> None:
         """Close an unfinished file, which is never published."""
-        if self._encoders is not None:
+        if self._encoders is not None and self._own_encoders:
             self._encoders.shutdown(cancel_futures=True)
         if self._sink is not None:
             self._sink.close()
@@ -208,8 +219,7 @@ class FileWriter:
         if self._appender is None and self._sink is None and self._like is None and self._sorted_by is None:
             # A file of a single row group is encoded directly.
             rows = self._buffer.flush() if self._buffer.num_rows else None
-            dictionaries = True if rows is None else self._format.dictionaries(rows)
-            self._new_sink().write(self._format.encoded(rows, dictionaries))
+            self._new_sink().write(self._format.encoded(rows))
         else:
             self.end_row_group()
             self._append_encoded()
@@ -308,7 +318,9 @@ class FileWriter:
         self._parts_rows = rows.num_rows
         self._parts = [
             _Part.of(rows.select(columns), columns, self._format)
-            for columns in _column_parts(rows, self._threads * _PARTS_PER_THREAD)
+            for columns in _column_parts(
+                rows, self._threads * _PARTS_PER_THREAD, polars_columns(self._format, rows)
+            )
         ]
 
     def _append_encoded(self, count: int | None = None) -> None:
@@ -335,12 +347,13 @@ class _Part(NamedTuple):
 
     columns: Sequence[int]
     format: FileFormat
-    dictionaries: list[str]
+    #: None: each row group decides.
+    dictionaries: list[str] | None
 
     @classmethod
     def of(cls, rows: pa.Table, columns: Sequence[int], whole: FileFormat) -> _Part:
         narrow = whole.narrowed(columns)
-        return cls(columns, narrow, narrow.dictionaries(rows))
+        return cls(columns, narrow, None if suits_polars(narrow, rows) else narrow.dictionaries(rows))
 
     def encoded(self, rows: pa.Table) -> pa.Buffer:
         return self.format.encoded(rows, self.dictionaries)
@@ -351,16 +364,20 @@ def _as_file(part: pa.Buffer) -> tuple[IO[bytes], Footer]:
     return source, read_footer(source)
 
 
-def _column_parts(rows: pa.Table, at_least: int) -> list[list[int]]:
-    """The positions of columns in runs of about equal size: `at_least` runs, or more if columns are large."""
+def _column_parts(rows: pa.Table, at_least: int, by_polars: Sequence[bool]) -> list[list[int]]:
+    """The positions of columns in runs of about equal size: `at_least` runs, or more if columns are large.
+
+    Each run has columns that Polars encodes, or others.
+    """
     if len(set(rows.schema.names)) < rows.num_columns:  # parts are identified by their column names
         return [list(range(rows.num_columns))]
     sizes = [column.nbytes + 1 for column in rows.columns]
     whole = sum(sizes)
     count = min(max(at_least, whole // _PART_BYTES, 1), max(1, whole // _MIN_PART_BYTES))
-    parts: dict[int, list[int]] = {}
-    for at, (size, end) in enumerate(zip(sizes, accumulate(sizes), strict=True)):
-        parts.setdefault(int((end - size / 2) * count / whole), []).append(at)
+    parts: dict[tuple[int, int], list[int]] = {}
+    changes = accumulate(one != two for one, two in zip(by_polars, [by_polars[0], *by_polars], strict=False))
+    for at, (size, end, run) in enumerate(zip(sizes, accumulate(sizes), changes, strict=True)):
+        parts.setdefault((run, int((end - size / 2) * count / whole)), []).append(at)
     return list(parts.values())
 
 
@@ -383,6 +400,7 @@ def file_writer(
     row_limits: Iterator[int] | None = None,
     row_group_rows: int | None = None,
     like: tuple[IO[bytes], Footer] | None = None,
+    encoders: ThreadPoolExecutor | None = None,
     index_all: bool = False,
 ) -> FileWriter:
     """A writer of new files within a task's share of memory and threads.
@@ -395,6 +413,7 @@ def file_writer(
         row_limits: The maximum rows of each file in turn; overrides the output's.
         row_group_rows: The maximum rows per row group, unless the output has a limit.
         like: See `FileWriter`.
+        encoders: See `FileWriter`.
         index_all: See `FileWriter`; ignored where reading pages again is expensive.
     """
     if row_limits is None and output.max_rows is not None and not single_file:
@@ -409,5 +428,6 @@ def file_writer(
         roll_bytes=None if single_file else output.roll_bytes,
         like=like,
         threads=worker.threads if worker.use_threads else 0,
+        encoders=encoders if worker.use_threads else None,
         index_all=index_all and worker.store.often_cached,
     )

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Generator, Iterable, Iterator, Sequence
-from itertools import groupby, pairwise
+from collections.abc import Iterable, Iterator, Sequence
+from itertools import groupby, islice, pairwise
 from operator import itemgetter
 
 import numpy as np
@@ -14,14 +14,8 @@ import pyarrow.types as pat
 from parketto.parquet.bounds import bounds
 from parketto.parquet.file_info import FileInfo
 from parketto.parquet.partition_spec import PartitionSpec
-from parketto.runtime.prefetch import Chunks
-from parketto.sorting.external_sort import sort_batches
 from parketto.sorting.order import split_by_number
-from parketto.sorting.spill import SpillFile, SpillFiles
 from parketto.storage.hive import encode_segment
-
-# Open at a time, one per partition. Rows of further partitions share one spill file, and are sorted.
-_MAX_SPILL_FILES = 256
 
 
 def by_partition(
@@ -73,46 +67,27 @@ def pieces_by_folder(rows: pa.Table, columns: Sequence[str]) -> Iterator[tuple[s
         yield names[number], piece
 
 
-def spill_by_partition(
-    batches: Iterable[pa.RecordBatch],
-    schema: pa.Schema,
-    columns: Sequence[str],
-    run_bytes: int,
-    scratch: str,
-    *,
-    threads: int = 1,
-) -> Generator[tuple[str, SpillFile | Iterator[pa.RecordBatch]], None, None]:
-    """The folder and rows of each partition, rows in their original order.
+class FolderNumbers:
+    """Numbers the partition folders of rows in the order of their first rows.
 
-    Consume rows that are not a spill file before you ask for the next folder. A sort by the partition columns
-    would compare rows, and read and write them several times. Here each row is written once and read once.
-
-    Args:
-        batches: The rows.
-        schema: Their schema.
-        columns: The partition columns.
-        run_bytes: About how many bytes to hold in memory.
-        scratch: The directory for spill files.
-        threads: With more than one, the next rows are prefetched while rows are spilled.
+    >>> numbers = FolderNumbers(["day"])
+    >>> [number for day in (5, 7, 5) for number, _ in numbers.split(pa.table({"day": [day]}))], numbers.folders
+    ([0, 1, 0], ['day=5', 'day=7'])
     """
-    with Chunks(batches, run_bytes, threads) as tables:
-        if tables.is_one:
-            for table in tables:
-                for folder, piece in pieces_by_folder(table, columns):
-                    yield folder, iter(piece.to_batches())
-            return
-        with SpillFiles[str | None](scratch) as spilled:
-            for table in tables:
-                for folder, piece in pieces_by_folder(table, columns):
-                    has_file = folder in spilled or len(spilled) < _MAX_SPILL_FILES
-                    spilled.write(folder if has_file else None, piece)
-                del table, piece  # free them before the next table is read
-    for key in spilled:
-        if key is not None:
-            yield key, spilled[key]
-    if None in spilled:
-        ordered = sort_batches(spilled[None], schema, columns, run_bytes, scratch)
-        yield from by_partition(ordered, columns)
+
+    def __init__(self, columns: Sequence[str]) -> None:
+        self._columns = columns
+        self._numbers: dict[str, int] = {}
+        #: The folders by number.
+        self.folders: list[str] = []
+
+    def split(self, rows: pa.Table) -> Iterator[tuple[int, pa.Table]]:
+        """The rows of each folder, in their original order, as slices of one table."""
+        codes, names = folder_codes(rows, self._columns)
+        known = [self._numbers.setdefault(name, len(self._numbers)) for name in names]
+        self.folders += islice(self._numbers, len(self.folders), None)
+        for code, piece in split_by_number(rows, codes):
+            yield known[code], piece
 
 
 def folder_codes(rows: pa.Table, columns: Sequence[str]) -> tuple[npt.NDArray[np.int64], list[str]]:

@@ -6,6 +6,7 @@ import contextlib
 import functools
 import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from itertools import accumulate
 from typing import Any
 
 import pyarrow as pa
@@ -13,6 +14,7 @@ import pyarrow.parquet as pq
 
 from parketto.errors import FooterError, IncompatibleTypes, UnreadableFile
 from parketto.parquet.calendars import CalendarCheck
+from parketto.parquet.codec.decode import MemoryFile, Undecoded, decode, may_have_checksums, suits_polars
 from parketto.parquet.dataset_schema import path_value
 from parketto.parquet.decoded_types import decoded_schema, recast
 from parketto.parquet.file_info import FileInfo, footer_length
@@ -46,6 +48,9 @@ _MAX_FOOTER_BYTES = 256 * 1024  # a longer footer takes longer to decode than re
 _PAGE_ERRORS: tuple[type[Exception], ...] = (FooterError, pa.ArrowException, OSError)
 _MIN_PARALLEL_BYTES = 256 * 1024  # below this, waking threads takes longer than decoding
 
+
+# Polars decodes whole row groups of up to so many batches: parts of them take longer than with Arrow.
+_POLARS_BATCHES = 3
 
 # A rewrite must not turn corrupt pages into valid ones.
 _VERIFY = {"page_checksum_verification": True}
@@ -129,10 +134,37 @@ class BatchReader:
         # Batches of equal size: a short last batch would have the overhead of a whole one.
         rows = math.ceil(count / math.ceil(count / int(1.25 * rows)))
         for parquet, some in opened.runs(filled, self._names):
-            for found in parquet.iter_batches(rows, row_groups=some, columns=columns, use_threads=threads):
+            for found in self._run(opened, parquet, some, rows, width, threads=threads):
                 yield self._measured(self._exact(found, file))
                 if self.sizes.fixed is None and fitting == 1:
                     release_unused()  # frees the pages of a huge value
+
+    def _run(
+        self,
+        opened: OpenFile,
+        parquet: pq.ParquetFile,
+        numbers: Sequence[int],
+        rows: int,
+        width: float,
+        *,
+        threads: bool,
+    ) -> Iterator[pa.RecordBatch]:
+        """The rows of row groups, as they are stored: from Polars if it is faster and they fit into memory."""
+        stored = opened.file.stored.schema
+        assert stored is not None, "files to read come from a snapshot"
+        wanted = set(self._names)
+        schema = pa.schema([field for field in stored if field.name in wanted])
+        done, ranges = 0, opened.whole_ranges(numbers, schema, int(_POLARS_BATCHES * self._batch_bytes), width)
+        if ranges:
+            # If Polars fails, Arrow reads on, and what is wrong with the file is reported.
+            with contextlib.suppress(Undecoded):
+                for batch in decode(opened.source, ranges, schema, rows):
+                    yield batch
+                    done += batch.num_rows
+                return
+        columns = None if len(schema) == len(stored) else schema.names
+        found = parquet.iter_batches(rows, row_groups=list(numbers), columns=columns, use_threads=threads)
+        yield from found if not done else rows_at(found, without_first([(0, count(ranges))], done))
 
     def _batches_in(
         self, opened: OpenFile, number: int, ranges: Ranges, pages: PageReader | None
@@ -223,6 +255,47 @@ class OpenFile:
 
     def _opened(self, source: Any, **more: Any) -> pq.ParquetFile:
         return pq.ParquetFile(source, coerce_int96_timestamp_unit=self.file.stored.int96_unit, **more, **_VERIFY)
+
+    def whole_ranges(self, numbers: Sequence[int], schema: pa.Schema, limit: int, width: float) -> Ranges:
+        """The rows of whole row groups, in ranges that Polars decodes within a limit; none if Arrow must.
+
+        Args:
+            numbers: The numbers of the row groups.
+            schema: The columns, as they are stored.
+            limit: The maximum decoded bytes of a range.
+            width: The decoded bytes of a row.
+        """
+        groups, file = self.file.row_groups, self.file
+        num_rows = sum(groups[number].num_rows for number in numbers)
+        stored = file.stored.schema
+        if stored is None or file.stored.traits.int96_timestamps or not self._can_share:
+            return []
+        if not suits_polars(schema, stored, num_rows):
+            return []
+        starts = list(accumulate((group.num_rows for group in groups), initial=0))
+        ranges: list[tuple[int, int]] = []
+        held = 0
+        for number in numbers:
+            group = groups[number]
+            size = max(int(width * group.num_rows), group.total_byte_size)
+            if size > limit:
+                return []
+            if ranges and ranges[-1][1] == starts[number] and held + size <= limit:
+                ranges[-1] = (ranges[-1][0], starts[number + 1])
+                held += size
+            else:
+                ranges.append((starts[number], starts[number + 1]))
+                held = size
+        return [] if self._may_have_checksums else ranges
+
+    @property
+    def _can_share(self) -> bool:
+        """Whether another library can read the same open file."""
+        return isinstance(self.source, MemoryFile | pa.OSFile)
+
+    @functools.cached_property
+    def _may_have_checksums(self) -> bool:
+        return may_have_checksums(self.source, self.file, self._parquet.metadata)
 
     def runs(self, numbers: Sequence[int], names: Sequence[str]) -> Iterator[tuple[pq.ParquetFile, list[int]]]:
         """Row groups to read together, each time with the `ParquetFile` that reads them."""
@@ -333,9 +406,9 @@ def open_file(store: Store, file: FileInfo, at_once: int = 0, block_bytes: int =
         block_bytes: The read size if the whole file is read in order.
     """
     if file.tail and len(file.tail) == file.size_bytes:
-        return pa.BufferReader(file.tail)
+        return MemoryFile(file.tail)
     if file.size_bytes <= max(at_once, store.whole_file_bytes):
-        return pa.BufferReader(store.read_range(file.path, 0, file.size_bytes, file.fingerprint))
+        return MemoryFile(store.read_range(file.path, 0, file.size_bytes, file.fingerprint))
     return store.open_input(file.path, file.entry, file.tail, block_bytes)
 
 

@@ -14,7 +14,7 @@ import pyarrow as pa
 
 from parketto.runtime.prefetch import Chunks, prefetch
 from parketto.sorting.external_sort import sort_batches
-from parketto.sorting.order import by_number, order_indices, order_keys, split_by_number
+from parketto.sorting.order import order_indices, order_keys, split_by_number
 from parketto.sorting.spill import SpillFiles
 
 _OUTPUT_ROWS = 16 * 1024
@@ -84,11 +84,5 @@ def _distribute(tables: Iterable[pa.Table], spilled: SpillFiles[int], parts: int
 
 
 def _sorted(table: pa.Table, columns: Sequence[str]) -> Iterator[pa.RecordBatch]:
-    numbers = np.asarray(table.column(table.num_columns - 1))
-    order, pieces = by_number((numbers - numbers.min()).astype(np.uint32))
-    # Only keys are sorted; rows are moved once.
-    keys = order_keys(table, columns).take(pa.array(order))
-    for _, start, end in pieces:
-        order[start:end] = order[start:end][order_indices(keys.slice(start, end - start))]
-    del keys
+    order = order_indices(order_keys(table, [table.schema.names[-1], *columns]))
     yield from table.take(pa.array(order)).to_batches(max_chunksize=_OUTPUT_ROWS)

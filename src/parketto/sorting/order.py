@@ -12,14 +12,13 @@ from typing import Any, TypeVar
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
-import pyarrow.compute as pc
 import pyarrow.types as pat
 
 from parketto.errors import InvalidArgument
+from parketto.sorting.ordinals import sorted_positions
 
 AnyArray = TypeVar("AnyArray", pa.Array, pa.ChunkedArray)
 
-_SAMPLE_VALUES = 256  # values sampled at either end of a column, to detect whether values repeat
 _ORDERABLE = (
     pat.is_boolean,
     pat.is_integer,
@@ -70,13 +69,7 @@ def order_indices(keys: pa.Table) -> npt.NDArray[np.int64]:
     >>> order_indices(order_keys(table, ["a", "b"])).tolist()
     [2, 0, 1]
     """
-    if keys.num_rows == 0:
-        return np.empty(0, dtype=np.int64)
-    keys = pa.table({name: _ranked(keys.column(name)) for name in keys.column_names})
-    # Arrow puts NULLs last by default, and NaN just before them.
-    indices = pc.sort_indices(keys, sort_keys=[(name, "ascending") for name in keys.column_names])
-    ordered: npt.NDArray[np.int64] = indices.to_numpy().astype(np.int64)
-    return ordered
+    return sorted_positions(keys.columns) if keys.num_rows else np.empty(0, dtype=np.int64)
 
 
 def by_number(number: npt.NDArray[Any]) -> tuple[npt.NDArray[np.int64], list[tuple[int, int, int]]]:
@@ -106,23 +99,6 @@ def split_by_number(rows: pa.Table, number: npt.NDArray[Any]) -> Iterator[tuple[
     del rows  # callers drop theirs, too, so that rows are in memory twice only briefly
     for each, start, end in spans:
         yield each, ordered.slice(start, end - start)
-
-
-def _ranked(column: pa.ChunkedArray) -> pa.ChunkedArray:
-    """Strings that repeat often, as ranks: integers compare in half the time. Other columns stay."""
-    if not (pat.is_string(column.type) or pat.is_large_string(column.type)) or not _repeats(column):
-        return column
-    encoded = column.combine_chunks().dictionary_encode()
-    ranks = np.empty(len(encoded.dictionary), np.int32)
-    ranks[pc.sort_indices(encoded.dictionary).to_numpy()] = np.arange(len(ranks), dtype=np.int32)
-    return pa.chunked_array([pa.array(ranks).take(encoded.indices)])
-
-
-def _repeats(column: pa.ChunkedArray) -> bool:
-    first, last = column.slice(0, _SAMPLE_VALUES), column.slice(max(0, len(column) - _SAMPLE_VALUES))
-    return len(column) > 2 * _SAMPLE_VALUES and all(
-        len(some.unique()) <= _SAMPLE_VALUES // 4 for some in (first, last)
-    )
 
 
 def comparable(column: AnyArray) -> AnyArray:

@@ -7,17 +7,14 @@ rows with smaller values is enough to cut a column into parts of equal size, wha
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
-import pyarrow.types as pat
 
 from parketto.sorting.curves import Codes
-from parketto.sorting.order import comparable, order_indices
-
-_INT64_DIGITS = 18  # decimals up to this precision fit into int64
+from parketto.sorting.order import comparable
+from parketto.sorting.ordinals import numbers, ordinals, repeats
 
 
 @dataclass(frozen=True)
@@ -43,19 +40,29 @@ class Ranking:
 
     def __call__(self, column: pa.Array) -> Codes:
         """The codes of values; NULLs get the highest one."""
-        if not len(self.codes):
+        if not len(self.codes) or column.null_count == len(column):
             return np.full(len(column), self.null_code, np.uint32)
         values = comparable(column)
-        numbers = _numbers(values)
-        if numbers is None:
-            below = _count_not_above(values, self.boundaries)
+        if repeats(values):
+            encoded = values.dictionary_encode()
+            found: Codes = self._of(encoded.dictionary)[encoded.indices.fill_null(0).to_numpy()]
         else:
-            edges = _numbers(self.boundaries)
-            assert edges is not None, "boundaries are of the column's type"
-            below = np.searchsorted(edges, numbers, side="right")
-        found: Codes = self.codes[np.maximum(below, 1) - 1]
+            found = self._of(values)
         if values.null_count:
-            found[np.asarray(values.is_null())] = self.null_code
+            found = np.where(np.asarray(values.is_null()), np.uint32(self.null_code), found)
+        return found
+
+    def _of(self, values: pa.Array) -> Codes:
+        known, edges = numbers(values), numbers(self.boundaries)
+        if known is None or edges is None:
+            # Values that have no number are ordered together with the boundaries.
+            together = ordinals(pa.concat_arrays([self.boundaries, values.cast(self.boundaries.type)])).of_rows
+            edges, known = together[: len(self.boundaries)], together[len(self.boundaries) :]
+        # Where the boundaries are among sorted values: faster than where each value is among the boundaries.
+        order = np.argsort(known)
+        starts = np.searchsorted(known[order], edges[1:], side="left")
+        found = np.empty(len(known), np.uint32)
+        found[order] = np.repeat(self.codes, np.diff(starts, prepend=0, append=len(known)))
         return found
 
 
@@ -105,49 +112,10 @@ def _boundaries(
 
 def _distinct(values: pa.Array, weights: npt.NDArray[np.float64]) -> tuple[pa.Array, npt.NDArray[np.float64]]:
     """The distinct values in order, and the total weight below each."""
-    numbers = _numbers(values)
-    if numbers is not None:
-        _, first, position = np.unique(numbers, return_index=True, return_inverse=True)
-        distinct = values.take(pa.array(first))
-    else:
-        encoded = values.dictionary_encode()
-        order = order_indices(pa.table({"0": encoded.dictionary}))
-        position = np.argsort(order)[np.asarray(encoded.indices)]
-        distinct = encoded.dictionary.take(pa.array(order))
+    known = numbers(values)
+    _, first, position = np.unique(
+        ordinals(values).of_rows if known is None else known, return_index=True, return_inverse=True
+    )
+    distinct = values.take(pa.array(first))
     summed: npt.NDArray[np.float64] = np.bincount(position, weights=weights, minlength=len(distinct)).astype(float)
     return distinct, np.cumsum(summed) - summed
-
-
-def _count_not_above(values: pa.Array, boundaries: pa.Array) -> npt.NDArray[np.int64]:
-    """The number of boundaries not above each value, from sorting the distinct values among them."""
-    encoded = values.dictionary_encode()
-    distinct = encoded.dictionary
-    order = order_indices(pa.table({"0": pa.concat_arrays([boundaries, distinct.cast(boundaries.type)])}))
-    is_boundary = order < len(boundaries)
-    passed = np.cumsum(is_boundary)
-    below = np.empty(len(distinct), np.int64)
-    below[order[~is_boundary] - len(boundaries)] = passed[~is_boundary]
-    if encoded.null_count:
-        below = np.append(below, 0)
-    found: npt.NDArray[np.int64] = below[np.asarray(encoded.indices.fill_null(len(distinct)))]
-    return found
-
-
-def _numbers(values: pa.Array) -> npt.NDArray[Any] | None:
-    """Values as numbers of the same order, or None if impossible; NaN is the highest. NULLs become any number."""
-    kind = values.type
-    if pat.is_null(kind):
-        return np.zeros(len(values), np.int64)
-    if pat.is_boolean(kind):
-        return np.asarray(values.cast(pa.uint8()).fill_null(0))
-    if pat.is_floating(kind):
-        return np.asarray(np.add(values.fill_null(0), kind.to_pandas_dtype()(0)))  # -0.0 becomes 0.0
-    if pat.is_integer(kind):
-        return np.asarray(values.fill_null(0))
-    if pat.is_temporal(kind):
-        return np.asarray(values.view(pa.int32() if kind.bit_width == 32 else pa.int64()).fill_null(0))
-    if pat.is_decimal128(kind) and kind.precision <= _INT64_DIGITS:
-        # The lower 64 bits of each value contain it completely.
-        halves = np.frombuffer(values.buffers()[1], np.int64)
-        return halves[2 * values.offset : 2 * (values.offset + len(values)) : 2]
-    return None

@@ -129,7 +129,7 @@ class ConformFile:
         narrow = replace(self.output.format, codec=codec).narrowed(
             [schema.get_field_index(name) for name in names]
         )
-        return narrow.encoded(rows, narrow.dictionaries(rows))
+        return narrow.encoded(rows)
 
     def _encode(self, opened: OpenFile, worker: Worker) -> StagedFile:
         names = self.output.format.schema.names

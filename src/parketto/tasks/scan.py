@@ -19,7 +19,7 @@ from parketto.parquet.row_source import FileRows
 from parketto.runtime.task import Worker
 from parketto.tasks.count import count_folders
 from parketto.tasks.mismatches import Mismatches, find_mismatches
-from parketto.tasks.write import stored_rows
+from parketto.tasks.write_folder import stored_rows
 
 Result = TypeVar("Result")
 #: A picklable function over the rows of a source, or of a part of it.

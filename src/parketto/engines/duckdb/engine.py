@@ -1,4 +1,4 @@
-"""Executes plans with DuckDB: it joins and sorts rows out of core, and Arrow writes the files."""
+"""Executes plans with DuckDB: it joins rows out of core and runs queries, and Arrow writes the files."""
 
 from __future__ import annotations
 
@@ -9,11 +9,10 @@ from collections.abc import Iterator, Sequence
 import pyarrow as pa
 
 from parketto.arguments import MEGABYTE
-from parketto.engines.base import Context, GroupResult, plain_local_paths, widest_row
+from parketto.engines.base import Context, plain_local_paths
 from parketto.engines.duckdb.merging import Merge
 from parketto.engines.duckdb.scanning import can_scan, numbered, view_files
 from parketto.engines.duckdb.session import Session, require_duckdb
-from parketto.engines.duckdb.sorting import DistributeRows, SortGroup
 from parketto.engines.duckdb.text_files import duckdb_text_rows
 from parketto.engines.merging import broadcast_merge
 from parketto.engines.text_files import TextFormat
@@ -22,21 +21,17 @@ from parketto.errors import OutOfMemory
 from parketto.merge.target import MergeOutcome, MergeTarget
 from parketto.parquet.decoded_types import decoded_schema
 from parketto.parquet.exchange_types import from_exchange, keeps_order
-from parketto.parquet.output import Output, Written
 from parketto.parquet.row_source import FileRows, FrameRows, RowSource
-from parketto.planning.rewrite import RewritePlan
 from parketto.runtime.staging import Staging
 from parketto.runtime.task import Worker, cores
 from parketto.storage.store import FileEntry, Store
-from parketto.tasks.rewrite import RewriteGroup
 
 DEFAULT_MEMORY_MB = 1024
 _THREAD_MEMORY = 128 * MEGABYTE  # with less per thread, DuckDB fails to sort wide rows instead of spilling them
-_VALUES_AT_ONCE = 8  # about how many of the widest rows a sort holds in memory, whatever its limit is
 
 
 class DuckDBEngine(ThreadEngine):
-    """Joins, sorts and scans with DuckDB; all other work runs as Arrow tasks.
+    """Joins and scans with DuckDB; all other work runs as Arrow tasks.
 
     Args:
         memory_mb: Approximate memory limit for data. DuckDB gets one half, at least 128 MB, and spills to disk
@@ -53,33 +48,6 @@ class DuckDBEngine(ThreadEngine):
         self._memory //= 2
         self._duckdb_memory = max(self._memory, _THREAD_MEMORY)
         self._threads = min(threads or cores(), self._duckdb_memory // _THREAD_MEMORY)
-
-    def rewrite(self, plan: RewritePlan, context: Context) -> Sequence[GroupResult]:
-        """Rewrite each group in one task; DuckDB sorts the rows of clustered groups."""
-        if plan.clustering is None:
-            return super().rewrite(plan, context)
-        with self._session(context) as (session, _):
-            tasks = [
-                SortGroup(group, plan.operation, plan.clustering, session)
-                if all(keeps_order(group.schema.field(name).type) for name in plan.order_by)
-                and not self._is_too_wide(group)
-                else RewriteGroup(group, plan.operation, plan.clustering)
-                for group in plan.groups
-            ]
-            results = self.run(tasks, context)
-        return [GroupResult(group, staged) for group, staged in zip(plan.groups, results, strict=True)]
-
-    def write(self, source: RowSource, output: Output, context: Context) -> Written:
-        """Write rows as new files; DuckDB sorts them by partition."""
-        assert not isinstance(source, FrameRows), "only the Spark engine adopts DataFrames"
-        if not output.partition_by or self._is_too_wide(source):
-            return super().write(source, output, context)
-        with self._session(context) as (session, _):
-            return self.run([DistributeRows(source, output, session)], context)[0]
-
-    def _is_too_wide(self, rows: object) -> bool:
-        """Whether DuckDB has too little memory to sort the rows of files: it holds some values whole."""
-        return _VALUES_AT_ONCE * widest_row(rows) > self._duckdb_memory
 
     def merge(self, source: RowSource, target: MergeTarget, context: Context) -> MergeOutcome:
         """Match by DuckDB's join; if DuckDB cannot sort the `order_by` columns, match by Arrow."""

@@ -25,7 +25,7 @@ from parketto.runtime.batches import runs
 from parketto.runtime.staging import Staging
 from parketto.runtime.task import Worker
 from parketto.storage.store import Store
-from parketto.tasks.write import write_folder
+from parketto.tasks.write_folder import write_folder
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

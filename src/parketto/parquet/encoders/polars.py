@@ -6,69 +6,34 @@ the footer that Arrow would have written.
 
 from __future__ import annotations
 
-import functools
 import math
-import os
-import sys
 import threading
 from collections.abc import Sequence
 from contextlib import nullcontext
-from importlib.metadata import PackageNotFoundError, version
-from typing import IO, Literal, TypeAlias
-from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 
 import pyarrow as pa
 import pyarrow.parquet as pq
-import pyarrow.types as pat
 
 from parketto.errors import FooterError
-from parketto.parquet.appender import RowGroupAppender
-from parketto.parquet.compatible import ASSEMBLED_BY
-from parketto.parquet.decoded_types import is_plain
-from parketto.parquet.file_format import FileFormat
+from parketto.parquet.codec.choice import WORKLOAD, are_plain, may_use_polars
+from parketto.parquet.codec.decode import may_have_checksums
+from parketto.parquet.codec.encode import CODECS, PAGE_BYTES, take_over
 from parketto.parquet.file_info import FileInfo
-from parketto.parquet.footer import MAGIC
 from parketto.parquet.output import Output
-from parketto.parquet.page_index import has_checksums
 from parketto.parquet.unreadable import naming_file
 from parketto.runtime.batches import RowSizes, decoded_bytes, has_fixed_width
 from parketto.runtime.staging import StagedFile
 from parketto.runtime.task import Worker
 from parketto.storage.store import Store
 
-# Versions (from, below) whose files are compared with Arrow's, value by value and bound by bound.
-_TRUSTED = ((2, 1), (3, 0))
-_WORTH_LOADING = 6 * 1024 * 1024  # importing Polars takes as long as encoding about this many bytes
 _MAX_ROWS = 128 * 1024  # per row group
 _MIN_ROWS = 32 * 1024  # enough for a row group, however wide the rows are (see `planning.copy_policy`)
-# About 32,000 numbers: few enough for a useful page index. Smaller pages take longer to write.
-_PAGE_BYTES = 256 * 1024
-# Codecs that Polars compresses as Arrow does: names, and levels where there are several.
-_Codec: TypeAlias = Literal["lz4", "uncompressed", "snappy", "gzip", "brotli", "zstd"]
-_CODECS: dict[str, tuple[_Codec, int | None]] = {
-    "none": ("uncompressed", None),
-    "snappy": ("snappy", None),
-    "lz4": ("lz4", None),
-    "zstd": ("zstd", 1),
-}
 _PROBE_ROWS = 512  # rows of a file that are decoded to estimate the row width
 # A nullable column that is not nested: Polars writes no other.
 _OPTIONAL = " 1/0"
 # A stream of several row groups uses all cores, and two streams would hold twice as much. A stream of a single row
 # group uses one core.
 _ONE_AT_A_TIME = threading.Lock()
-# Set in a process forked from one with Polars: Polars would wait for threads that only the parent has.
-_FORKED = threading.Event()
-
-
-def _after_fork() -> None:
-    if "polars" in sys.modules:
-        _FORKED.set()
-        _has_polars.cache_clear()
-
-
-if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_after_fork)
 
 
 def encode_files(files: Sequence[FileInfo], output: Output, worker: Worker) -> StagedFile | None:
@@ -102,7 +67,7 @@ def _streamed(files: Sequence[FileInfo], output: Output, worker: Worker, staged:
             _stream(sources, target, output.format.codec, row_group_rows)
         worker.check_cancelled()
         with store.open_written(staged.path) as file:
-            _take_over(file, output.format, num_rows)
+            take_over(file, output.format, num_rows)
     except (PolarsError, PanicException, FooterError, OSError):
         return False
     except KeyboardInterrupt:
@@ -117,7 +82,7 @@ def _streamed(files: Sequence[FileInfo], output: Output, worker: Worker, staged:
 def _stream(sources: list[str], path: str, codec: str, row_group_rows: int) -> None:
     import polars as pl
 
-    name, level = _CODECS[codec]
+    name, level = CODECS[codec]
     rows = pl.scan_parquet(
         sources, glob=False, hive_partitioning=False, use_statistics=False, cache=False, parallel="none"
     )
@@ -126,18 +91,9 @@ def _stream(sources: list[str], path: str, codec: str, row_group_rows: int) -> N
         compression=name,
         compression_level=level,
         row_group_size=row_group_rows,
-        data_page_size=_PAGE_BYTES,
+        data_page_size=PAGE_BYTES,
         engine="streaming",
     )
-
-
-def _take_over(file: IO[bytes], file_format: FileFormat, num_rows: int) -> None:
-    """Replace the footer by the one that Arrow would have written."""
-    with RowGroupAppender(file, same_arrow_schema=lambda _one, _other: True) as out:
-        out.take_over(file_format.empty_footer)
-        if out.num_rows != num_rows:
-            raise FooterError(f"{out.num_rows} rows were written of {num_rows}")
-        out.finish(file_format.metadata or {})
 
 
 def _suits_polars(files: Sequence[FileInfo], output: Output, worker: Worker) -> bool:
@@ -147,58 +103,19 @@ def _suits_polars(files: Sequence[FileInfo], output: Output, worker: Worker) -> 
         worker.any_thread
         and worker.store.local_path(output.directory) is not None
         and not wanted.order_by
-        and wanted.codec in _CODECS
+        and wanted.codec in CODECS
         and all(file.has_stored_types for file in files)
         and all(leaf.endswith(_OPTIONAL) for leaf in wanted.traits.leaves)
         and not wanted.traits.int96_timestamps
-        and _are_plain(wanted.readable_as or wanted.schema)
-        and _has_polars()
-        and _is_worth_loading(sum(file.size_bytes for file in files), worker)
+        and are_plain(wanted.readable_as or wanted.schema)
+        and may_use_polars()
+        and WORKLOAD.pays(sum(file.size_bytes for file in files))
     )
-
-
-def _is_worth_loading(size: int, worker: Worker) -> bool:
-    """Whether Polars is imported already, or this task and earlier ones encode enough to pay for it."""
-    seen = worker.cache["encoded"] = worker.cache.get("encoded", 0) + size
-    return "polars" in sys.modules or seen >= _WORTH_LOADING
-
-
-def _are_plain(schema: pa.Schema) -> bool:
-    return len(set(schema.names)) == len(schema.names) and all(
-        is_plain(kind) or (pat.is_timestamp(kind) and _is_zone(kind.tz)) for kind in schema.types
-    )
-
-
-@functools.cache
-def _is_zone(name: str | None) -> bool:
-    """Whether Polars probably knows a time zone: it panics if the zone has no name."""
-    try:
-        return name is None or bool(ZoneInfo(name))
-    except (ZoneInfoNotFoundError, ValueError, OSError):
-        return False
-
-
-@functools.cache
-def _has_polars() -> bool:
-    if _FORKED.is_set():
-        return False
-    try:
-        found = version("polars").split(".")
-    except PackageNotFoundError:
-        return False
-    first, end = _TRUSTED
-    return first <= tuple(int(part) for part in found[:2] if part.isdigit()) < end
 
 
 def _may_have_checksums(store: Store, file: FileInfo) -> bool:
-    """Whether pages of a file may have checksums: Polars would not verify them.
-
-    The first page decides, unless pages come from several files.
-    """
-    if file.created_by.startswith(ASSEMBLED_BY):
-        return True
     with store.open_input(file.path) as source:
-        return has_checksums(source, len(MAGIC), file.size_bytes)
+        return may_have_checksums(source, file)
 
 
 def _row_group_rows(files: Sequence[FileInfo], output: Output, worker: Worker) -> int | None:
