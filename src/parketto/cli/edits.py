@@ -149,7 +149,8 @@ def _edited(
     if not (dry_run or yes):
         plan = edit(True, None)
         if plan["rows_matched"]:
-            rows = f"{counted(plan['rows_matched'], 'row')} of {plan['rows_before']:,}"
+            rows = counted(plan["rows_matched"], "row")
+            rows += "" if plan["rows_before"] is None else f" of {plan['rows_before']:,}"
             context.confirm(f"{verb} {rows}, and {_file_changes(plan)}", yes=yes)
     stats = edit(dry_run, context.progress)
     return Result(stats, lambda: render.edit(verb, stats))

@@ -34,18 +34,27 @@ def edit(
     dataset.check_exists(partition_filter)
     dataset.engine.check_store(dataset.store)
     if dry_run:
-        files = dataset.snapshot(partition_filter, editor.stats_columns).files
-        return _stats(dataset.root, request, editor.dry_run(files, progress), dry_run=True)
+        snapshot = dataset.snapshot(partition_filter, editor.stats_columns, rows=editor.rows)
+        run = editor.dry_run(snapshot.files, progress)
+        return _stats(dataset.root, request, run, complete=snapshot.complete, dry_run=True)
 
     def attempt(transaction: Transaction) -> EditStats:
-        files = dataset.snapshot_in(transaction, partition_filter, editor.stats_columns).files
+        snapshot = dataset.snapshot_in(transaction, partition_filter, editor.stats_columns, rows=editor.rows)
         changed = pa.schema([(str(name), pa.null()) for name in request.changes or ()])
-        files = files_without_enum_notes(files, changed)
+        files = files_without_enum_notes(snapshot.files, changed)
         run = editor.run(transaction, files, progress)
         staged: list[StagedFile] = []
 
         def stats(backup_path: str | None) -> EditStats:
-            return _stats(dataset.root, request, run, staged, dry_run=False, backup_path=backup_path)
+            return _stats(
+                dataset.root,
+                request,
+                run,
+                staged,
+                complete=snapshot.complete,
+                dry_run=False,
+                backup_path=backup_path,
+            )
 
         if run.edits or request.commit_id is not None:
             editor.verified(run)
@@ -80,6 +89,7 @@ def _stats(
     run: EditRun,
     staged: Sequence[StagedFile] = (),
     *,
+    complete: bool,
     dry_run: bool,
     backup_path: str | None = None,
 ) -> EditStats:
@@ -89,9 +99,9 @@ def _stats(
     removed = [task for task, result in edits if deletes and result.matched == task.file.num_rows]
     return EditStats(
         rows_matched=run.matched,
-        rows_before=before,
-        rows_after=before - run.matched if deletes else before,
-        files_before=len(run.files),
+        rows_before=before if complete else None,
+        rows_after=(before - run.matched if deletes else before) if complete else None,
+        files_before=len(run.files) if complete else None,
         files_scanned=len(run.plan),
         files_rewritten=len(edits) - len(removed),
         files_removed=len(removed),

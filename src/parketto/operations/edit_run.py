@@ -24,6 +24,7 @@ from parketto.expressions.pruning import may_match
 from parketto.expressions.time_zones import Clock
 from parketto.operations.context import DatasetContext, entries
 from parketto.operations.edits import in_same_places, write_empty_file
+from parketto.operations.path_pruning import RowCondition
 from parketto.parquet.dataset_schema import unified
 from parketto.parquet.file_info import FileInfo, MentionedColumns, StatsColumns
 from parketto.parquet.output import Output, output_like
@@ -100,6 +101,12 @@ class Editor:
     def stats_columns(self) -> StatsColumns:
         """The columns whose bounds are needed. Rows that move to other partitions need those of all columns."""
         return MentionedColumns(str(self.request.where)) if self.request.changes is None else None
+
+    @cached_property
+    def rows(self) -> RowCondition | None:
+        """The rows by which folders are ruled out. A purge also looks at folders with other values."""
+        request = self.request
+        return None if request.purge else RowCondition(request.where, self.clock, request.changes)
 
     def dry_run(self, files: Sequence[FileInfo], progress: ProgressCallback | None) -> EditRun:
         """Count matching rows; nothing is staged."""

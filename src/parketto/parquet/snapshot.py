@@ -35,15 +35,21 @@ class Snapshot:
     files: tuple[FileInfo, ...]
     #: The columns that differ between the files, if these are presented in one schema.
     reconciled_columns: tuple[str, ...] = ()
+    #: Whether these are all files. Else a condition has ruled out folders, which were not listed.
+    complete: bool = True
 
     def __repr__(self) -> str:
         files, rows = counted(len(self.files), "file"), counted(self.total_rows, "row")
         return f"<Snapshot of {self.root!r}: {files}, {rows}, {readable_bytes(self.total_bytes)}>"
 
-    def unified(self) -> Snapshot:
-        """The same files, presented in the schema of the dataset."""
-        found = unified(self.files)
-        return Snapshot(self.root, found.files, found.reconciled)
+    def unified(self, sample: Sequence[FileInfo] = ()) -> Snapshot:
+        """The same files, presented in the schema of the dataset.
+
+        Args:
+            sample: Further files of the dataset, if these are not all.
+        """
+        found = unified([*(file.stored for file in sample), *self.files])
+        return replace(self, files=found.files[len(sample) :], reconciled_columns=found.reconciled)
 
     def with_path_types(self, types: Mapping[str, pa.DataType]) -> Snapshot:
         """The same files, with the types of partition columns that the paths of all files imply."""
