@@ -10,8 +10,11 @@ from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import NoReturn
 
+import pyarrow as pa
+
 from parketto.commit.appliers import Applier, applier_of
 from parketto.commit.identity import identity_of, mark
+from parketto.commit.index_update import update_index
 from parketto.commit.log import KEPT_RECORDS, STALL_SECONDS, LogView, now
 from parketto.commit.record import KEPT, Outcome, Publication, Record, Retirement, to_json_value
 from parketto.commit.recovery import abort_dead_uploads, author, dead_among, settle, sweep, sweep_free
@@ -45,6 +48,7 @@ class Commit:
         identity: The id of the attempt.
         directory: Its folder in the workspace.
         listing: The listing that the operation is based on, if there is one.
+        learned: What the operation has read that the footer index lacks.
         swap: Whether directories may be swapped.
         begun: When the operation began, on the monotonic clock.
     """
@@ -57,12 +61,14 @@ class Commit:
         directory: str,
         listing: Listing | None,
         *,
+        learned: pa.Table | None = None,
         swap: bool,
         begun: float,
     ) -> None:
         self._workspace, self._store, self._log = workspace, workspace.store, workspace.log
         self._request, self._id, self._directory = request, identity, directory
         self._listing, self._swapping, self._begun = listing, swap, begun
+        self._learned = learned
         self._mark: str | None = None
         #: The record may be in the log, unsettled: then other processes need the staged files.
         self.unsettled = False
@@ -84,6 +90,9 @@ class Commit:
             return False
         self._apply(number, record, state)
         self._tidy_up(record, state)
+        if self._listing is not None and self._workspace.keeps_history:
+            # Under the lock: a purge that comes later finds what is written here.
+            update_index(self._workspace, record, self._listing, self._learned, state.log.last)
         return True
 
     def _settled(self) -> WorkspaceState:

@@ -9,6 +9,8 @@ from collections.abc import Callable, Iterator, Sequence
 from types import TracebackType
 from typing import Any
 
+import pyarrow as pa
+
 from parketto.commit.backup import Backup
 from parketto.commit.committing import Commit, data_files
 from parketto.commit.heartbeat import Heartbeat
@@ -72,6 +74,7 @@ class Transaction:
         self._alive: Lock = NoLock()
         self._heartbeat: Heartbeat | None = None
         self._listing: Listing | None = None
+        self._learned: pa.Table | None = None
         self._unsettled = self._cleared = False
 
     @property
@@ -145,6 +148,10 @@ class Transaction:
         return not any(
             is_data_path(relative(entry.path, root)) for each in folders for entry in self._store.list_files(each)
         )
+
+    def learn(self, rows: pa.Table) -> None:
+        """Keep rows that the footer index lacks, for the commit to write."""
+        self._learned = rows
 
     @property
     def staging(self) -> Staging:
@@ -240,6 +247,7 @@ class Transaction:
             self._id,
             self._directory,
             self._listing,
+            learned=self._learned,
             swap=self._swapping,
             begun=self._begun,
         )

@@ -14,6 +14,7 @@ import pyarrow as pa
 
 from parketto.commit.backup import Backup
 from parketto.commit.committing import data_files
+from parketto.commit.footer_index import MIN_FILES, FooterIndex
 from parketto.commit.identity import identity_of
 from parketto.commit.lease import Lease
 from parketto.commit.request import AlreadyCommitted, Request
@@ -24,6 +25,7 @@ from parketto.commit.workspace import Workspace
 from parketto.engines.base import Context, Engine, ProgressCallback
 from parketto.errors import CommitConflict, DatasetNotFound, InvalidArgument, LockTimeout, StreamStopped, quoted
 from parketto.expressions.time_zones import Clock
+from parketto.operations.index_pruning import IndexSearch
 from parketto.operations.path_pruning import PathPruning, RowCondition
 from parketto.parquet.file_info import FileInfo, StatsColumns
 from parketto.parquet.partition_spec import path_types
@@ -298,6 +300,7 @@ class DatasetContext:
             stats_columns,
             rows,
             own_schemas=own_schemas,
+            learn=transaction.learn,
         )
 
     def check_exists(self, partition_filter: PartitionFilter = None) -> None:
@@ -324,8 +327,13 @@ class DatasetContext:
         rows: RowCondition | None,
         *,
         own_schemas: bool,
+        learn: Callable[[pa.Table], None] | None = None,
     ) -> Snapshot:
         def found_in(listing: Listing, listed: Sequence[FileEntry]) -> Snapshot:
+            if rows is not None and len(listed) >= MIN_FILES and self.workspace.keeps_history:
+                types = self._path_types(listing)
+                files, others = self._index(learn).matching(listed, stats_columns, rows, types)
+                return Snapshot(self.root, tuple(files), ruled_out=others).with_path_types(types)
             found = self._read(listed, stats_columns)
             some = listing.left_out or len(listing.files) < len(listing.everything)
             if some and any(map(_has_path_only_columns, found.files)):
@@ -345,10 +353,30 @@ class DatasetContext:
                 return found_in(listing, listing.files).unified() if listing.files else None
             # Rows are presented as far as the dataset's schema is known without the other files.
             found = found_in(listing, listing.files or entries(pruning.sample[:1])).unified(pruning.sample)
-            return replace(found, complete=False) if pruning.accepts(found.files) else None
+            return replace(found, complete=False) if pruning.accepts(found) else None
 
         found = None if rows is None or own_schemas else retry_on_vanished_files(self.root, pruned)
         return retry_on_vanished_files(self.root, everything) if found is None else found
+
+    def _index(self, learn: Callable[[pa.Table], None] | None = None) -> IndexSearch:
+        return IndexSearch(
+            FooterIndex(self.store, self.workspace.path),
+            self.root,
+            lambda entries, columns: self._read(entries, columns).files,
+            learn,
+        )
+
+    def total_rows(self, partition_filter: PartitionFilter) -> int:
+        """The number of rows of all files."""
+        if self.past is not None or not self.workspace.keeps_history:
+            return self.snapshot(partition_filter, own_schemas=True).total_rows
+
+        def read() -> int:
+            listed = self._listing(partition_filter).files
+            few = len(listed) < MIN_FILES
+            return self._read(listed, ()).total_rows if few else int(self._index().files(listed).counts.sum())
+
+        return retry_on_vanished_files(self.root, read)
 
     def _path_types(self, listing: Listing) -> Mapping[str, pa.DataType]:
         """The types of partition columns that the paths of all data files imply, also of those not listed."""

@@ -19,7 +19,7 @@ from parketto.storage.hive import PartitionFilter
 def count_rows(dataset: DatasetContext, where: Any, partition_filter: PartitionFilter) -> int:
     """The number of rows that match a condition, or of all rows."""
     if where is None:
-        return dataset.snapshot(partition_filter, own_schemas=True).total_rows
+        return dataset.total_rows(partition_filter)
     if dataset.past is not None:
         # The engine's tasks read files where they are in the dataset.
         rows = planned_scan(dataset, RowQuery(where=where, partition_filter=partition_filter))

@@ -23,7 +23,7 @@ from parketto.expressions.time_zones import Clock
 from parketto.expressions.values import ARROW_ERRORS, family, plain_type
 from parketto.parquet.file_info import FileInfo, MentionedColumns
 from parketto.parquet.partition_spec import partition_spec_of, path_types
-from parketto.parquet.snapshot import read_snapshot
+from parketto.parquet.snapshot import Snapshot, read_snapshot
 from parketto.storage.hive import (
     PartitionFilter,
     PartitionValues,
@@ -98,11 +98,12 @@ class PathPruning:
         """Files that show the schema, if no other file may contain matching rows."""
         return () if self._view is None else self._view.sample
 
-    def accepts(self, files: Sequence[FileInfo]) -> bool:
+    def accepts(self, found: Snapshot) -> bool:
         """Whether the listed files confirm what the sample implied; else all folders must be listed."""
-        view = self._view
+        view, files = self._view, found.files
         if view is None:
             return True
+        folders = () if found.ruled_out is None else found.ruled_out.folders
         try:
             spec = partition_spec_of(files)
             assert files[0].schema is not None, "files to judge come from a snapshot"
@@ -112,7 +113,7 @@ class PathPruning:
             return False
         return all(
             plain_type(schema.field(name).type) == plain_type(kind)
-            and not any(_is_misplaced(file, name, kind) for file in files)
+            and not any(_is_misplaced(file, name, kind) for file in (*files, *folders))
             for name, kind in view.types.items()
         )
 

@@ -27,6 +27,23 @@ _BATCH_FILES = 2048  # footers in memory at once, where they are read one after 
 Result = TypeVar("Result")
 
 
+@dataclass(frozen=True, slots=True)
+class RuledOut:
+    """Files that are listed, but not read.
+
+    Attributes:
+        files: Their number.
+        rows: The number of their rows.
+        listed: The paths of all listed files.
+        folders: For each folder a file with the bounds of partition columns that its files contain.
+    """
+
+    files: int = 0
+    rows: int = 0
+    listed: Sequence[str] = ()
+    folders: Sequence[FileInfo] = ()
+
+
 @dataclass(frozen=True)
 class Snapshot:
     """The files of a dataset at one moment, ordered by path."""
@@ -37,6 +54,8 @@ class Snapshot:
     reconciled_columns: tuple[str, ...] = ()
     #: Whether these are all files. Else a condition has ruled out folders, which were not listed.
     complete: bool = True
+    #: The files of these folders whose footers were not read, because the footer index has ruled them out.
+    ruled_out: RuledOut | None = None
 
     def __repr__(self) -> str:
         files, rows = counted(len(self.files), "file"), counted(self.total_rows, "row")
