@@ -66,9 +66,12 @@ class Place:
 
 
 def is_log(path: str) -> bool:
-    """Whether a path is part of the history: a log record, the lock next to the log, or a kept file."""
+    """Whether a path is part of the history: a log record, the lock next to the log, a kept file, or an index."""
     kept = r"kept/[0-9]+-[0-9]+-[^/]+/([0-9]+|manifest\.json)"
-    return bool(re.search(rf"\.parketto/(lock|log/(checkpoint-)?[0-9]{{20}}(\.done|\.undo)?\.json|{kept})$", path))
+    index = r"index/[0-9a-f]{32}\.footers"
+    return bool(
+        re.search(rf"\.parketto/(lock|log/(checkpoint-)?[0-9]{{20}}(\.done|\.undo)?\.json|{kept}|{index})$", path)
+    )
 
 
 def beside(folder: str | os.PathLike[str]) -> list[str]:

@@ -191,9 +191,10 @@ class EditStats(TypedDict):
     """What a delete or an update did, or, in a dry run, would do. Counts are exact in both cases."""
 
     rows_matched: int
-    rows_before: int
-    rows_after: int
-    files_before: int
+    #: None where the condition ruled out folders: these are not listed, so the totals are not known.
+    rows_before: int | None
+    rows_after: int | None
+    files_before: int | None
     #: Files that footers and paths could not rule out.
     files_scanned: int
     files_rewritten: int

@@ -518,8 +518,8 @@ class TestListing:
         reader = local.dataset()
         base, meanwhile = type(reader._store), []
 
-        def list_files(self: Any, root: str) -> Any:
-            found = list(base.list_files(self, root))
+        def list_files(self: Any, root: str, *enter: Any) -> Any:
+            found = list(base.list_files(self, root, *enter))
             if not meanwhile:
                 meanwhile.append(True)
                 time.sleep(0.02)

@@ -25,8 +25,8 @@ from parketto.commit import transaction as transactions
 from parketto.commit.apply import MovingApplier
 from parketto.commit.log import Log
 from parketto.commit.record import Record
-from parketto.commit.recovery import list_settled
 from parketto.commit.request import Request
+from parketto.commit.settled import list_settled
 from parketto.commit.transaction import Transaction
 from parketto.commit.workspace import Workspace
 from parketto.engines.pyarrow.engine import PyArrowEngine
@@ -328,8 +328,8 @@ class TestListings:
         listing = LocalStore.list_files
         acting = threading.local()
 
-        def list_files(store: LocalStore, root: str) -> Iterator[FileEntry]:
-            found = list(listing(store, root))
+        def list_files(store: LocalStore, root: str, *enter: Any) -> Iterator[FileEntry]:
+            found = list(listing(store, root, *enter))
             if root != place.root or getattr(acting, "now", False) or threading.current_thread() is not main:
                 yield from found
                 return
@@ -337,7 +337,7 @@ class TestListings:
             acting.now = True
             action()
             acting.now = False
-            yield from sorted(listing(store, root), key=lambda entry: entry.path)[2:]
+            yield from sorted(listing(store, root, *enter), key=lambda entry: entry.path)[2:]
 
         main = threading.current_thread()
         monkeypatch.setattr(LocalStore, "list_files", list_files)

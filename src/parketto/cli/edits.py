@@ -150,7 +150,8 @@ def _edited(
         plan = edit(True, None)
         changes = _file_changes(plan)
         if changes:
-            rows = f"{counted(plan['rows_matched'], 'row')} of {plan['rows_before']:,}"
+            rows = counted(plan["rows_matched"], "row")
+            rows += "" if plan["rows_before"] is None else f" of {plan['rows_before']:,}"
             context.confirm(f"{verb} {rows}, and {changes}", yes=yes)
     stats = edit(dry_run, context.progress)
     return Result(stats, lambda: render.edit(verb, stats))

@@ -134,8 +134,9 @@ def edit(verb: str, stats: Mapping[str, Any]) -> RenderableType:
     would = f"would {verb} {rows}" if stats["dry_run"] else f"{verb}d {rows}"
     files, removed = stats["files_rewritten"], stats["files_removed"]
     where = f"in {counted(stats['partitions_affected'], 'partition')}"
+    before, after = stats["rows_before"], stats["rows_after"]
     return tree(
-        f"{would}: {stats['rows_before']:,} rows → {stats['rows_after']:,}",
+        would if before is None else f"{would}: {before:,} rows → {after:,}",
         [
             f"{counted(files, 'file')} rewritten, {size_text(stats['rewritten_bytes'])} {where}"
             if files
@@ -162,6 +163,8 @@ def _purged(stats: Mapping[str, Any]) -> Any:
 
 
 def _scanned(stats: Mapping[str, Any]) -> str:
+    if stats["files_before"] is None:
+        return f"{counted(stats['files_scanned'], 'file')} searched, in the partitions of the condition"
     return f"{stats['files_scanned']:,} of {counted(stats['files_before'], 'file')} searched"
 
 

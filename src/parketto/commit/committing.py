@@ -7,16 +7,20 @@ import logging
 import posixpath
 import time
 from collections import defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import NoReturn
+
+import pyarrow as pa
 
 from parketto.commit.appliers import Applier, applier_of
 from parketto.commit.identity import identity_of, mark
+from parketto.commit.index_update import update_index
 from parketto.commit.log import KEPT_RECORDS, STALL_SECONDS, LogView, now
 from parketto.commit.record import KEPT, Outcome, Publication, Record, Retirement, to_json_value
-from parketto.commit.recovery import Listing, abort_dead_uploads, author, dead_among, settle, sweep, sweep_free
+from parketto.commit.recovery import abort_dead_uploads, author, dead_among, settle, sweep, sweep_free
 from parketto.commit.request import AlreadyCommitted, Change, Request
 from parketto.commit.retention import KeptFiles, kept_folder, kept_until
+from parketto.commit.settled import Listing
 from parketto.commit.swap import Swap, build_twin
 from parketto.commit.validation import check_unchanged, who_changed
 from parketto.commit.workspace import Workspace, WorkspaceState
@@ -44,6 +48,7 @@ class Commit:
         identity: The id of the attempt.
         directory: Its folder in the workspace.
         listing: The listing that the operation is based on, if there is one.
+        learned: What the operation has read that the footer index lacks.
         swap: Whether directories may be swapped.
         begun: When the operation began, on the monotonic clock.
     """
@@ -56,12 +61,14 @@ class Commit:
         directory: str,
         listing: Listing | None,
         *,
+        learned: pa.Table | None = None,
         swap: bool,
         begun: float,
     ) -> None:
         self._workspace, self._store, self._log = workspace, workspace.store, workspace.log
         self._request, self._id, self._directory = request, identity, directory
         self._listing, self._swapping, self._begun = listing, swap, begun
+        self._learned = learned
         self._mark: str | None = None
         #: The record may be in the log, unsettled: then other processes need the staged files.
         self.unsettled = False
@@ -83,6 +90,9 @@ class Commit:
             return False
         self._apply(number, record, state)
         self._tidy_up(record, state)
+        if self._listing is not None and self._workspace.keeps_history:
+            # Under the lock: a purge that comes later finds what is written here.
+            update_index(self._workspace, record, self._listing, self._learned, state.log.last)
         return True
 
     def _settled(self) -> WorkspaceState:
@@ -106,7 +116,7 @@ class Commit:
                 raise AlreadyCommitted(entry)
         there: dict[str, FileEntry] | None = None
         if change.check_added is not None or (change.inputs and not store.is_local_disk):
-            there = {entry.path: entry for entry in data_files(store.list_files(root), root)}
+            there = {entry.path: entry for entry in data_files(self._list_again(), root)}
         self._check(change.inputs, there)
         if change.check_added is not None and (added := self._added((there or {}).values())):
             change.check_added(added, self._who_changed)
@@ -119,6 +129,12 @@ class Commit:
             change.validate()
         return publish
 
+    def _list_again(self) -> Iterator[FileEntry]:
+        """The files that are in the folders which the operation has listed."""
+        walk = None if self._listing is None else self._listing.walk
+        root = self._workspace.root
+        return self._store.list_files(root) if walk is None else self._store.list_files(root, walk)
+
     def _check_layout(self, there: Mapping[str, FileEntry] | None, partition_by: tuple[str, ...]) -> None:
         """Refuse to add files if another writer has changed the partition columns.
 
@@ -126,7 +142,7 @@ class Commit:
         """
         root = self._workspace.root
         if there is None:
-            listed = self._store.list_files(root)
+            listed = self._list_again()
             page = listed if self._store.is_local_disk else itertools.islice(listed, _PAGE)
             there = {entry.path: entry for entry in data_files(page, root)}
         for entry in self._added(there.values()):

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import getpass
 import logging
 import os
@@ -10,7 +9,7 @@ import posixpath
 import socket
 import time
 import uuid
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
@@ -21,15 +20,10 @@ from parketto.commit.record import KEPT, Author, Record, paths_of
 from parketto.commit.retention import KeptFiles
 from parketto.commit.workspace import DEAD_SECONDS, Workspace, WorkspaceState
 from parketto.errors import CommitFailed, CommitStateUnknown, ParkettoError
-from parketto.storage.hive import PartitionFilter, directory_matcher
-from parketto.storage.listing import refuse_file, relative, select_data_files
 from parketto.storage.locks import held
 from parketto.storage.store import FileEntry
 
 logger = logging.getLogger(__name__)
-
-_LISTING_ATTEMPTS = 10
-_FRESH_LISTINGS = 2  # listings to repeat after concurrent commits; later ones are corrected by the records
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,19 +53,6 @@ class Recovery:
         return "; ".join(parts)
 
 
-@dataclass(frozen=True, slots=True)
-class Listing:
-    """All data files between two commits, and the number of the commit before.
-
-    An append may list during another commit. Then the number is unknown (None).
-    """
-
-    files: list[FileEntry]
-    number: int | None
-    #: All that is below the dataset's folder then, data or not.
-    everything: list[FileEntry]
-
-
 def recover(workspace: Workspace, *, expire: bool = False) -> Recovery:
     """Bring the dataset to exactly the state before or after an interrupted operation.
 
@@ -84,8 +65,8 @@ def recover(workspace: Workspace, *, expire: bool = False) -> Recovery:
     """
     for outer in workspace.outer_workspaces():
         if not outer.read_state().log.done:
-            _recover_one(outer)
-    recovery = _recover_one(workspace)
+            recover_one(outer)
+    recovery = recover_one(workspace)
     if not workspace.locks:
         abort_dead_uploads(workspace, workspace.read_state())
     if expire:
@@ -113,107 +94,8 @@ def _remove_expired(workspace: Workspace) -> None:
         logger.debug("cannot remove expired files in %s: %s", workspace.path, error)
 
 
-def list_settled(
-    workspace: Workspace,
-    partition_filter: PartitionFilter = None,
-    *,
-    to_change: bool = False,
-    locked: bool = False,
-) -> Listing:
-    """The data files at a moment when no commit is half done, in this dataset, its parents or its partitions.
-
-    It neither locks nor writes, unless a commit was interrupted, or other writers commit all the time.
-
-    Args:
-        workspace: The dataset's workspace.
-        partition_filter: Which partitions to list.
-        to_change: The caller is about to commit. Then a commit in progress is settled first: a plan for the state
-            before it would conflict with it.
-        locked: The caller holds the workspace's lock, and has recovered.
-    """
-    store, root = workspace.store, workspace.root
-    directory_matcher(partition_filter)  # refuse an invalid filter before any read
-    refuse_file(store, root)
-    for attempt in range(_LISTING_ATTEMPTS):
-        for outer in workspace.outer_workspaces():
-            if not outer.read_state().log.done:
-                _recover_one(outer)
-        last = attempt == _LISTING_ATTEMPTS - 1
-        before = workspace.read_state().log
-        if not before.done and (to_change or workspace.locks):
-            _recover_one(workspace)
-            before = workspace.read_state().log
-            if not before.done and workspace.locks and not last:
-                continue  # the next commit has begun, and may still be undone
-        with _locking_writers_out(workspace) if last and not locked else contextlib.nullcontext():
-            found = list(store.list_files(root))
-            after = workspace.read_state().log
-        if last and workspace.locks:
-            before = after
-        if before != after and not locked and (store.is_local_disk or attempt < _FRESH_LISTINGS):
-            continue  # another writer has committed meanwhile: the listing may contain half of that
-        inner = workspace.unsettled_inner_workspaces(found)
-        if not inner:
-            shown = _as_settled(workspace, before, after, found, last=last)
-            if shown is None:
-                continue
-            return Listing(select_data_files(store, root, shown, partition_filter), after.last, shown)
-        for each in inner:  # never while holding a lock: its owner may be waiting for ours
-            _recover_one(each)
-    raise CommitFailed(f"other writers keep committing below {root!r}; nothing was changed, run it again")
-
-
-@contextlib.contextmanager
-def _locking_writers_out(workspace: Workspace) -> Iterator[None]:
-    """Keep other writers from committing for a moment, if this process has the permission."""
-    with contextlib.ExitStack() as stack:
-        with contextlib.suppress(CommitFailed, PermissionError):
-            stack.enter_context(workspace.locked())
-        yield
-
-
-def _as_settled(
-    workspace: Workspace, before: LogView, view: LogView, found: list[FileEntry], *, last: bool
-) -> list[FileEntry] | None:
-    """The files of a listing, as they are between two commits; None if that cannot be determined.
-
-    Records distinguish old files from new ones. So a reader need not wait for writers, write, or start again.
-    """
-    here = {relative(entry.path, workspace.root): entry for entry in found}
-    try:
-        # A long listing may contain half of a commit that was settled meanwhile.
-        for number in range(before.last + before.done, view.last + view.done):
-            if before != view and not _apply_to_listing(workspace, number, view, here):
-                return None
-        if not view.done:
-            record = workspace.log.read(view.last)
-            if is_same(workspace.store, workspace.root, record):
-                new, old = paths_of(record.publish), paths_of(record.retire)
-                # Old files are retired after all new ones are published. Else the listing took so long that it
-                # missed both; or, if that happens repeatedly, an external writer has removed an old one.
-                if not (new <= here.keys() or old <= here.keys() or last):
-                    return None
-                for path in old if new <= here.keys() and not view.undo else new:
-                    here.pop(path, None)
-    except FileNotFoundError:
-        return None  # a record was folded meanwhile
-    return list(here.values())
-
-
-def _apply_to_listing(workspace: Workspace, number: int, view: LogView, here: dict[str, FileEntry]) -> bool:
-    """Bring a listing, by relative paths, to the state after a commit; False if a file is gone since."""
-    record = workspace.log.read(number)
-    if record.operation == SWEEP or workspace.log.outcome(number, view) != "complete":
-        return True
-    for old in record.retire:
-        here.pop(old.path, None)
-    missing = [f"{workspace.root}/{new.path}" for new in record.publish if new.path not in here]
-    entries = workspace.store.stat_many(missing)
-    here.update({relative(path, workspace.root): entry for path, entry in entries.items()})
-    return len(entries) == len(missing)
-
-
-def _recover_one(workspace: Workspace) -> Recovery:
+def recover_one(workspace: Workspace) -> Recovery:
+    """Bring one workspace to the state before or after an interrupted commit; those around it are left alone."""
     state = workspace.read_state()
     if state.log.done and not state.staging:
         return Recovery()

@@ -9,23 +9,27 @@ from collections.abc import Callable, Iterator, Sequence
 from types import TracebackType
 from typing import Any
 
+import pyarrow as pa
+
 from parketto.commit.backup import Backup
 from parketto.commit.committing import Commit, data_files
 from parketto.commit.heartbeat import Heartbeat
 from parketto.commit.identity import identity_of
 from parketto.commit.lease import Lease
 from parketto.commit.record import FoundFile, to_json_value
-from parketto.commit.recovery import Listing, list_settled, new_id, recover, recover_locked
+from parketto.commit.recovery import new_id, recover, recover_locked
 from parketto.commit.request import AlreadyCommitted, Change, CheckAdded, Request
+from parketto.commit.settled import Listing, list_settled
 from parketto.commit.validation import check_unchanged, who_changed
 from parketto.commit.workspace import Workspace
 from parketto.errors import CommitConflict, CommitFailed, CommitStateUnknown, ParkettoError
 from parketto.planning.naming import Naming
 from parketto.runtime.staging import StagedFile, Staging
-from parketto.storage.hive import PartitionFilter
-from parketto.storage.listing import select_data_files
+from parketto.storage.hive import PartitionFilter, is_data_path
+from parketto.storage.listing import relative, select_data_files
 from parketto.storage.locks import Lock, NoLock
 from parketto.storage.store import FileEntry
+from parketto.storage.walk import Enter
 
 logger = logging.getLogger(__name__)
 
@@ -70,6 +74,7 @@ class Transaction:
         self._alive: Lock = NoLock()
         self._heartbeat: Heartbeat | None = None
         self._listing: Listing | None = None
+        self._learned: pa.Table | None = None
         self._unsettled = self._cleared = False
 
     @property
@@ -114,10 +119,10 @@ class Transaction:
         """The dataset's files at a moment when no commit is half done."""
         return self.listing(partition_filter).files
 
-    def listing(self, partition_filter: PartitionFilter = None) -> Listing:
-        """The same, with all other files of the dataset."""
+    def listing(self, partition_filter: PartitionFilter = None, enter: Enter | None = None) -> Listing:
+        """The same, with all other files of the folders that are listed; arguments as in `list_settled`."""
         locked = self._lock is not None and self._workspace.locks
-        self._listing = list_settled(self._workspace, partition_filter, to_change=True, locked=locked)
+        self._listing = list_settled(self._workspace, partition_filter, enter=enter, to_change=True, locked=locked)
         return self._listing
 
     def list_loosely(self) -> list[FileEntry]:
@@ -133,10 +138,20 @@ class Transaction:
         return self._listing.files
 
     def lists_only(self, files: Sequence[FileEntry]) -> bool:
-        """Whether these are all data files that the operation has listed, whatever filter it listed them by."""
-        return self._listing is not None and len(
-            data_files(self._listing.everything, self._workspace.root)
-        ) == len(files)
+        """Whether these are all data files of the dataset, also in folders that the operation has not listed."""
+        if self._listing is None:
+            return False
+        root = self._workspace.root
+        if len(data_files(self._listing.everything, root)) != len(files):
+            return False
+        folders = (f"{root}/{folder}" for folder in self._listing.left_out)
+        return not any(
+            is_data_path(relative(entry.path, root)) for each in folders for entry in self._store.list_files(each)
+        )
+
+    def learn(self, rows: pa.Table) -> None:
+        """Keep rows that the footer index lacks, for the commit to write."""
+        self._learned = rows
 
     @property
     def staging(self) -> Staging:
@@ -232,6 +247,7 @@ class Transaction:
             self._id,
             self._directory,
             self._listing,
+            learned=self._learned,
             swap=self._swapping,
             begun=self._begun,
         )

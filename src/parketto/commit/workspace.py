@@ -9,6 +9,7 @@
             lease         touched regularly, if several processes stage files (see `lease.py`)
         kept/             retired files, for a retention time (see `retention.py`)
         tx-<id>.alive     locked, or touched regularly, while its process is alive
+        index/            what footers say, so that they need not be read (see `footer_index.py`)
         changes/          tombstones of applied changes
         quarantine/       announcements of quarantined rows (see `quarantine.py`)
 
@@ -41,6 +42,8 @@ _MAX_NAME_BYTES = 255  # limit of common filesystems; longer workspace names are
 _ALIVE = ".alive"
 #: The name of a file in the folder of an operation that several processes take part in.
 LEASE = "lease"
+#: The folder of the footer index (see `footer_index.py`).
+INDEX = "index"
 #: The folder of announcements (see `quarantine.py`).
 QUARANTINE = "quarantine"
 #: Without a lock, a writer counts as dead when nothing of it was touched for this long. Heartbeats are much more
@@ -136,7 +139,7 @@ class Workspace:
 
     def check_trusted(self) -> None:
         """Refuse a folder that another user may have prepared: every process that finds a record applies it."""
-        folders = [self.path, self.log.folder, f"{self.path}/{KEPT}"]
+        folders = [self.path, self.log.folder, f"{self.path}/{KEPT}", f"{self.path}/{INDEX}"]
         problem = self.store.distrust(folders, like=self.root)
         if problem:
             raise UntrustedWorkspace(
@@ -270,7 +273,7 @@ class Workspace:
         """Remove the staged files of dead processes. The caller holds the lock and has recovered."""
         swept = 0
         # Small files are renamed when complete; a process that died before that has left a partial one.
-        for folder in (self.log.folder, f"{self.path}/{QUARANTINE}"):
+        for folder in (self.log.folder, f"{self.path}/{QUARANTINE}", f"{self.path}/{INDEX}"):
             parts = [name for name in self.store.list_names(folder) if name.endswith(".tmp")]
             self.store.remove_many([f"{folder}/{name}" for name in parts])
         for name in self.transactions():

@@ -32,8 +32,9 @@ class CRUDStats(TypedDict):
     files_written: int
     #: Files that were replaced, or have no remaining rows.
     files_deleted: int
-    rows_before: int
-    rows_after: int
+    #: None where a condition ruled out partitions, which are not listed then.
+    rows_before: int | None
+    rows_after: int | None
     rows_deleted: int
     rows_updated: int
     rows_inserted: int

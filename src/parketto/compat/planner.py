@@ -12,7 +12,7 @@ import pyarrow as pa
 from fsspec import AbstractFileSystem
 
 from parketto.arguments import Thresholds, check_columns_exist
-from parketto.commit.recovery import list_settled
+from parketto.commit.settled import list_settled
 from parketto.commit.workspace import Workspace
 from parketto.display import typed_result
 from parketto.parquet.file_info import FileInfo

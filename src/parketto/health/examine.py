@@ -10,8 +10,8 @@ from typing import Any
 from parketto.arguments import DEFAULT_TARGET_MB, Thresholds, check_names
 from parketto.commit.history import Commit, commits
 from parketto.commit.record import KEPT
-from parketto.commit.recovery import Listing, list_settled
 from parketto.commit.retention import KeptFiles
+from parketto.commit.settled import Listing, list_settled
 from parketto.commit.workspace import TRANSACTION_PREFIX
 from parketto.errors import UnreadableFile
 from parketto.health.columns import Bounds, default_columns

@@ -18,8 +18,8 @@ from typing import Literal, TypeVar, cast
 from parketto.commit.explained_files import BASELINE, FOUND, ExplainedFile, ExplainedFiles
 from parketto.commit.log import KEPT_RECORDS, LogView
 from parketto.commit.record import FoundFile, Record, Retirement
-from parketto.commit.recovery import Listing
 from parketto.commit.retention import KeptFiles
+from parketto.commit.settled import Listing
 from parketto.commit.undone import RESTORE, UNDO, only_moves_rows
 from parketto.errors import InvalidArgument, StreamStopped, quoted
 from parketto.operations.context import DatasetContext

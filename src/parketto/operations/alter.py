@@ -269,7 +269,7 @@ def _conform(
         stats = _stats(files, tasks, dry_run=False)
         if staged:
             rewritten = [(task.file, [file]) for task, file in zip(tasks, staged, strict=True)]
-            named = in_same_places(operation, rewritten, files)
+            named = in_same_places(operation, rewritten, [file.path for file in files])
             transaction.commit(named, inputs, check_added=check_added, statistics=stats)
         return AlterStats(**{**stats, "backup_path": transaction.backup_path})
 

@@ -6,7 +6,7 @@ import logging
 import posixpath
 import random
 import time
-from collections.abc import Callable, Mapping, Sequence, Set
+from collections.abc import Callable, Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass, replace
 from typing import Any, Literal, TypeVar, cast
 
@@ -14,21 +14,30 @@ import pyarrow as pa
 
 from parketto.commit.backup import Backup
 from parketto.commit.committing import data_files
+from parketto.commit.footer_index import MIN_FILES, FooterIndex
 from parketto.commit.identity import identity_of
 from parketto.commit.lease import Lease
-from parketto.commit.recovery import Listing, list_settled
 from parketto.commit.request import AlreadyCommitted, Request
 from parketto.commit.retention import KeptFiles, retention_seconds
+from parketto.commit.settled import Listing, list_settled
 from parketto.commit.transaction import Transaction
 from parketto.commit.workspace import Workspace
 from parketto.engines.base import Context, Engine, ProgressCallback
 from parketto.errors import CommitConflict, DatasetNotFound, InvalidArgument, LockTimeout, StreamStopped, quoted
 from parketto.expressions.time_zones import Clock
+from parketto.operations.index_pruning import IndexSearch
+from parketto.operations.path_pruning import PathPruning, RowCondition
 from parketto.parquet.file_info import FileInfo, StatsColumns
 from parketto.parquet.partition_spec import path_types
 from parketto.parquet.snapshot import Snapshot, read_snapshot
 from parketto.runtime.staging import Staging
-from parketto.storage.hive import PartitionFilter, PartitionValues, directory_matcher, partition_values
+from parketto.storage.hive import (
+    PartitionFilter,
+    PartitionValues,
+    directory_matcher,
+    is_data_path,
+    partition_values,
+)
 from parketto.storage.listing import (
     directory_of,
     is_inside,
@@ -39,6 +48,7 @@ from parketto.storage.listing import (
 )
 from parketto.storage.snapshot_files import SnapshotStore
 from parketto.storage.store import FileEntry, Store
+from parketto.storage.walk import Enter
 from parketto.tasks.footers import footer_tasks
 
 logger = logging.getLogger(__name__)
@@ -140,6 +150,7 @@ class DatasetContext:
         *,
         own_schemas: bool = False,
         without: Set[str] = frozenset(),
+        rows: RowCondition | None = None,
     ) -> Snapshot:
         """A snapshot of the current files, for reading.
 
@@ -148,25 +159,27 @@ class DatasetContext:
             stats_columns: The columns whose bounds are kept; None keeps all.
             own_schemas: Whether each file has its own schema, instead of that of the dataset.
             without: Directories whose files are not read.
+            rows: Which rows are needed: folders without any are not listed.
         """
 
-        def listed() -> Listing:
-            found = self._listing(partition_filter)
+        def listed(enter: Enter | None) -> Listing:
+            found = self._listing(partition_filter, enter)
             if not without:
                 return found
             kept = [entry for entry in found.files if posixpath.dirname(entry.path) not in without]
             return replace(found, files=kept)
 
-        return self._discover(listed, stats_columns, own_schemas=own_schemas)
+        rows = rows if self.past is None else None
+        return self._discover(listed, partition_filter, stats_columns, rows, own_schemas=own_schemas)
 
     def snapshot_store(self) -> Store:
         """A store that reads the files of a snapshot, also those that later commits have retired."""
         retired = _RetiredFiles(KeptFiles(self.store, self.workspace.path), self.root)
         return SnapshotStore(self.store, retired, None if self.past is None else self.past.kept)
 
-    def _listing(self, partition_filter: PartitionFilter) -> Listing:
+    def _listing(self, partition_filter: PartitionFilter, enter: Enter | None = None) -> Listing:
         if self.past is None:
-            return list_settled(self.workspace, partition_filter)
+            return list_settled(self.workspace, partition_filter, enter=enter)
         everything = list(self.past.files)
         files = select_data_files(self.store, self.root, everything, partition_filter)
         return Listing(files, self.past.number, everything)
@@ -278,10 +291,16 @@ class DatasetContext:
         stats_columns: StatsColumns = (),
         *,
         own_schemas: bool = False,
+        rows: RowCondition | None = None,
     ) -> Snapshot:
         """A snapshot of the files at a moment when no commit is half done; arguments as in `snapshot`."""
         return self._discover(
-            lambda: transaction.listing(partition_filter), stats_columns, own_schemas=own_schemas
+            lambda enter: transaction.listing(partition_filter, enter),
+            partition_filter,
+            stats_columns,
+            rows,
+            own_schemas=own_schemas,
+            learn=transaction.learn,
         )
 
     def check_exists(self, partition_filter: PartitionFilter = None) -> None:
@@ -301,17 +320,86 @@ class DatasetContext:
         return Context(self.store, transaction.staging, transaction.operation, progress)
 
     def _discover(
-        self, list_files: Callable[[], Listing], stats_columns: StatsColumns, *, own_schemas: bool
+        self,
+        list_files: Callable[[Enter | None], Listing],
+        partition_filter: PartitionFilter,
+        stats_columns: StatsColumns,
+        rows: RowCondition | None,
+        *,
+        own_schemas: bool,
+        learn: Callable[[pa.Table], None] | None = None,
     ) -> Snapshot:
-        def read() -> Snapshot:
-            listing = list_files()
-            found = self._read(listing.files, stats_columns)
-            if len(listing.files) < len(listing.everything) and any(file.partition for file in found.files):
-                found = found.with_path_types(path_types(self._partitions(listing.everything)))
+        def found_in(listing: Listing, listed: Sequence[FileEntry]) -> Snapshot:
+            if rows is not None and len(listed) >= MIN_FILES and self.workspace.keeps_history:
+                types = self._path_types(listing)
+                files, others = self._index(learn).matching(listed, stats_columns, rows, types)
+                return Snapshot(self.root, tuple(files), ruled_out=others).with_path_types(types)
+            found = self._read(listed, stats_columns)
+            some = listing.left_out or len(listing.files) < len(listing.everything)
+            if some and any(map(_has_path_only_columns, found.files)):
+                found = found.with_path_types(self._path_types(listing))
             return found
 
-        found = retry_on_vanished_files(self.root, read)
-        return found if own_schemas else found.unified()
+        def everything() -> Snapshot:
+            listing = list_files(None)
+            found = found_in(listing, listing.files)
+            return found if own_schemas else found.unified()
+
+        def pruned() -> Snapshot | None:
+            assert rows is not None, "folders are pruned by a condition"
+            pruning = PathPruning(self.store, self.root, rows, partition_filter)
+            listing = list_files(pruning.enter)
+            if not pruning.ruled_out:
+                return found_in(listing, listing.files).unified() if listing.files else None
+            # Rows are presented as far as the dataset's schema is known without the other files.
+            found = found_in(listing, listing.files or entries(pruning.sample[:1])).unified(pruning.sample)
+            return replace(found, complete=False) if pruning.accepts(found) else None
+
+        found = None if rows is None or own_schemas else retry_on_vanished_files(self.root, pruned)
+        return retry_on_vanished_files(self.root, everything) if found is None else found
+
+    def _index(self, learn: Callable[[pa.Table], None] | None = None) -> IndexSearch:
+        return IndexSearch(
+            FooterIndex(self.store, self.workspace.path),
+            self.root,
+            lambda entries, columns: self._read(entries, columns).files,
+            learn,
+        )
+
+    def total_rows(self, partition_filter: PartitionFilter) -> int:
+        """The number of rows of all files."""
+        if self.past is not None or not self.workspace.keeps_history:
+            return self.snapshot(partition_filter, own_schemas=True).total_rows
+
+        def read() -> int:
+            listed = self._listing(partition_filter).files
+            few = len(listed) < MIN_FILES
+            return self._read(listed, ()).total_rows if few else int(self._index().files(listed).counts.sum())
+
+        return retry_on_vanished_files(self.root, read)
+
+    def _path_types(self, listing: Listing) -> Mapping[str, pa.DataType]:
+        """The types of partition columns that the paths of all data files imply, also of those not listed."""
+        here = self._partitions(listing.everything)
+        types = path_types(here)
+        depth = max((len(values) for values in here), default=0)
+        others = {partition_values(each): each for each in self._folders_at(listing.left_out, depth)}
+        if path_types([*here, *others]) == types:
+            return types
+        # Folders without data say nothing.
+        filled = [values for values, folder in others.items() if self._has_data(folder)]
+        return path_types([*here, *filled])
+
+    def _folders_at(self, folders: Sequence[str], depth: int) -> Iterator[str]:
+        """Folders, or those below them that have as many partition columns as the files."""
+        for folder in folders:
+            names = self.store.list_dirs(f"{self.root}/{folder}") if len(partition_values(folder)) < depth else ()
+            below = [f"{folder}/{name}" for name in names if "=" in name]
+            yield from self._folders_at(below, depth) if below else (folder,)
+
+    def _has_data(self, folder: str) -> bool:
+        found = self.store.list_files(f"{self.root}/{folder}")
+        return any(is_data_path(relative(entry.path, self.root)) for entry in found)
 
     def partition_types(self) -> Mapping[str, pa.DataType]:
         """The types of partition columns that the paths of all current files imply."""
@@ -332,6 +420,11 @@ class DatasetContext:
         tasks = footer_tasks(listed, self.root, stats_columns)
         found = self.engine.run(tasks, Context(self.store, Staging(""), "footers"))
         return Snapshot(self.root, tuple(file for files in found for file in files))
+
+
+def _has_path_only_columns(file: FileInfo) -> bool:
+    assert file.schema is not None, "a footer always has a schema"
+    return any(name not in file.schema.names for name, _ in file.partition)
 
 
 def _shortened(value: Any) -> Any:

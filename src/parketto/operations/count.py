@@ -19,14 +19,14 @@ from parketto.storage.hive import PartitionFilter
 def count_rows(dataset: DatasetContext, where: Any, partition_filter: PartitionFilter) -> int:
     """The number of rows that match a condition, or of all rows."""
     if where is None:
-        return dataset.snapshot(partition_filter, own_schemas=True).total_rows
+        return dataset.total_rows(partition_filter)
     if dataset.past is not None:
         # The engine's tasks read files where they are in the dataset.
         rows = planned_scan(dataset, RowQuery(where=where, partition_filter=partition_filter))
         return sum(batch.num_rows for batch in rows.of_condition().batches())
     dataset.engine.check_store(dataset.store)
     editor = Editor(dataset, EditRequest("count", where), dataset.clock(), partition_filter)
-    files = dataset.snapshot(partition_filter, editor.stats_columns).files
+    files = dataset.snapshot(partition_filter, editor.stats_columns, rows=editor.rows).files
     uncertain = _with_possible_mismatches(files, where, editor.clock)
     known = sum(file.num_rows for file in files) - sum(file.num_rows for file in uncertain)
     return known + (editor.dry_run(uncertain, None).matched if uncertain else 0)

@@ -13,6 +13,7 @@ from parketto.engines.base import ProgressCallback
 from parketto.merge.enum_notes import files_without_enum_notes
 from parketto.operations.context import Backups, DatasetContext
 from parketto.operations.edit_run import Editor, EditRequest, EditRun
+from parketto.parquet.snapshot import RuledOut
 from parketto.results import EditStats
 from parketto.runtime.staging import StagedFile
 from parketto.storage.hive import PartitionFilter
@@ -34,18 +35,27 @@ def edit(
     dataset.check_exists(partition_filter)
     dataset.engine.check_store(dataset.store)
     if dry_run:
-        files = dataset.snapshot(partition_filter, editor.stats_columns).files
-        return _stats(dataset.root, request, editor.dry_run(files, progress), dry_run=True)
+        snapshot = dataset.snapshot(partition_filter, editor.stats_columns, rows=editor.rows)
+        run = editor.dry_run(snapshot.files, progress).besides(snapshot.ruled_out)
+        return _stats(dataset.root, request, run, complete=snapshot.complete, dry_run=True)
 
     def attempt(transaction: Transaction) -> EditStats:
-        files = dataset.snapshot_in(transaction, partition_filter, editor.stats_columns).files
+        snapshot = dataset.snapshot_in(transaction, partition_filter, editor.stats_columns, rows=editor.rows)
         changed = pa.schema([(str(name), pa.null()) for name in request.changes or ()])
-        files = files_without_enum_notes(files, changed)
-        run = editor.run(transaction, files, progress)
+        files = files_without_enum_notes(snapshot.files, changed)
+        run = editor.run(transaction, files, progress).besides(snapshot.ruled_out)
         staged: list[StagedFile] = []
 
         def stats(backup_path: str | None) -> EditStats:
-            return _stats(dataset.root, request, run, staged, dry_run=False, backup_path=backup_path)
+            return _stats(
+                dataset.root,
+                request,
+                run,
+                staged,
+                complete=snapshot.complete,
+                dry_run=False,
+                backup_path=backup_path,
+            )
 
         if run.edits or request.commit_id is not None:
             editor.verified(run)
@@ -80,18 +90,20 @@ def _stats(
     run: EditRun,
     staged: Sequence[StagedFile] = (),
     *,
+    complete: bool,
     dry_run: bool,
     backup_path: str | None = None,
 ) -> EditStats:
-    before = sum(file.num_rows for file in run.files)
+    others = run.ruled_out or RuledOut()
+    before = sum(file.num_rows for file in run.files) + others.rows
     deletes = request.changes is None
     edits = run.edits
     removed = [task for task, result in edits if deletes and result.matched == task.file.num_rows]
     return EditStats(
         rows_matched=run.matched,
-        rows_before=before,
-        rows_after=before - run.matched if deletes else before,
-        files_before=len(run.files),
+        rows_before=before if complete else None,
+        rows_after=(before - run.matched if deletes else before) if complete else None,
+        files_before=len(run.files) + others.files if complete else None,
         files_scanned=len(run.plan),
         files_rewritten=len(edits) - len(removed),
         files_removed=len(removed),

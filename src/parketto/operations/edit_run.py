@@ -24,12 +24,13 @@ from parketto.expressions.pruning import may_match
 from parketto.expressions.time_zones import Clock
 from parketto.operations.context import DatasetContext, entries
 from parketto.operations.edits import in_same_places, write_empty_file
+from parketto.operations.path_pruning import RowCondition
 from parketto.parquet.dataset_schema import unified
 from parketto.parquet.file_info import FileInfo, MentionedColumns, StatsColumns
 from parketto.parquet.output import Output, output_like
 from parketto.parquet.partition_spec import PartitionSpec, partition_spec_of
 from parketto.parquet.partitions import folder_names
-from parketto.parquet.snapshot import read_snapshot
+from parketto.parquet.snapshot import RuledOut, read_snapshot
 from parketto.planning.naming import appended
 from parketto.runtime.staging import StagedFile, Staging
 from parketto.storage.hive import PartitionFilter, directory_matcher
@@ -62,6 +63,8 @@ class EditRun:
     edits: Sequence[tuple[EditFile, Edited]]
     #: The number of matching rows.
     matched: int = 0
+    #: Further files, which the footer index has ruled out.
+    ruled_out: RuledOut | None = None
 
     @classmethod
     def of(cls, files: Sequence[FileInfo], plan: Sequence[EditFile], results: Sequence[Edited]) -> EditRun:
@@ -69,6 +72,10 @@ class EditRun:
         pairs = zip(plan, results, strict=True)
         changed = [(task, result) for task, result in pairs if result.matched and not result.unchanged]
         return cls(files, plan, changed, sum(result.matched for result in results))
+
+    def besides(self, ruled_out: RuledOut | None) -> EditRun:
+        """The same, of a dataset with further files."""
+        return replace(self, ruled_out=ruled_out)
 
     @property
     def retired(self) -> list[FileEntry]:
@@ -79,7 +86,8 @@ class EditRun:
         """The files that replace those with matching rows, under names that keep the order of rows."""
         kept = [(task.file, result.kept.staged) for task, result in self.edits]
         moved = [file for _, result in self.edits for file in result.moved.staged]
-        return [*in_same_places(operation, kept, self.files), *appended(moved)]
+        paths = [file.path for file in self.files] if self.ruled_out is None else self.ruled_out.listed
+        return [*in_same_places(operation, kept, paths), *appended(moved)]
 
     @property
     def read(self) -> list[FileEntry]:
@@ -100,6 +108,12 @@ class Editor:
     def stats_columns(self) -> StatsColumns:
         """The columns whose bounds are needed. Rows that move to other partitions need those of all columns."""
         return MentionedColumns(str(self.request.where)) if self.request.changes is None else None
+
+    @cached_property
+    def rows(self) -> RowCondition | None:
+        """The rows by which folders are ruled out. A purge also looks at folders with other values."""
+        request = self.request
+        return None if request.purge else RowCondition(request.where, self.clock, request.changes)
 
     def dry_run(self, files: Sequence[FileInfo], progress: ProgressCallback | None) -> EditRun:
         """Count matching rows; nothing is staged."""

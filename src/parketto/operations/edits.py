@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
 
 import pyarrow as pa
@@ -31,20 +31,20 @@ def write_empty_file(engine: Engine, output: Output, directory: str, context: Co
 
 
 def in_same_places(
-    operation: str, rewritten: Sequence[tuple[FileInfo, Sequence[StagedFile]]], files: Sequence[FileInfo]
+    operation: str, rewritten: Sequence[tuple[FileInfo, Sequence[StagedFile]]], paths: Iterable[str]
 ) -> list[StagedFile]:
     """Staged files under names that sort where the files sorted that they replace.
 
     Args:
         operation: What has replaced the files.
         rewritten: Files, each with those that replace it.
-        files: All files of the dataset.
+        paths: The paths of all files in their folders.
     """
     replaced = {file.path for file, _ in rewritten}
     return in_place(
         operation,
         [Replacement(file.path, tuple(staged)) for file, staged in rewritten],
-        [file.path for file in files if file.path not in replaced],
+        [path for path in paths if path not in replaced],
     )
 
 
@@ -60,7 +60,7 @@ def staged_drops(
         assert written.num_rows == file.num_rows - dropped, "every row is kept or dropped"
     verify_edits(dataset.store, [(file, written) for (file, _), written in zip(drops, results, strict=True)])
     rewritten = [(file, written.staged) for (file, _), written in zip(drops, results, strict=True)]
-    staged = in_same_places(transaction.operation, rewritten, files)
+    staged = in_same_places(transaction.operation, rewritten, [file.path for file in files])
     if drops and not staged and len(drops) == len(files) and transaction.lists_only(entries(files)):
         first = drops[0][0]
         output = output_like(first, "delete")

@@ -19,7 +19,7 @@ from parketto.commit.explained_files import BASELINE, FOUND, ExplainedFiles
 from parketto.commit.identity import identity_of
 from parketto.commit.log import LogView
 from parketto.commit.record import FoundFile
-from parketto.commit.recovery import Listing, list_settled
+from parketto.commit.settled import Listing, list_settled
 from parketto.commit.transaction import Transaction
 from parketto.commit.workspace import DEAD_SECONDS
 from parketto.errors import CommitConflict, DatasetNotFound, LockTimeout

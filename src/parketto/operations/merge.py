@@ -276,7 +276,8 @@ def publish_merge(
     verify_edits(dataset.store, outcome.rewritten)
     verify_written(dataset.store, outcome.added.staged, outcome.added.num_rows, target.additions.format)
     kept = [(file, written.staged) for file, written in outcome.rewritten]
-    stay = [file for file in target.all_files if file not in outcome.removed]
+    removed = {file.path for file in outcome.removed}
+    stay = [file.path for file in target.all_files if file.path not in removed]
     staged = [*in_same_places("merge", kept, stay), *appended(outcome.added.staged)]
     if not staged and len(retired) == len(target.all_files):
         first = retired[0].directory if retired else target.root

@@ -11,8 +11,8 @@ from parketto.commit.identity import identity_of
 from parketto.commit.log import LogView
 from parketto.commit.past import Commits, PastFiles, files_after, past_files
 from parketto.commit.record import Retirement
-from parketto.commit.recovery import Listing
 from parketto.commit.retention import KeptFiles
+from parketto.commit.settled import Listing
 from parketto.errors import DatasetNotFound, InvalidArgument, ParkettoError, StateUnavailable
 from parketto.operations.context import DatasetContext, PastState
 from parketto.operations.found_files import FileRegistry

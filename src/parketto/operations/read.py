@@ -15,6 +15,7 @@ from parketto.errors import InvalidArgument
 from parketto.expressions.conditions import Predicate, predicate
 from parketto.expressions.pruning import may_match, row_groups_may_match, rows_may_match
 from parketto.operations.context import DatasetContext
+from parketto.operations.path_pruning import RowCondition
 from parketto.parquet.decoded_types import recast
 from parketto.parquet.file_info import FileInfo, MentionedColumns
 from parketto.parquet.page_reader import PageReader
@@ -65,7 +66,8 @@ def scan(dataset: DatasetContext, query: RowQuery) -> pa.RecordBatchReader:
 def planned_scan(dataset: DatasetContext, query: RowQuery) -> Scan:
     """The files of the current snapshot that may have rows for a query, and what to read from them."""
     mentioned = () if query.where is None else MentionedColumns(str(query.where))
-    return scan_of(dataset, dataset.snapshot(query.partition_filter, mentioned), query)
+    rows = None if query.where is None else RowCondition(query.where, dataset.clock())
+    return scan_of(dataset, dataset.snapshot(query.partition_filter, mentioned, rows=rows), query)
 
 
 def scan_of(dataset: DatasetContext, snapshot: Snapshot, query: RowQuery) -> Scan:

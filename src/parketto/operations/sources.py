@@ -8,7 +8,7 @@ from typing import Any
 
 from fsspec import AbstractFileSystem
 
-from parketto.commit.recovery import list_settled
+from parketto.commit.settled import list_settled
 from parketto.commit.workspace import Workspace
 from parketto.engines.base import Engine
 from parketto.parquet.row_source import ArrowRows, FileRows, FrameRows, RowSource, arrow_rows, is_path

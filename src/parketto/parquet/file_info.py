@@ -196,9 +196,24 @@ class MentionedColumns:
 
 
 @dataclass(frozen=True)
+class WithLeadingColumns:
+    """Some columns, and the first ones of each file."""
+
+    others: Container[str]
+    leading: int
+
+    def __contains__(self, name: object) -> bool:
+        return name in self.others
+
+
+@dataclass(frozen=True)
 class _EitherColumns:
     one: Container[str]
     other: Container[str]
+
+    @property
+    def leading(self) -> int:
+        return getattr(self.one, "leading", 0)
 
     def __contains__(self, name: object) -> bool:
         return name in self.one or name in self.other
@@ -326,7 +341,12 @@ class _Layout:
     def of(cls, head: bytes, schema: pq.ParquetSchema, stats_columns: StatsColumns) -> _Layout:
         columns = [schema.column(index) for index in range(len(schema))]
         names = {index: column.name for index, column in enumerate(columns) if column.path == column.name}
-        wanted = {name: at for at, name in names.items() if stats_columns is None or name in stats_columns}
+        leading = frozenset(list(names.values())[: getattr(stats_columns, "leading", 0)])
+        wanted = {
+            name: at
+            for at, name in names.items()
+            if stats_columns is None or name in leading or name in stats_columns
+        }
         return cls(head, _traits(columns, schema, head), names, wanted, stats_columns)
 
 

@@ -27,6 +27,23 @@ _BATCH_FILES = 2048  # footers in memory at once, where they are read one after 
 Result = TypeVar("Result")
 
 
+@dataclass(frozen=True, slots=True)
+class RuledOut:
+    """Files that are listed, but not read.
+
+    Attributes:
+        files: Their number.
+        rows: The number of their rows.
+        listed: The paths of all listed files.
+        folders: For each folder a file with the bounds of partition columns that its files contain.
+    """
+
+    files: int = 0
+    rows: int = 0
+    listed: Sequence[str] = ()
+    folders: Sequence[FileInfo] = ()
+
+
 @dataclass(frozen=True)
 class Snapshot:
     """The files of a dataset at one moment, ordered by path."""
@@ -35,15 +52,23 @@ class Snapshot:
     files: tuple[FileInfo, ...]
     #: The columns that differ between the files, if these are presented in one schema.
     reconciled_columns: tuple[str, ...] = ()
+    #: Whether these are all files. Else a condition has ruled out folders, which were not listed.
+    complete: bool = True
+    #: The files of these folders whose footers were not read, because the footer index has ruled them out.
+    ruled_out: RuledOut | None = None
 
     def __repr__(self) -> str:
         files, rows = counted(len(self.files), "file"), counted(self.total_rows, "row")
         return f"<Snapshot of {self.root!r}: {files}, {rows}, {readable_bytes(self.total_bytes)}>"
 
-    def unified(self) -> Snapshot:
-        """The same files, presented in the schema of the dataset."""
-        found = unified(self.files)
-        return Snapshot(self.root, found.files, found.reconciled)
+    def unified(self, sample: Sequence[FileInfo] = ()) -> Snapshot:
+        """The same files, presented in the schema of the dataset.
+
+        Args:
+            sample: Further files of the dataset, if these are not all.
+        """
+        found = unified([*(file.stored for file in sample), *self.files])
+        return replace(self, files=found.files[len(sample) :], reconciled_columns=found.reconciled)
 
     def with_path_types(self, types: Mapping[str, pa.DataType]) -> Snapshot:
         """The same files, with the types of partition columns that the paths of all files imply."""

@@ -93,6 +93,40 @@ def directory_matcher(partition_filter: PartitionFilter) -> Callable[[str], bool
     return lambda directory: any(_in_order(path, directory) for path in paths)
 
 
+def folder_matcher(partition_filter: PartitionFilter) -> Callable[[str], bool]:
+    """A predicate on folders (relative to the dataset): whether files below one may match a `partition_filter`.
+
+    A folder that has another value of a named column rules out all that is below it.
+
+    >>> may = folder_matcher({"year": 2025, "day": 1})
+    >>> may("year=2025"), may("year=2024"), may("year=2025/day=2"), may("raw")
+    (True, False, False, True)
+    """
+    if partition_filter is None:
+        return lambda _folder: True
+    if isinstance(partition_filter, Mapping):
+        wanted = {str(column): _alternatives(value) for column, value in partition_filter.items()}
+        return lambda folder: all(
+            column not in wanted or any(_value_matches(value, text) for value in wanted[column])
+            for column, text in partition_values(folder)
+        )
+    entries = [partition_filter] if isinstance(partition_filter, str) else list(partition_filter)
+    named = [dict(_pairs(entry)) for entry in entries]
+    return lambda folder: any(
+        all(column not in pairs or text in pairs[column] for column, text in partition_values(folder))
+        for pairs in named
+    )
+
+
+def _pairs(entry: object) -> Iterable[tuple[str, set[str | None]]]:
+    """The columns that an entry of a filter names, with their values."""
+    found: dict[str, set[str | None]] = {}
+    for segment in _filter_segments(entry):
+        if isinstance(segment, tuple):
+            found.setdefault(segment[0], set()).add(segment[1])
+    return found.items()
+
+
 def _filter_segments(entry: object) -> list[object]:
     if not isinstance(entry, str) or not entry.strip("/"):
         raise InvalidArgument(

@@ -26,6 +26,7 @@ from parketto.storage.mounts import existing_folder, mount_point, same_mount
 from parketto.storage.store import FileEntry, Store, refuse_empty
 from parketto.storage.tree import Tree, fingerprint, scan_tree
 from parketto.storage.trust import distrust
+from parketto.storage.walk import Enter
 from parketto.storage.writeback import WritebackFile
 
 if TYPE_CHECKING:
@@ -69,7 +70,7 @@ class LocalStore(Store):
             self._fs = LocalFileSystem()
         return self._fs
 
-    def list_files(self, root: str) -> Iterator[FileEntry]:
+    def list_files(self, root: str, enter: Enter | None = None) -> Iterator[FileEntry]:
         real_root = os.path.realpath(root)
         pending, linked = [root], {real_root}
         while pending:
@@ -77,6 +78,8 @@ class LocalStore(Store):
             for entry in _scan(folder):
                 if not entry.is_dir():
                     yield from _listed(entry)
+                elif enter is not None and not enter(entry.path[len(root) :].lstrip("/")):
+                    continue
                 elif not entry.is_symlink():
                     pending.append(entry.path)
                 else:

@@ -16,7 +16,10 @@ from s3fs import core
 from parketto.storage.objects import ObjectStore
 from parketto.storage.s3_errors import access_denied, response_error, translated_errors
 from parketto.storage.store import HTTP_PRECONDITION_FAILED, FileEntry, http_status
+from parketto.storage.walk import Enter, is_entered
 
+_PAGE = 1000  # objects per listing request (S3's limit)
+_LISTED_APART = 16  # entered folders up to which each has a listing of its own
 _MAX_DELETE_KEYS = 1000  # keys per DeleteObjects request (S3's limit)
 _PARALLEL_REQUESTS = 8
 _MAX_COPY_BYTES = 5 * 2**30  # per CopyObject request (S3's limit)
@@ -30,8 +33,34 @@ _NO_BATCH_DELETE = frozenset({"NotImplemented", "MethodNotAllowed", "MissingCont
 class S3Store(ObjectStore):
     """Objects in S3 and S3-compatible services, through s3fs."""
 
-    def list_files(self, root: str) -> Iterator[FileEntry]:
-        return self.list_files_after(root, "")
+    def list_files(self, root: str, enter: Enter | None = None) -> Iterator[FileEntry]:
+        return self.list_files_after(root, "") if enter is None else self._list_entered(root, "", enter)
+
+    def _list_entered(self, root: str, below: str, enter: Enter) -> Iterator[FileEntry]:
+        """The files in entered folders; of a large folder, a few subfolders are listed one by one."""
+        folder = f"{root}/{below}".rstrip("/")
+        listed = self.list_files_after(folder, "")
+        first = list(itertools.islice(listed, _PAGE))
+        if len(first) == _PAGE:
+            files, names = self._level(folder)
+            entered = [name for name in (f"{below}/{name}".lstrip("/") for name in names) if enter(name)]
+            if len(entered) <= _LISTED_APART:
+                yield from files
+                for name in entered:
+                    yield from self._list_entered(root, name, enter)
+                return
+        for entry in itertools.chain(first, listed):
+            if is_entered(entry.path[len(root) :].lstrip("/"), enter):
+                yield entry
+
+    def _level(self, folder: str) -> tuple[list[FileEntry], list[str]]:
+        """The files and the names of the folders directly inside a folder."""
+        bucket, prefix = self._folder(folder)
+        files, names = list[FileEntry](), list[str]()
+        for page in self._pages("list_objects_v2", Bucket=bucket, Prefix=prefix, Delimiter="/"):
+            files += [self._listed(f"{bucket}/{found['Key']}", found) for found in page.get("Contents", ())]
+            names += [found["Prefix"][len(prefix) : -1] for found in page.get("CommonPrefixes", ())]
+        return files, names
 
     def list_files_after(self, root: str, name: str) -> Iterator[FileEntry]:
         bucket, prefix = self._folder(root)

@@ -16,6 +16,7 @@ from typing import IO, TYPE_CHECKING, Any
 
 from parketto.storage.listing_cache import disable_listing_cache
 from parketto.storage.locks import LeaseLock, Lock
+from parketto.storage.walk import Enter, is_entered
 
 if TYPE_CHECKING:
     from fsspec import AbstractFileSystem
@@ -106,10 +107,16 @@ class Store:
         """Whether a path names the same file in the other store."""
         return bool(self.fs == other.fs)
 
-    def list_files(self, root: str) -> Iterator[FileEntry]:
-        """Every file below the root, in one recursive listing."""
+    def list_files(self, root: str, enter: Enter | None = None) -> Iterator[FileEntry]:
+        """Every file below the root, in one recursive listing.
+
+        Args:
+            root: The folder.
+            enter: Which folders to list, by their paths below the root; None lists all.
+        """
         for path, info in self.fs.find(root, detail=True).items():
-            yield self._entry(path, info)
+            if enter is None or is_entered(path[len(root) :].lstrip("/"), enter):
+                yield self._entry(path, info)
 
     def list_files_after(self, root: str, name: str) -> Iterator[FileEntry]:
         """The files below the root whose relative paths sort after a name; on S3 others cost no request."""
