@@ -3,20 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from parketto.errors import ColumnNotFound, IncompatibleTypes
-from parketto.merge.dropping import drop_rows
 from parketto.merge.file_edits import logical_reader
 from parketto.merge.keys import Indices, KeyIndex
 from parketto.merge.rules import MergeRules, path_text_type, same_kind
 from parketto.merge.source import Prepared, SpooledSource
 from parketto.parquet.file_info import FileInfo
-from parketto.parquet.output import Written, output_like
 from parketto.parquet.partition_spec import PartitionSpec
 from parketto.parquet.promotion import is_castable
 from parketto.runtime.task import Worker
@@ -71,6 +69,10 @@ class KeyLookup:
                     yield start + at, batch.take(pa.array(at))
                 start += batch.num_rows
 
+    def rows(self, worker: Worker) -> Indices:
+        """The numbers of the rows with one of the keys, sorted."""
+        return np.concatenate([np.empty(0, np.int64), *(numbers for numbers, _ in self.batches(worker))])
+
 
 def _found(index: KeyIndex, batch: pa.RecordBatch, keys: Sequence[str]) -> Indices:
     """The positions of the rows whose key is in the index; a key with a NULL is in none."""
@@ -84,20 +86,10 @@ def _found(index: KeyIndex, batch: pa.RecordBatch, keys: Sequence[str]) -> Indic
 
 
 @dataclass(frozen=True)
-class Deleted:
-    """The number of deleted rows of a file, and what replaces it."""
-
-    matched: int
-    kept: Written = field(default_factory=Written)
-
-
-@dataclass(frozen=True)
-class DeleteKeys:
-    """Delete the rows of a file that have one of the keys. A file without such rows stays as it is."""
+class CountRows:
+    """Count the rows of a file that have one of the keys."""
 
     lookup: KeyLookup
-    compression: str | None
-    dry_run: bool = False
 
     @property
     def size_bytes(self) -> int:
@@ -109,14 +101,9 @@ class DeleteKeys:
         """The file."""
         return (self.lookup.file,)
 
-    def run(self, worker: Worker) -> Deleted:
-        """Find the rows, and rewrite the file without them."""
-        file = self.lookup.file
-        numbers = [np.empty(0, np.int64), *(numbers for numbers, _ in self.lookup.batches(worker))]
-        rows = np.concatenate(numbers)
-        if self.dry_run or not len(rows) or len(rows) == file.num_rows:
-            return Deleted(len(rows))
-        return Deleted(len(rows), drop_rows(file, rows, output_like(file, "delete", self.compression), worker))
+    def run(self, worker: Worker) -> int:
+        """Count them."""
+        return len(self.lookup.rows(worker))
 
 
 @dataclass(frozen=True)

@@ -1,0 +1,96 @@
+"""Groups of files that an edit rewrites: small neighbours are packed into one file of the target size."""
+
+from __future__ import annotations
+
+import posixpath
+from collections.abc import Collection, Mapping, Sequence
+
+from parketto.arguments import Thresholds
+from parketto.parquet.clustering_metadata import RECORD
+from parketto.parquet.compatible import FILE_SPECIFIC_KEYS
+from parketto.parquet.file_info import FileInfo
+from parketto.planning.packing import is_small, pack_neighbours
+from parketto.planning.rewrite import CellKeys
+
+#: Files that are rewritten together, in the order of their names.
+EditGroup = tuple[FileInfo, ...]
+
+_TARGET = Thresholds.of(None, None)  # that of a compaction
+
+
+def edit_groups(
+    files: Sequence[FileInfo],
+    edited: Mapping[str, int],
+    removed: Collection[str] = (),
+    *,
+    same_codec: bool,
+    pack: bool,
+) -> list[EditGroup]:
+    """The groups of edited files, in path order. Files between which another one stays are not neighbours.
+
+    Args:
+        files: All files of the dataset.
+        edited: The paths of the files to rewrite, each with the number of rows that are left.
+        removed: The paths of the files that are removed as a whole.
+        same_codec: Whether only files of one codec may share a group, because new files keep it.
+        pack: Whether groups may have more than one file.
+    """
+    if not pack:
+        return [(file,) for file in files if file.path in edited]
+    # Only the folders of edited files matter: a narrow edit of a large dataset must not sort all of it.
+    folders = {posixpath.dirname(path) for path in edited}
+    candidates = [file for file in files if posixpath.dirname(file.path) in folders and file.path not in removed]
+    keys = CellKeys()
+    groups: list[EditGroup] = []
+    for run in _runs(sorted(candidates, key=_place), edited):
+        small: list[FileInfo] = []
+        weights: list[int] = []
+        last: object = None
+        for file in run:
+            weight = _weight(file, edited[file.path])
+            cell = (keys(file), file.codec if same_codec else None, _kept_keys(file))
+            if small and (cell != last or not is_small(weight, _TARGET)):
+                groups += _packed(small, weights)
+                small, weights = [], []
+            if is_small(weight, _TARGET):
+                small.append(file)
+                weights.append(weight)
+                last = cell
+            else:
+                groups.append((file,))
+        groups += _packed(small, weights)
+    return groups
+
+
+def _place(file: FileInfo) -> tuple[str, str]:
+    return posixpath.split(file.path)
+
+
+def _weight(file: FileInfo, rows: int) -> int:
+    """The estimated size of the rows that are left."""
+    return file.size_bytes * rows // max(1, file.num_rows)
+
+
+def _kept_keys(file: FileInfo) -> frozenset[bytes]:
+    """The metadata keys that a new file gets from all of its inputs: they must be the same in each."""
+    return frozenset(file.metadata or ()) - FILE_SPECIFIC_KEYS - {RECORD}
+
+
+def _packed(files: Sequence[FileInfo], weights: Sequence[int]) -> list[EditGroup]:
+    return [tuple(files[start:stop]) for start, stop in pack_neighbours(weights, _TARGET)]
+
+
+def _runs(files: Sequence[FileInfo], edited: Mapping[str, int]) -> list[list[FileInfo]]:
+    """Runs of edited files of one directory, between which no file stays."""
+    runs: list[list[FileInfo]] = []
+    folder: str | None = None
+    for file in files:
+        here = posixpath.dirname(file.path)
+        if file.path not in edited:
+            folder = None
+            continue
+        if here != folder:
+            runs.append([])
+            folder = here
+        runs[-1].append(file)
+    return runs
