@@ -144,7 +144,8 @@ def _duplicates(
     quiet = replace(context, progress=None)
     folder = context.staging.spool_path("duplicates")
     context.store.make_dirs(folder)
-    found: list[Found] = dataset.engine.run(_reading(files, spec, rules, folder), quiet)
+    reading = _reading(files, spec, rules, folder)
+    found: list[Found] = dataset.engine.run(reading, replace(context, operation="match"))
     buckets: dict[int, list[Piece]] = {}
     for each in found:
         for bucket, piece in each.pieces:
