@@ -1,4 +1,4 @@
-"""Random files and edits, packed or one for one: the same rows in the same order, and no more files than before."""
+"""Random files and edits, packed or one for one: the same rows in the same order, in no more files."""
 
 from __future__ import annotations
 
