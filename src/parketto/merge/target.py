@@ -51,6 +51,8 @@ class MergeTarget:
     outside: tuple[FileInfo, ...] = ()
     #: Whether small neighbours that are rewritten become one file.
     pack: bool = True
+    #: How many tasks can rewrite files at once.
+    tasks: int = 1
 
     @classmethod
     def of(
@@ -102,7 +104,7 @@ class MergeTarget:
 
     def groups(self, edited: Mapping[str, int], removed: Collection[str] = ()) -> list[EditGroup]:
         """The groups of files to rewrite, see `edit_groups`."""
-        return edit_groups(self.all_files, edited, removed, same_codec=False, pack=self.pack)
+        return edit_groups(self.all_files, edited, removed, same_codec=False, pack=self.pack, tasks=self.tasks)
 
     @property
     def unwritten(self) -> tuple[str, ...]:

@@ -100,7 +100,8 @@ def apply_changes(
                     found = dataset.engine.run_here(CollectRecords(rows, rules, condition), context)
             records = records_of(found.batches, rules, condition, target)
             decision = _decide(dataset, records, found.total, rules, target, context)
-            target = replace(decision.merge_target(target, clock, dry_run=dry_run), pack=pack)
+            target = decision.merge_target(target, clock, dry_run=dry_run)
+            target = replace(target, pack=pack, tasks=dataset.engine.tasks_at_once())
             merged = ArrowRows(decision.effect.rows.schema, decision.effect.rows.to_batches())
             outcome = dataset.engine.merge(merged, target, context)
         if not dry_run:

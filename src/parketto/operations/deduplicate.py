@@ -93,7 +93,7 @@ def deduplicate(
         with transaction.conflicts_over(entries(files)):
             found = _duplicates(dataset, files, request, context)
             drops = [(files[number], rows.count) for number, rows in sorted(found.items())]
-            groups = drop_groups(files, drops, request.compression, pack=request.pack)
+            groups = drop_groups(dataset.engine, files, drops, request.compression, pack=request.pack)
             rows = {files[number].path: each for number, each in found.items()}
             tasks = [
                 DropRows(group, tuple(rows[file.path] for file in group), "deduplicate", request.compression)

@@ -80,7 +80,7 @@ def delete_keys(
             counts = dataset.engine.run(tasks, context if dry_run else replace(context, operation="match"))
             matched = [(task.lookup, count) for task, count in zip(tasks, counts, strict=True) if count]
             drops = [(lookup.file, count) for lookup, count in matched]
-            groups = drop_groups(files, drops, request.compression, pack=request.pack)
+            groups = drop_groups(dataset.engine, files, drops, request.compression, pack=request.pack)
             if dry_run:
                 return drop_stats(dataset.root, files, len(tasks), drops, groups, dry_run=True)
             lookups = {lookup.file.path: lookup for lookup, _ in matched}

@@ -73,7 +73,12 @@ class EditRun:
 
     @classmethod
     def of(
-        cls, files: Sequence[FileInfo], plan: Sequence[FindMatches], found: Sequence[Matches], request: EditRequest
+        cls,
+        files: Sequence[FileInfo],
+        plan: Sequence[FindMatches],
+        found: Sequence[Matches],
+        request: EditRequest,
+        tasks_at_once: int,
     ) -> EditRun:
         """Plan how the files in which rows change are rewritten."""
         tasks = {task.file.path: task for task in plan}
@@ -91,6 +96,7 @@ class EditRun:
             removed,
             same_codec=request.compression is None,
             pack=request.pack,
+            tasks=tasks_at_once,
         )
         rewrites = [
             EditFiles(
@@ -145,7 +151,8 @@ class Editor:
         """Count matching rows; nothing is staged."""
         plan = self._plan(files, dry_run=True)
         context = Context(self.dataset.store, Staging(""), self.request.operation, progress)
-        return EditRun.of(files, plan, self.dataset.engine.run(plan, context), self.request)
+        engine = self.dataset.engine
+        return EditRun.of(files, plan, engine.run(plan, context), self.request, engine.tasks_at_once())
 
     def run(
         self, transaction: Transaction, files: Sequence[FileInfo], progress: ProgressCallback | None
@@ -155,7 +162,7 @@ class Editor:
         context, engine = self.dataset.context(transaction, progress), self.dataset.engine
         with transaction.conflicts_over(entries([task.file for task in plan])):
             found = engine.run(plan, replace(context, operation="match"))
-            run = EditRun.of(files, plan, found, self.request)
+            run = EditRun.of(files, plan, found, self.request, engine.tasks_at_once())
             return replace(run, results=engine.run(run.groups, context))
 
     def check_added(self, run: EditRun) -> CheckAdded | None:

@@ -48,13 +48,14 @@ def in_same_places(operation: str, rewritten: Sequence[Replaced], files: Sequenc
 
 
 def drop_groups(
-    files: Sequence[FileInfo], drops: Sequence[Drop], compression: str | None, *, pack: bool
+    engine: Engine, files: Sequence[FileInfo], drops: Sequence[Drop], compression: str | None, *, pack: bool
 ) -> list[EditGroup]:
     """The groups of files that lose some of their rows, see `edit_groups`."""
     left = {file.path: file.num_rows - dropped for file, dropped in drops}
     kept = {path: rows for path, rows in left.items() if rows}
     removed = left.keys() - kept.keys()
-    return edit_groups(files, kept, removed, same_codec=compression is None, pack=pack)
+    tasks = engine.tasks_at_once()
+    return edit_groups(files, kept, removed, same_codec=compression is None, pack=pack, tasks=tasks)
 
 
 def staged_drops(

@@ -5,7 +5,7 @@ from __future__ import annotations
 import posixpath
 from collections.abc import Collection, Mapping, Sequence
 
-from parketto.arguments import Thresholds
+from parketto.arguments import MEGABYTE, Thresholds
 from parketto.parquet.clustering_metadata import RECORD
 from parketto.parquet.compatible import FILE_SPECIFIC_KEYS
 from parketto.parquet.file_info import FileInfo
@@ -16,6 +16,8 @@ from parketto.planning.rewrite import CellKeys
 EditGroup = tuple[FileInfo, ...]
 
 _TARGET = Thresholds.of(None, None)  # that of a compaction
+# With fewer groups than tasks that can run at once, cores would wait, so groups may be smaller than the target.
+_MIN_GROUP_BYTES = 16 * MEGABYTE  # smaller ones would leave small files
 
 
 def edit_groups(
@@ -25,6 +27,7 @@ def edit_groups(
     *,
     same_codec: bool,
     pack: bool,
+    tasks: int = 1,
 ) -> list[EditGroup]:
     """The groups of edited files, in path order. Files between which another one stays are not neighbours.
 
@@ -34,31 +37,33 @@ def edit_groups(
         removed: The paths of the files that are removed as a whole.
         same_codec: Whether only files of one codec may share a group, because new files keep it.
         pack: Whether groups may have more than one file.
+        tasks: How many groups can be rewritten at once: if there are fewer, they are smaller.
     """
     if not pack:
         return [(file,) for file in files if file.path in edited]
     # Only the folders of edited files matter: a narrow edit of a large dataset must not sort all of it.
     folders = {posixpath.dirname(path) for path in edited}
     candidates = [file for file in files if posixpath.dirname(file.path) in folders and file.path not in removed]
+    weights = {file.path: _weight(file, edited[file.path]) for file in candidates if file.path in edited}
+    fair = sum(weight for weight in weights.values() if is_small(weight, _TARGET)) // max(1, tasks)
+    capacity = min(max(fair + 1, _MIN_GROUP_BYTES), _TARGET.capacity)
     keys = CellKeys()
     groups: list[EditGroup] = []
     for run in _runs(sorted(candidates, key=_place), edited):
         small: list[FileInfo] = []
-        weights: list[int] = []
         last: object = None
         for file in run:
-            weight = _weight(file, edited[file.path])
+            weight = weights[file.path]
             cell = (keys(file), file.codec if same_codec else None, _kept_keys(file))
             if small and (cell != last or not is_small(weight, _TARGET)):
-                groups += _packed(small, weights)
-                small, weights = [], []
+                groups += _packed(small, weights, capacity)
+                small = []
             if is_small(weight, _TARGET):
                 small.append(file)
-                weights.append(weight)
                 last = cell
             else:
                 groups.append((file,))
-        groups += _packed(small, weights)
+        groups += _packed(small, weights, capacity)
     return groups
 
 
@@ -76,8 +81,9 @@ def _kept_keys(file: FileInfo) -> frozenset[bytes]:
     return frozenset(file.metadata or ()) - FILE_SPECIFIC_KEYS - {RECORD}
 
 
-def _packed(files: Sequence[FileInfo], weights: Sequence[int]) -> list[EditGroup]:
-    return [tuple(files[start:stop]) for start, stop in pack_neighbours(weights, _TARGET)]
+def _packed(files: Sequence[FileInfo], weights: Mapping[str, int], capacity: int) -> list[EditGroup]:
+    found = pack_neighbours([weights[file.path] for file in files], Thresholds(capacity, None))
+    return [tuple(files[start:stop]) for start, stop in found]
 
 
 def _runs(files: Sequence[FileInfo], edited: Mapping[str, int]) -> list[list[FileInfo]]:
