@@ -200,7 +200,7 @@ class EditStats(TypedDict):
     files_rewritten: int
     #: Files without remaining rows.
     files_removed: int
-    #: New files: rewritten ones, and those for rows that moved to another partition.
+    #: New files: small neighbours that were rewritten became one; rows that moved to another partition got more.
     files_written: int
     rewritten_bytes: int
     partitions_affected: int

@@ -45,13 +45,23 @@ def test_updated_geometries_drop_the_bbox(memory: Place) -> None:
     for number in range(2):
         write(memory, number)
     dataset = memory.dataset()
-    dataset.update("n = 0", {"n": 5})
+    dataset.update("n = 0", {"n": 5}, pack=False)
     dataset.delete("id = 1")
     assert areas(memory) == {(0,): [0, 0, 0, 1], (2, 3): [1, 0, 1, 1]}, (
         "the bbox is kept where no geometry has changed"
     )
     dataset.update("id = 0", {"g": pc.scalar(b"far")})
     assert areas(memory) == {(0,): None, (2, 3): [1, 0, 1, 1]}
+
+
+def test_the_bbox_of_packed_files_covers_all_of_them(memory: Place) -> None:
+    for number in range(2):
+        write(memory, number)
+    dataset = memory.dataset()
+    dataset.update("n = 0", {"n": 5})
+    assert areas(memory) == {(0, 1, 2, 3): [0, 0, 1, 1]}
+    dataset.update("id = 0", {"g": pc.scalar(b"far")})
+    assert areas(memory) == {(0, 1, 2, 3): None}
 
 
 def test_row_groups_without_updated_geometries_are_copied(memory: Place) -> None:

@@ -49,8 +49,13 @@ OPERATIONS: dict[str, Callable[[Dataset], object]] = {
     "insert": lambda dataset: dataset.merge(SOURCE, ["id"], strategy="insert"),
     "delete": lambda dataset: dataset.delete("id < 5 OR day = 2"),
     "update": lambda dataset: dataset.update("id BETWEEN 3 AND 30 AND day = 1", {"day": sql("day + id % 3")}),
-    "update of one column": lambda dataset: dataset.update("id BETWEEN 3 AND 30", {"n": sql("n + 1000")}),
-    "upsert of one column": lambda dataset: dataset.merge(NEW_NUMBERS, ["id"], update_columns=["n"]),
+    "delete, one file for each": lambda dataset: dataset.delete("id < 5 OR day = 2", pack=False),
+    "upsert, one file for each": lambda dataset: dataset.merge(SOURCE, ["id"], pack=False),
+    "packed update of one column": lambda dataset: dataset.update("id BETWEEN 3 AND 30", {"n": sql("n + 1000")}),
+    "update of one column": lambda dataset: dataset.update(
+        "id BETWEEN 3 AND 30", {"n": sql("n + 1000")}, pack=False
+    ),
+    "upsert of one column": lambda dataset: dataset.merge(NEW_NUMBERS, ["id"], update_columns=["n"], pack=False),
     "delete by keys": lambda dataset: dataset.delete(keys=SOURCE, key_columns=["id"]),
     "deduplicate": lambda dataset: dataset.deduplicate("id", "day"),
     "repartition": lambda dataset: dataset.repartition(None),

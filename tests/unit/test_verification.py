@@ -69,7 +69,7 @@ class FaultyEngine(PyArrowEngine):
         results = super().run(tasks, context)
         for result in results:
             if isinstance(result, Edited):
-                self._damage(result.kept.staged)
+                self._damage(result.files.written.staged)
         return results
 
     def rewrite(self, plan: RewritePlan, context: Context) -> Sequence[GroupResult]:
@@ -84,7 +84,7 @@ class FaultyEngine(PyArrowEngine):
 
     def merge(self, source: RowSource, target: MergeTarget, context: Context) -> MergeOutcome:
         outcome = super().merge(source, target, context)
-        self._damage(file for _, written in outcome.rewritten for file in written.staged)
+        self._damage(file for each in outcome.rewritten for file in each.written.staged)
         self._damage(outcome.added.staged)
         return outcome
 
@@ -95,6 +95,7 @@ OPERATIONS: dict[str, Callable[[Dataset], object]] = {
     "append": lambda dataset: dataset.write(rows(8), mode="append"),
     "repartition": lambda dataset: dataset.repartition(["id"]),
     "delete": lambda dataset: dataset.delete("id = 1"),
+    "packed delete": lambda dataset: dataset.delete("id IN (1, 5)"),
     "update": lambda dataset: dataset.update("id = 1", {"at": None}),
     "merge": lambda dataset: dataset.merge(rows(2).set_column(1, "at", pa.nulls(4, TIME)), ["id"]),
     "insert": lambda dataset: dataset.merge(rows(8), ["id"], strategy="insert"),

@@ -30,6 +30,9 @@ TargetRows = Annotated[
     int | None, typer.Option("--target-rows-per-file", "--target-rows", help="At most this many rows per file.")
 ]
 Compression = Annotated[Codec | None, typer.Option("--compression", help="The codec of new files.")]
+NoPack = Annotated[
+    bool, typer.Option("--no-pack", help="Write one file for each one that is rewritten, however small.")
+]
 Backup = Annotated[
     str | None, typer.Option("--backup", metavar="DIR", help="Keep the replaced files here, for restore.")
 ]

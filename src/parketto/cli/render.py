@@ -135,10 +135,11 @@ def edit(verb: str, stats: Mapping[str, Any]) -> RenderableType:
     files, removed = stats["files_rewritten"], stats["files_removed"]
     where = f"in {counted(stats['partitions_affected'], 'partition')}"
     before, after = stats["rows_before"], stats["rows_after"]
+    packed = f" as {stats['files_written']:,}" if 0 < stats["files_written"] < files else ""
     return tree(
         would if before is None else f"{would}: {before:,} rows → {after:,}",
         [
-            f"{counted(files, 'file')} rewritten, {size_text(stats['rewritten_bytes'])} {where}"
+            f"{counted(files, 'file')} rewritten{packed}, {size_text(stats['rewritten_bytes'])} {where}"
             if files
             else None,
             f"{counted(removed, 'file')} removed: no rows remain" if removed else None,
@@ -178,7 +179,9 @@ def changes(verb: str, stats: Mapping[str, Any], *, dry_run: bool) -> Renderable
             ("files that would be rewritten", some(stats["rewritten_files"]))
             if dry_run and stats.get("rewritten_files")
             else None,
-            f"{counted(len(stats['added_files']), 'file')} written" if stats.get("added_files") else None,
+            f"{counted(stats['files_written'], 'file')} {'to write' if dry_run else 'written'}"
+            if stats.get("files_written")
+            else None,
             stats.get("backup_path") and f"backup of the replaced files: {stats['backup_path']}",
             expectations(stats),
         ],

@@ -12,7 +12,7 @@ from parketto.parquet.clustering_metadata import without_record
 from parketto.parquet.file_format import FileFormat
 from parketto.parquet.file_info import FileInfo, describe
 from parketto.parquet.geo_area import without_bbox
-from parketto.parquet.output import Output, Written, kept_metadata
+from parketto.parquet.output import Output, Replaced, kept_metadata
 from parketto.parquet.snapshot import read_files, read_snapshot
 from parketto.runtime.staging import StagedFile
 from parketto.storage.store import Store
@@ -136,16 +136,18 @@ def verify_published(store: Store, staged: Sequence[StagedFile], verified: Seque
         raise CommitConflict(f"the published files now contain {rows} rows: another writer has changed them")
 
 
-def verify_edits(store: Store, edits: Sequence[tuple[FileInfo, Written]]) -> list[FileInfo]:
+def verify_edits(store: Store, edits: Sequence[Replaced]) -> list[FileInfo]:
     """The staged replacements of edited files, if their rows and schemas are the expected ones."""
-    infos = iter(_footers(store, [staged for _, written in edits for staged in written.staged]))
+    infos = iter(_footers(store, [staged for each in edits for staged in each.written.staged]))
     verified = []
-    for file, written in edits:
-        staged = [next(infos) for _ in written.staged]
+    for each in edits:
+        staged = [next(infos) for _ in each.written.staged]
         rows = sum(info.num_rows for info in staged)
-        if rows != written.num_rows:
+        file = each.files[0]
+        if rows != each.written.num_rows:
+            of = f"{file.path!r}" if len(each.files) == 1 else f"{len(each.files)} files from {file.path!r} on"
             raise CommitFailed(
-                f"row counts differ: {written.num_rows} rows were left of {file.path!r}, {rows} were written. "
+                f"row counts differ: {each.written.num_rows} rows were left of {of}, {rows} were written. "
                 "Nothing was changed"
             )
         expected = dataclasses.replace(file, metadata=kept_metadata(file))

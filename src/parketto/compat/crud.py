@@ -212,7 +212,7 @@ class ParquetCRUD:
             stats = CRUDStats(
                 partitions_affected=report.partitions_affected,
                 files_read=report.files_scanned,
-                files_written=report.files_rewritten + report.files_added,
+                files_written=report.files_written,
                 files_deleted=report.files_rewritten + report.files_removed,
                 rows_before=report.rows_before,
                 rows_after=report.stats["total"],

@@ -32,6 +32,7 @@ class ChangeableDataset(UndoableDataset):
         *,
         partition_filter: PartitionFilter = None,
         compression: str | None = None,
+        pack: bool = True,
         dry_run: bool = False,
         backup: str | os.PathLike[str] | None = None,
         commit_id: str | None = None,
@@ -53,6 +54,8 @@ class ChangeableDataset(UndoableDataset):
                 among the rows of these.
             compression: The codec of rewritten rows; by default each file keeps its codec. Unchanged row groups
                 keep theirs.
+            pack: Whether small neighbours that must be rewritten become one file of up to 128 MB, without another
+                order of rows. False: one new file for each old one.
             dry_run: Only count: nothing of the dataset is written or removed.
             backup: A directory for the replaced files, from which `restore` brings them back: a path on the same
                 filesystem, or a URL.
@@ -63,7 +66,7 @@ class ChangeableDataset(UndoableDataset):
             retries: How often this operation is planned again after a conflict; by default the dataset's setting.
             retention: How long the replaced files of this operation are kept, in seconds or as a `timedelta`; by
                 default the dataset's setting.
-            progress: True to show it, or a callback that gets a `Progress` after each rewritten file.
+            progress: True to show it, or a callback that gets a `Progress` as work completes.
 
         Returns:
             The statistics of a delete: `rows_matched` is the number of deleted rows.
@@ -89,7 +92,7 @@ class ChangeableDataset(UndoableDataset):
         from parketto.operations.deduplicate import DuplicateRequest, deduplicate
 
         context, codec = self._context_for(isolation, retries, retention), check_codec(compression)
-        request = DuplicateRequest.of(key_columns, order_by, codec, partition_filter, commit_id)
+        request = DuplicateRequest.of(key_columns, order_by, codec, partition_filter, commit_id, pack=pack)
         backups = self._backups(backup)
         with running(context, "deduplicate", progress, dry_run=dry_run) as run:
             return run.done(deduplicate(context, request, dry_run=dry_run, progress=run.progress, backups=backups))
@@ -106,6 +109,7 @@ class ChangeableDataset(UndoableDataset):
         scd: Literal[1, 2] = 1,
         tombstone_days: float = 7,
         compression: str = DEFAULT_CODEC,
+        pack: bool = True,
         partition_by: str | Sequence[str] | None = None,
         expect: Mapping[str, Condition] | None = None,
         on_violation: OnViolation = "fail",
@@ -152,6 +156,8 @@ class ChangeableDataset(UndoableDataset):
             tombstone_days: How long deletes are remembered. A record that is older than a delete and arrives later
                 than that is applied as if the delete had not happened.
             compression: The codec of written rows. Unchanged row groups keep theirs.
+            pack: Whether small neighbours that must be rewritten become one file of up to 128 MB, without another
+                order of rows. False: one new file for each old one.
             partition_by: The partition columns, if the dataset does not exist yet.
             expect: Rules by name that the records should meet, as for `write`. They come first. Records that
                 delete are checked, too: `"op = 'd' OR price > 0"`.
@@ -229,6 +235,7 @@ class ChangeableDataset(UndoableDataset):
                 progress=run.progress,
                 backups=self._backups(backup),
                 commit_id=commit_id,
+                pack=pack,
                 expect=self._expect(expect, on_violation, quarantine),
             )
             return run.done(stats)

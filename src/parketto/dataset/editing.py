@@ -37,6 +37,7 @@ class EditableDataset(MergeableDataset):
         key_columns: str | Sequence[str] | None = None,
         partition_filter: PartitionFilter = None,
         compression: str | None = None,
+        pack: bool = True,
         purge: bool = False,
         dry_run: bool = False,
         backup: str | os.PathLike[str] | None = None,
@@ -61,6 +62,8 @@ class EditableDataset(MergeableDataset):
                 dataset match no key, and keys that the dataset's types cannot hold match no row.
             partition_filter: The partitions to edit; the others are not read.
             compression: The codec of rewritten files; by default each file keeps its codec.
+            pack: Whether small neighbours that must be rewritten become one file of up to 128 MB, without another
+                order of rows. False: one new file for each old one.
             purge: For data protection: nothing of the deleted rows stays in files that are kept of this and
                 earlier commits, or in backups that the log names. These commits cannot be undone any more. The
                 result lists every file that contained the rows (`purged_files`). If it is interrupted, run it
@@ -75,7 +78,7 @@ class EditableDataset(MergeableDataset):
             retries: How often this operation is planned again after a conflict; by default the dataset's setting.
             retention: How long the replaced files of this operation are kept, in seconds or as a `timedelta`; by
                 default the dataset's setting.
-            progress: True to show it, or a callback that gets a `Progress` after each file.
+            progress: True to show it, or a callback that gets a `Progress` as work completes.
 
         Raises:
             ValueError: The condition is invalid, or a column is unknown; nothing was changed.
@@ -108,10 +111,10 @@ class EditableDataset(MergeableDataset):
         if purge and (backup is not None or retention is not None):
             raise InvalidArgument("purge excludes backup and retention: it keeps nothing of the deleted rows")
         context, codec = self._context_for(isolation, retries, retention), check_codec(compression)
-        matching = EditRequest("delete", where, None, codec, commit_id)
+        matching = EditRequest("delete", where, None, codec, commit_id, pack=pack)
         keyed = None
         if key_columns is not None:
-            keyed = KeyRequest.of(self._rows(keys), key_columns, codec, partition_filter, commit_id)
+            keyed = KeyRequest.of(self._rows(keys), key_columns, codec, partition_filter, commit_id, pack=pack)
         if purge:
             with running(context, "purge", progress, dry_run=dry_run) as run:
                 stats = purge_rows(
@@ -136,6 +139,7 @@ class EditableDataset(MergeableDataset):
         *,
         partition_filter: PartitionFilter = None,
         compression: str | None = None,
+        pack: bool = True,
         dry_run: bool = False,
         backup: str | os.PathLike[str] | None = None,
         commit_id: str | None = None,
@@ -155,6 +159,8 @@ class EditableDataset(MergeableDataset):
                 changes moves to its new partition.
             partition_filter: The partitions to edit; the others are not read.
             compression: The codec of rewritten files; by default each file keeps its codec.
+            pack: Whether small neighbours that must be rewritten become one file of up to 128 MB, without another
+                order of rows. False: one new file for each old one.
             dry_run: Only count: nothing is written or removed.
             backup: A directory for the replaced files, from which `restore` brings them back: a path on the same
                 filesystem, or a URL.
@@ -165,7 +171,7 @@ class EditableDataset(MergeableDataset):
             retries: How often this operation is planned again after a conflict; by default the dataset's setting.
             retention: How long the replaced files of this operation are kept, in seconds or as a `timedelta`; by
                 default the dataset's setting.
-            progress: True to show it, or a callback that gets a `Progress` after each file.
+            progress: True to show it, or a callback that gets a `Progress` as work completes.
 
         Raises:
             ValueError: An argument is invalid, a column is unknown, or a value does not fit the column's type.
@@ -184,7 +190,7 @@ class EditableDataset(MergeableDataset):
         """
         from parketto.operations.edit_run import EditRequest
 
-        request = EditRequest("update", where, values, check_codec(compression), commit_id)
+        request = EditRequest("update", where, values, check_codec(compression), commit_id, pack=pack)
         return self._edit(
             request, partition_filter, progress, dry_run, backup, self._context_for(isolation, retries, retention)
         )

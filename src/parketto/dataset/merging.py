@@ -37,6 +37,7 @@ class MergeableDataset(ReadableDataset):
         strategy: Strategy = "upsert",
         dedup_order_by: str | Sequence[str] | None = None,
         compression: str = "snappy",
+        pack: bool = True,
         partition_by: str | Sequence[str] | None = None,
         update_columns: str | Sequence[str] | None = None,
         partial: bool = False,
@@ -77,6 +78,8 @@ class MergeableDataset(ReadableDataset):
                 `"deduplicate"` is an upsert whose source may contain duplicate keys: the last row wins.
             dedup_order_by: For `"deduplicate"`: the row with the highest values of these columns wins instead.
             compression: The codec of written rows. Unchanged row groups keep theirs.
+            pack: Whether small neighbours that must be rewritten become one file of up to 128 MB, without another
+                order of rows. False: one new file for each old one.
             partition_by: The partition columns, if the dataset does not exist yet.
             update_columns: The columns that are updated for existing keys; by default all.
             partial: Whether the source may lack columns: existing keys keep their values, new rows get NULL.
@@ -99,7 +102,8 @@ class MergeableDataset(ReadableDataset):
             on_violation: `"fail"`, `"drop"` or `"quarantine"`, as for `write`.
             quarantine: As for `write`.
             details: Whether the statistics also name the files: `rewritten_files` (rewritten or removed) and
-                `added_files`, as sorted paths relative to the dataset.
+                `added_files`, as sorted paths relative to the dataset, and the number of `files_written`, also in
+                a dry run.
             dry_run: Only count: nothing is written or removed.
             backup: A directory for the replaced files, from which `restore` brings them back: a path on the same
                 filesystem, or a URL.
@@ -166,6 +170,7 @@ class MergeableDataset(ReadableDataset):
                 commit_id,
                 context,
                 rules_of_rows,
+                pack=pack,
             )
             stats = report.stats.copy()
             if backup is not None:
@@ -173,6 +178,7 @@ class MergeableDataset(ReadableDataset):
             if details:
                 stats["rewritten_files"] = list(report.rewritten_files)
                 stats["added_files"] = list(report.added_files)
+                stats["files_written"] = report.files_written
             return run.done(stats)
 
     def _merge(
@@ -187,6 +193,8 @@ class MergeableDataset(ReadableDataset):
         commit_id: str | None = None,
         context: DatasetContext | None = None,
         expect: Expect | None = None,
+        *,
+        pack: bool = True,
     ) -> MergeReport:
         """Like `merge`, but returns the full report."""
         from parketto.operations.merge import merge
@@ -205,4 +213,5 @@ class MergeableDataset(ReadableDataset):
             backups=self._backups(backup),
             commit_id=commit_id,
             expect=expect,
+            pack=pack,
         )

@@ -112,6 +112,9 @@ class Engine(Protocol):
     def check_store(self, store: Store) -> None:
         """Refuse a store that the engine cannot reach."""
 
+    def tasks_at_once(self) -> int:
+        """How many tasks can run at once."""
+
     def timezone(self) -> str | None:
         """The time zone that the engine assumes for times without one; None if it has none."""
 
@@ -157,6 +160,10 @@ class TaskEngine:
 
     def check_store(self, store: Store) -> None:
         """Accept every store: the tasks run in this process."""
+
+    def tasks_at_once(self) -> int:
+        """How many tasks can run at once."""
+        raise NotImplementedError
 
     def timezone(self) -> str | None:
         """None: the engine has no time zone of its own."""

@@ -10,14 +10,15 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from parketto.merge.broadcast import AddRows, MatchFile, RewriteMatches
+from parketto.merge.broadcast import AddRows, FileEdits, MatchFile, RewriteMatches
 from parketto.merge.decision import FileMatches, MergeDecision, decide
 from parketto.merge.file_edits import Rewritten
 from parketto.merge.keys import Indices, may_share_key
 from parketto.merge.source import FOLDER, Prepared, PrepareSource, SpooledSource
 from parketto.merge.target import MergeOutcome, MergeTarget
-from parketto.parquet.output import Written
+from parketto.parquet.output import Replaced, Written
 from parketto.parquet.row_source import ArrowRows, FileRows
+from parketto.planning.edit_groups import EditGroup
 from parketto.runtime.task import AnyTask
 
 if TYPE_CHECKING:
@@ -77,35 +78,46 @@ def _write(
     target: MergeTarget,
     context: Context,
 ) -> MergeOutcome:
+    found = {each.file.path: each for each in decision.rewrites}
     tasks: list[AnyTask] = [
         RewriteMatches(
-            each.file,
+            tuple(
+                FileEdits(
+                    file,
+                    found[file.path].in_place,
+                    found[file.path].moves_out,
+                    row_groups.get(file.path, frozenset()),
+                )
+                for file in group
+            ),
             prepared,
             target.rules,
-            each.in_place,
-            each.moves_out,
-            row_groups.get(each.file.path, frozenset()),
             target.rewriting,
             target.clauses if target.judges else None,
             target.scope,
         )
-        for each in decision.rewrites
+        for group in _groups(decision, target)
     ]
+    rewriting = len(tasks)
     if len(decision.additions):
         tasks.append(AddRows(prepared, decision.additions, target.additions, target.rules))
     results = engine.run(tasks, context)
-    files = [each.file for each in decision.rewrites]
-    rewritten: list[Rewritten] = results[: len(files)]
-    added: list[Written] = results[len(files) :]
-    kept = [(file, result.kept) for file, result in zip(files, rewritten, strict=True) if not result.unchanged]
+    rewritten = Rewritten.total(results[:rewriting])
+    added: list[Written] = results[rewriting:]
     return MergeOutcome(
-        rewritten=tuple((file, written) for file, written in kept if written.staged),
-        removed=(*decision.removals, *(file for file, written in kept if not written.staged)),
-        added=sum([*added, *(result.moved_out for result in rewritten)], Written()),
+        rewritten=rewritten.files.replaced,
+        removed=(*decision.removals, *rewritten.files.emptied),
+        added=sum(added, rewritten.moved_out),
         inserted=decision.inserted,
         updated=decision.updated,
         deleted=decision.deleted,
         ranges=prepared.ranges,
+    )
+
+
+def _groups(decision: MergeDecision, target: MergeTarget) -> list[EditGroup]:
+    return target.groups(
+        {each.file.path: each.num_rows for each in decision.rewrites}, {file.path for file in decision.removals}
     )
 
 
@@ -114,7 +126,7 @@ def _planned(
 ) -> MergeOutcome:
     """The outcome of a dry run."""
     return MergeOutcome(
-        rewritten=tuple((each.file, Written()) for each in decision.rewrites),
+        rewritten=tuple(Replaced(group) for group in _groups(decision, target)),
         removed=decision.removals,
         added=Written(),
         inserted=decision.inserted,

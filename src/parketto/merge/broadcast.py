@@ -11,7 +11,7 @@ import pyarrow.compute as pc
 
 from parketto.merge.clauses import Clauses, Verdicts
 from parketto.merge.decision import distinct_numbers
-from parketto.merge.file_edits import Rewritten, logical_reader, rewrite_file
+from parketto.merge.file_edits import Rewritten, logical_reader, rewrite_files
 from parketto.merge.keys import Indices, KeyIndex, Rows
 from parketto.merge.row_edits import Flags, Rewriting, RowEdits
 from parketto.merge.rules import MergeRules, null_keys
@@ -149,48 +149,61 @@ def _piece(batches: list[pa.RecordBatch], numbers: list[int]) -> tuple[pa.Table,
 
 
 @dataclass(frozen=True)
-class RewriteMatches:
-    """Rewrite a file: matched rows are updated, moved or deleted; the others stay, unless all are deleted.
-
-    `in_place` are the source rows that update rows in place, `moves_out` those that move rows of the file to
-    another partition. `row_groups` are those with matched rows.
-    """
+class FileEdits:
+    """A file to rewrite; the source rows that update it in place, and those that move rows out of it."""
 
     file: FileInfo
-    source: Prepared
-    rules: MergeRules
     in_place: Indices
     moves_out: Indices
+    #: The numbers of the row groups with matched rows.
     row_groups: frozenset[int]
+
+
+@dataclass(frozen=True)
+class RewriteMatches:
+    """Rewrite neighbouring files: matched rows are updated, moved or deleted; the others stay, unless all go."""
+
+    edits: tuple[FileEdits, ...]
+    source: Prepared
+    rules: MergeRules
     rewriting: Rewriting
     clauses: Clauses | None = None
     scope: Scope | None = None
 
     @property
     def size_bytes(self) -> int:
-        """The size of the file."""
-        return self.file.size_bytes
+        """The size of the files."""
+        return sum(file.size_bytes for file in self.files)
+
+    @property
+    def files(self) -> tuple[FileInfo, ...]:
+        """The files."""
+        return tuple(each.file for each in self.edits)
 
     def run(self, worker: Worker) -> Rewritten:
-        """Rewrite the file with the edits of the source."""
-        source = SpooledSource.of(worker, self.source, self.rules)
-        in_place, moves_out = self._flags(self.in_place), self._flags(self.moves_out)
-        edits = _Edits(
-            source,
-            self.file,
-            self.rules.keys,
-            in_place,
-            moves_out,
-            self.row_groups,
-            self.clauses,
-            self.scope,
-        )
-        return rewrite_file(self.file, self.rewriting, edits, worker)
+        """Rewrite the files with the edits of the source."""
+        return rewrite_files(self.files, self._found(worker), self.rewriting, worker)
 
-    def _flags(self, rows: Indices) -> Flags:
-        flags = np.zeros(self.source.num_rows, np.bool_)
-        flags[rows] = True
-        return flags
+    def _found(self, worker: Worker) -> Iterator[tuple[FileInfo, _Edits]]:
+        source = SpooledSource.of(worker, self.source, self.rules)
+        # One array for all files: with many of them, new ones for each would take longer than the edits.
+        in_place, moves_out = (np.zeros(self.source.num_rows, np.bool_) for _ in range(2))
+        for each in self.edits:
+            in_place[each.in_place], moves_out[each.moves_out] = True, True
+            yield (
+                each.file,
+                _Edits(
+                    source,
+                    each.file,
+                    self.rules.keys,
+                    in_place,
+                    moves_out,
+                    each.row_groups,
+                    self.clauses,
+                    self.scope,
+                ),
+            )
+            in_place[each.in_place], moves_out[each.moves_out] = False, False
 
 
 class _Edits:

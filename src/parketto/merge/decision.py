@@ -39,6 +39,8 @@ class FileRewrite:
     file: FileInfo
     in_place: Indices
     moves_out: Indices
+    #: The number of rows that are left.
+    num_rows: int
 
 
 @dataclass(frozen=True)
@@ -105,7 +107,7 @@ def decide(
     removals = [
         found.file
         for found, updates, moves in touched
-        if not len(moves) and _emptied(rules, found, updates, scope)
+        if not len(moves) and not _left(rules, found, updates, scope)
     ]
     rest: list[FileInfo] = []
     if rules.removes_missing:
@@ -115,8 +117,11 @@ def decide(
         rest = [file for file in files if file.path not in hit and file.num_rows]
         removals += [file for file in rest if scope is None or not scope.rows_outside(file)]
     removed = {file.path for file in removals}
-    rewrites = [FileRewrite(found.file, updates, moves) for found, updates, moves in touched]
-    rewrites += [FileRewrite(file, none, none) for file in rest]
+    rewrites = [
+        FileRewrite(found.file, updates, moves, _left(rules, found, updates, scope))
+        for found, updates, moves in touched
+    ]
+    rewrites += [FileRewrite(file, none, none, 0 if scope is None else scope.rows_outside(file)) for file in rest]
     return MergeDecision(
         rewrites=tuple(each for each in rewrites if each.file.path not in removed),
         removals=tuple(removals),
@@ -127,11 +132,11 @@ def decide(
     )
 
 
-def _emptied(rules: MergeRules, found: FileMatches, in_place: Indices, scope: Scope | None) -> bool:
-    """Whether no row of the file remains."""
+def _left(rules: MergeRules, found: FileMatches, in_place: Indices, scope: Scope | None) -> int:
+    """The number of rows that are left of a file."""
     stays = found.untouched if rules.removes_missing else found.file.num_rows - found.num_rows
     outside = 0 if scope is None else scope.rows_outside(found.file)
-    return not len(in_place) and not stays and not outside
+    return len(in_place) + stays + outside
 
 
 def distinct_numbers(numbers: Indices) -> Indices:

@@ -1,39 +1,68 @@
-"""Rewrites a file without some of its rows."""
+"""Rewrites files without some of their rows."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Protocol
 
 import numpy as np
 import pyarrow as pa
 
 from parketto.merge.keys import Indices
 from parketto.parquet.file_info import FileInfo
-from parketto.parquet.file_rewriter import FileRewriter
-from parketto.parquet.output import Output, Written
+from parketto.parquet.output import Rewrite
 from parketto.parquet.partition_spec import PartitionSpec
-from parketto.parquet.reader import LogicalReader
+from parketto.parquet.reader import LogicalReader, OpenFile
 from parketto.runtime.task import Worker
+from parketto.tasks.file_rewriter import FileRewriter
 
 
-def drop_rows(file: FileInfo, rows: Indices, output: Output, worker: Worker) -> Written:
-    """Rewrite a file without the rows of these numbers, which are sorted; no file is written if none remains.
+class RowNumbers(Protocol):
+    """Which rows of a file are dropped; picklable."""
 
-    Row groups that keep all rows are copied.
-    """
-    assert file.schema is not None, "files to rewrite come from a snapshot"
-    reader = row_reader(worker, file, PartitionSpec(), file.schema.names)
+    def rows(self, worker: Worker) -> Indices:
+        """Their numbers, sorted."""
+
+
+@dataclass(frozen=True)
+class DropRows:
+    """Rewrite neighbouring files without some rows; row groups that keep all of theirs are copied."""
+
+    files: tuple[FileInfo, ...]
+    #: The rows to drop of each file: never all.
+    dropped: tuple[RowNumbers, ...]
+    operation: str
+    compression: str | None
+
+    @property
+    def size_bytes(self) -> int:
+        """The size of the files."""
+        return sum(file.size_bytes for file in self.files)
+
+    def run(self, worker: Worker) -> Rewrite:
+        """Rewrite the files."""
+        first = self.files[0]
+        assert first.schema is not None, "files to rewrite come from a snapshot"
+        reader = row_reader(worker, first, PartitionSpec(), first.schema.names)
+        with FileRewriter(self.files, self.operation, worker, self.compression) as rewriter:
+            for file, dropped in zip(self.files, self.dropped, strict=True):
+                with reader.open(file) as opened:
+                    rewriter.next_file(opened)
+                    _drop(opened, dropped.rows(worker), reader, rewriter, worker)
+        return rewriter.result
+
+
+def _drop(opened: OpenFile, rows: Indices, reader: LogicalReader, rewriter: FileRewriter, worker: Worker) -> None:
     start = 0
-    with reader.open(file) as opened, FileRewriter(opened, output, worker) as rewriter:
-        for number, group in enumerate(file.row_groups):
-            first, stop = np.searchsorted(rows, [start, start + group.num_rows])
-            if stop - first < group.num_rows and not (first == stop and rewriter.copy(number)):
-                rewriter.begin(number)
-                kept = _without(rows[first:stop] - start, reader.rows(opened, number))
-                for batch in worker.until_cancelled(kept):
-                    rewriter.write(batch)
-            start += group.num_rows
-    return rewriter.written
+    for number, group in enumerate(opened.file.row_groups):
+        first, stop = np.searchsorted(rows, [start, start + group.num_rows])
+        if stop - first < group.num_rows and not (first == stop and rewriter.copy(number)):
+            rewriter.begin(number)
+            kept = _without(rows[first:stop] - start, reader.rows(opened, number))
+            for batch in worker.until_cancelled(kept):
+                rewriter.write(batch)
+        start += group.num_rows
 
 
 def _without(rows: Indices, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:

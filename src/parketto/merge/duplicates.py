@@ -14,13 +14,12 @@ import pyarrow as pa
 
 from parketto.errors import UnreadableFile
 from parketto.merge.digests import comparable_keys
-from parketto.merge.dropping import drop_rows, row_reader
+from parketto.merge.dropping import row_reader
 from parketto.merge.hashing import Hashes, key_hashes
 from parketto.merge.keys import Indices, KeyIndex, key_columns, matchable
 from parketto.merge.rules import MergeRules
 from parketto.merge.source import distinct_rows
 from parketto.parquet.file_info import FileInfo
-from parketto.parquet.output import Written, output_like
 from parketto.parquet.partition_spec import PartitionSpec
 from parketto.runtime.task import Worker
 from parketto.sorting.order import by_number, comparable
@@ -251,40 +250,25 @@ class CompareBucket:
 
 
 @dataclass(frozen=True)
-class DropRows:
-    """Rewrite a file without some rows; row groups that keep all of theirs are copied."""
+class SpooledRows:
+    """The rows of a file to drop, in spool files."""
 
-    file: FileInfo
     spans: tuple[Span, ...]
-    compression: str | None
 
     @property
-    def size_bytes(self) -> int:
-        """The size of the file."""
-        return self.file.size_bytes
-
-    @property
-    def files(self) -> tuple[FileInfo, ...]:
-        """The file."""
-        return (self.file,)
-
-    @property
-    def dropped(self) -> int:
-        """The number of rows to drop."""
+    def count(self) -> int:
+        """Their number."""
         return sum(span.count for span in self.spans)
 
-    def run(self, worker: Worker) -> Written:
-        """Rewrite the file; no file is written if no row remains."""
-        if self.dropped == self.file.num_rows:
-            return Written()
-        rows = np.sort(np.concatenate([span.read(worker) for span in self.spans]))
-        return drop_rows(self.file, rows, output_like(self.file, "deduplicate", self.compression), worker)
+    def rows(self, worker: Worker) -> Indices:
+        """Their numbers, sorted."""
+        return np.sort(np.concatenate([span.read(worker) for span in self.spans]))
 
 
-def by_file(found: Iterable[Found]) -> Mapping[int, list[Span]]:
+def by_file(found: Iterable[Found]) -> Mapping[int, SpooledRows]:
     """The rows to drop of each file, by its number."""
     spans: dict[int, list[Span]] = {}
     for each in found:
         for number, span in each.dropped:
             spans.setdefault(number, []).append(span)
-    return spans
+    return {number: SpooledRows(tuple(each)) for number, each in spans.items()}

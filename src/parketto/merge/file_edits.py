@@ -1,8 +1,8 @@
-"""Rewrites a file with row edits. Edits that change nothing are dropped; without any other, the file stays."""
+"""Rewrites files with row edits. Edits that change nothing are dropped; a file without any other stays."""
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import chain
 from typing import Protocol
@@ -13,25 +13,27 @@ import pyarrow as pa
 from parketto.merge.row_edits import Rewriting, RowEdits, effective_edits, kept_rows, moved_rows, together
 from parketto.merge.source import prepared_schema
 from parketto.parquet.file_info import FileInfo
-from parketto.parquet.file_rewriter import FileRewriter
-from parketto.parquet.output import Written, output_like
+from parketto.parquet.output import Rewrite, Written
 from parketto.parquet.partition_spec import PartitionSpec
 from parketto.parquet.reader import LogicalReader, OpenFile
 from parketto.runtime.task import Worker
 from parketto.sorting.spill import SpillFiles
+from parketto.tasks.file_rewriter import FileRewriter
 from parketto.tasks.write import write_rows
 
 
 @dataclass(frozen=True)
 class Rewritten:
-    """What replaces a file (`kept`), and the rows that moved to other partitions (`moved_out`).
+    """What became of files (those that it does not name stay), and the rows that moved to other partitions."""
 
-    If it is `unchanged`, no edit changes a value: the file stays.
-    """
-
-    kept: Written = field(default_factory=Written)
+    files: Rewrite = field(default_factory=Rewrite)
     moved_out: Written = field(default_factory=Written)
-    unchanged: bool = False
+
+    @classmethod
+    def total(cls, parts: Iterable[Rewritten]) -> Rewritten:
+        """All parts together, in order."""
+        found = list(parts)
+        return cls(Rewrite.total(each.files for each in found), Written.total(each.moved_out for each in found))
 
 
 class Edits(Protocol):
@@ -48,20 +50,83 @@ class Edits(Protocol):
         """The edits of the next rows; `start` is the number of the first."""
 
 
-def rewrite_file(file: FileInfo, rewriting: Rewriting, edits: Edits, worker: Worker) -> Rewritten:
-    """Rewrite a file: row groups without changes are copied, the others are decoded and encoded.
+def rewrite_files(
+    files: Sequence[FileInfo], edits: Iterable[tuple[FileInfo, Edits]], rewriting: Rewriting, worker: Worker
+) -> Rewritten:
+    """Rewrite neighbouring files: row groups without changes are copied, the others are decoded and encoded.
 
-    If no row remains, no file is written; nor if nothing changes.
+    Files without edits stay, and so do those in which nothing changes.
+
+    Args:
+        files: The files, see `FileRewriter`.
+        edits: Files, in the same order, each with its edits.
+        rewriting: How to rewrite them.
+        worker: The resources of the task.
     """
-    assert file.schema is not None, "files to rewrite come from a snapshot"
-    names = [*file.schema.names, *(name for name in rewriting.spec.path_only if name not in file.schema.names)]
-    reader = logical_reader(worker, file, names, rewriting.spec)
-    changed = rewriting.changed(file.schema.names)
-    output = output_like(file, "merge", rewriting.compression, changed)
-    with reader.open(file) as opened, FileRewriter(opened, output, worker) as rewriter:
-        rewrite = _FileRewrite(opened, reader, rewriter, rewriting, changed, worker)
-        unchanged = not rewrite.run(edits)
-    return Rewritten(unchanged=True) if unchanged else Rewritten(rewriter.written, rewrite.moved_out())
+    schema = files[0].schema
+    assert schema is not None, "files to rewrite come from a snapshot"
+    changed = rewriting.changed(schema.names)
+    readers = _Readers(files[0], rewriting.spec, worker)
+    moved = _MovedRows(rewriting, worker)
+    with FileRewriter(files, "merge", worker, rewriting.compression, changed) as rewriter:
+        for file, found in edits:
+            with readers.whole.open(file) as opened:
+                rewriter.next_file(opened)
+                if not _FileRewrite(opened, readers, rewriter, rewriting, changed, moved).run(found):
+                    rewriter.keep_file()
+    return Rewritten(rewriter.result, moved.write())
+
+
+class _Readers:
+    """Readers of columns of files of one schema."""
+
+    def __init__(self, like: FileInfo, spec: PartitionSpec, worker: Worker) -> None:
+        assert like.schema is not None, "files to rewrite come from a snapshot"
+        self.worker, self.names = worker, like.schema.names
+        self._like, self._spec = like, spec
+        self._known: dict[tuple[str, ...], LogicalReader] = {}
+        path_only = (name for name in spec.path_only if name not in self.names)
+        self.whole = self.of([*self.names, *path_only])
+
+    def of(self, names: Iterable[str]) -> LogicalReader:
+        """A reader of some columns."""
+        wanted = tuple(names)
+        if wanted not in self._known:
+            self._known[wanted] = logical_reader(self.worker, self._like, wanted, self._spec)
+        return self._known[wanted]
+
+    def rows(
+        self, opened: OpenFile, number: int, names: Collection[str] | None = None
+    ) -> Iterator[pa.RecordBatch]:
+        """The rows of a row group: all columns, or some."""
+        if names is None:
+            return self.worker.until_cancelled(self.whole.rows(opened, number))
+        reader = self.of([name for name in self.whole.schema.names if name in names] or self.names[:1])
+        return self.worker.until_cancelled(reader.rows(reader.also(opened), number))
+
+
+class _MovedRows:
+    """The rows that move to other partitions, spilled until all files are rewritten."""
+
+    def __init__(self, rewriting: Rewriting, worker: Worker) -> None:
+        self._rewriting, self._worker = rewriting, worker
+        self._spilled: SpillFiles[None] | None = None
+
+    def add(self, batch: pa.RecordBatch, edits: RowEdits) -> None:
+        """Keep the rows of a batch that move."""
+        if edits.moves_out.any():
+            self._spilled = self._spilled or SpillFiles(self._worker.scratch_directory())
+            self._spilled.write(None, moved_rows(batch, edits, self._rewriting.updated))
+
+    def write(self) -> Written:
+        """Write them."""
+        if self._spilled is None:
+            return Written()
+        output = self._rewriting.elsewhere
+        assert output is not None, "rows that move need an output"
+        self._spilled.close()
+        moved = (part.select(output.row_schema.names) for part in self._spilled[None])
+        return write_rows(moved, output, self._worker, at_least_one=False)
 
 
 class _FileRewrite:
@@ -70,21 +135,19 @@ class _FileRewrite:
     def __init__(
         self,
         opened: OpenFile,
-        reader: LogicalReader,
+        readers: _Readers,
         rewriter: FileRewriter,
         rewriting: Rewriting,
         changed: frozenset[str],
-        worker: Worker,
+        moved: _MovedRows,
     ) -> None:
-        assert opened.file.schema is not None, "files to rewrite come from a snapshot"
-        self._opened, self._reader, self._rewriter, self._rewriting = opened, reader, rewriter, rewriting
-        self._changed, self._worker, self._names = changed, worker, opened.file.schema.names
-        self._spilled: SpillFiles[None] | None = None
+        self._opened, self._readers, self._rewriter, self._rewriting = opened, readers, rewriter, rewriting
+        self._changed, self._names, self._moved = changed, readers.names, moved
         self._unwritten: list[int] | None = []
 
     def run(self, edits: Edits) -> bool:
         """Write all row groups, unless nothing changes; return whether anything does."""
-        replacer = _ColumnReplacer(self._opened, self._rewriter, self._rewriting, self._changed, self._worker)
+        replacer = _ColumnReplacer(self._opened, self._readers, self._rewriter, self._rewriting, self._changed)
         start = 0
         for number, group in enumerate(self._opened.file.row_groups):
             touched = edits.touch(number, start + group.num_rows)
@@ -101,16 +164,6 @@ class _FileRewrite:
             start += group.num_rows
         return self._unwritten is None
 
-    def moved_out(self) -> Written:
-        """Write the rows that move to other partitions."""
-        if self._spilled is None:
-            return Written()
-        output = self._rewriting.elsewhere
-        assert output is not None, "rows that move need an output"
-        self._spilled.close()
-        moved = (part.select(output.row_schema.names) for part in self._spilled[None])
-        return write_rows(moved, output, self._worker, at_least_one=False)
-
     def _begin(self) -> None:
         """Something changes: write the row groups before it."""
         unwritten, self._unwritten = self._unwritten, None
@@ -123,7 +176,7 @@ class _FileRewrite:
             self._unwritten.append(number)
         elif not self._rewriter.copy(number):
             self._rewriter.begin(number)
-            for batch in self._rows(number):
+            for batch in self._readers.rows(self._opened, number):
                 self._rewriter.write(batch.select(self._names))
 
     def _first_change(
@@ -137,7 +190,7 @@ class _FileRewrite:
         if not touched:
             return None
         rewriting, compared = self._rewriting, self._compared
-        rows = self._rows(number, None if all_columns else {*compared, *edits.columns})
+        rows = self._readers.rows(self._opened, number, None if all_columns else {*compared, *edits.columns})
         held: list[pa.RecordBatch] | None = [] if all_columns else None
         found, first, size = [], start, 0
         for batch in rows:
@@ -146,7 +199,7 @@ class _FileRewrite:
             first += batch.num_rows
             size += batch.nbytes
             if held is not None:
-                held = [*held, batch] if size <= self._worker.row_group_bytes else None
+                held = [*held, batch] if size <= self._readers.worker.row_group_bytes else None
             if len(part.at) or not (rewriting.keeps_others or len(part.untouched) == batch.num_rows):
                 known = _KnownEdits(start, first, together(found), edits)
                 return _Changes(known, None if held is None else chain(held, rows))
@@ -158,25 +211,15 @@ class _FileRewrite:
         by_path = self._rewriting.updated or frozenset()
         return self._changed | by_path.intersection(self._rewriting.spec.path_only)
 
-    def _rows(self, number: int, wanted: Collection[str] | None = None) -> Iterator[pa.RecordBatch]:
-        reader, opened = self._reader, self._opened
-        if wanted is not None:
-            names = [name for name in reader.schema.names if name in wanted] or self._names[:1]
-            reader = logical_reader(self._worker, opened.file, names, self._rewriting.spec)
-            opened = reader.also(opened)
-        return self._worker.until_cancelled(reader.rows(opened, number))
-
     def _write(self, number: int, start: int, changes: _Changes) -> None:
         """Write a row group with its changes."""
         self._rewriter.begin(number, self._changed)
-        for batch in self._rows(number) if changes.rows is None else changes.rows:
+        for batch in self._readers.rows(self._opened, number) if changes.rows is None else changes.rows:
             found = changes.edits.of(start, batch)
             start += batch.num_rows
             for part in kept_rows(batch.select(self._names), found, self._rewriting).to_batches():
                 self._rewriter.write(part)
-            if found.moves_out.any():
-                self._spilled = self._spilled or SpillFiles(self._worker.scratch_directory())
-                self._spilled.write(None, moved_rows(batch, found, self._rewriting.updated))
+            self._moved.add(batch, found)
 
 
 @dataclass(frozen=True)
@@ -196,15 +239,13 @@ class _ColumnReplacer:
     def __init__(
         self,
         opened: OpenFile,
+        readers: _Readers,
         rewriter: FileRewriter,
         rewriting: Rewriting,
         changed: frozenset[str],
-        worker: Worker,
     ) -> None:
-        self._opened, self._rewriter, self._rewriting = opened, rewriter, rewriting
-        self._changed, self._worker = changed, worker
-        assert opened.file.schema is not None, "files to rewrite come from a snapshot"
-        self._names = opened.file.schema.names
+        self._opened, self._readers, self._rewriter, self._rewriting = opened, readers, rewriter, rewriting
+        self._changed, self._names, self._most = changed, readers.names, readers.worker.row_group_bytes
 
     def find_edits(self, number: int, start: int, edits: Edits) -> _KnownEdits | None:
         """The edits of a row group, as far as they fit into memory; None if this does not pay off."""
@@ -212,15 +253,16 @@ class _ColumnReplacer:
         changing = len(self._changed.intersection(self._names))
         # If most columns change, finding edits first takes longer than encoding the few others.
         worth_it = 0 < changing <= len(self._names) // 2
-        if not (worth_it and self._rewriting.keeps_others and size <= self._worker.row_group_bytes):
+        can_replace = worth_it and self._rewriting.keeps_others and self._rewriter.may_copy(number)
+        if not (can_replace and size <= self._most):
             return None
         found, first, held = [], start, 0
-        for batch in self._rows(number, edits.columns or self._names[:1]):
+        for batch in self._readers.rows(self._opened, number, edits.columns or self._names[:1]):
             part = edits.of(first, batch)
             found.append(part.shifted(first - start))
             first += batch.num_rows
             held += part.rows.nbytes
-            if held > self._worker.row_group_bytes:  # a small row group may get large values
+            if held > self._most:  # a small row group may get large values
                 break
         return _KnownEdits(start, first, together(found), edits)
 
@@ -233,13 +275,9 @@ class _ColumnReplacer:
         return self._rewriter.replace_columns(number, self._changed, values, self._rewriting.compression)
 
     def _new_values(self, number: int, start: int, known: _KnownEdits) -> Iterator[pa.RecordBatch]:
-        for batch in self._rows(number, [name for name in self._names if name in self._changed]):
+        for batch in self._readers.rows(self._opened, number, self._changed.intersection(self._names)):
             yield from kept_rows(batch, known.of(start, batch), self._rewriting).to_batches()
             start += batch.num_rows
-
-    def _rows(self, number: int, names: Sequence[str]) -> Iterator[pa.RecordBatch]:
-        reader = logical_reader(self._worker, self._opened.file, names, self._rewriting.spec)
-        return self._worker.until_cancelled(reader.rows(reader.also(self._opened), number))
 
 
 @dataclass(frozen=True)

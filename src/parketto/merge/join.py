@@ -6,23 +6,23 @@ The edits of a file, sorted by row, then go to the task that rewrites the file.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from itertools import groupby, pairwise
 
 import numpy as np
 import pyarrow as pa
 
 from parketto.merge.broadcast import refuse_null_keys
-from parketto.merge.file_edits import Rewritten, rewrite_file
+from parketto.merge.file_edits import Rewritten, rewrite_files
 from parketto.merge.row_edits import RowEdits
 from parketto.merge.scope import Scope
 from parketto.merge.source import check_nulls
 from parketto.merge.target import MergeOutcome, MergeTarget
 from parketto.parquet.exchange_types import exchange_name, from_exchange
 from parketto.parquet.file_info import FileInfo
-from parketto.parquet.output import Written
+from parketto.parquet.output import Replaced, Rewrite, Written
 from parketto.parquet.partitions import folders
-from parketto.runtime.staging import StagedFile
 from parketto.runtime.task import Worker
 
 #: Columns that a join needs of a source row: its sequence number, its folder, and whether it may be inserted.
@@ -86,29 +86,84 @@ class TargetColumns:
 
 @dataclass(frozen=True)
 class Edited:
-    """The result of editing a file, by its position in the target."""
+    """What became of files, by their positions in the target, and how many of their rows are edited."""
 
-    position: int
     rewritten: Rewritten
-    #: Rows that were updated, moved or deleted because they have a key of the source.
-    matched: int
-    replaced: int
-    #: Rows with a key of the source that stay as they are, in a full merge.
-    untouched: int = 0
+    counts: Mapping[int, FileCounts]
+
+    @classmethod
+    def total(cls, parts: Iterable[Edited]) -> Edited:
+        """All parts together."""
+        found = list(parts)
+        return cls(
+            Rewritten.total(each.rewritten for each in found),
+            {position: counts for each in found for position, counts in each.counts.items()},
+        )
 
 
-def edit_file(
-    position: int, pieces: Iterator[pa.RecordBatch], target: MergeTarget, values_schema: pa.Schema, worker: Worker
+#: The edits of files in the order of their rows, by the position of the file in the target.
+FilePieces = Iterable[tuple[int, Iterator[pa.RecordBatch]]]
+
+
+def edit_files(
+    positions: Sequence[int], pieces: FilePieces, target: MergeTarget, values_schema: pa.Schema, worker: Worker
 ) -> Edited:
-    """Rewrite a file of the target.
+    """Rewrite neighbouring files of the target; those without `pieces` stay.
 
-    `pieces` are its edits, sorted by row: the number of the `row`, whether it is updated in place (`in_place`) or
-    moves to another partition (`moves_out`) or stays as it is (`untouched`), and the columns of the source row in
-    exchange types, of the schema `values_schema`. Rows that are none of these are deleted.
+    The pieces of a file are its edits, sorted by row: the number of the `row`, whether it is updated in place
+    (`in_place`) or moves to another partition (`moves_out`) or stays as it is (`untouched`), and the columns of
+    the source row in exchange types, of the schema `values_schema`. Rows that are none of these are deleted.
     """
-    edits = _Edits(pieces, values_schema, target.scope)
-    rewritten = rewrite_file(target.files[position], target.rewriting, edits, worker)
-    return Edited(position, rewritten, edits.matched, edits.replaced, edits.untouched)
+    counts: dict[int, FileCounts] = {}
+
+    def edits() -> Iterator[tuple[FileInfo, _Edits]]:
+        for position, found in pieces:
+            edits = _Edits(found, values_schema, target.scope)
+            yield target.files[position], edits
+            counts[position] = FileCounts(edits.matched, edits.replaced, 0, edits.untouched)
+
+    files = [target.files[position] for position in positions]
+    return Edited(rewrite_files(files, edits(), target.rewriting, worker), counts)
+
+
+def pieces_by_file(
+    positions: Sequence[int], rows: Iterable[pa.RecordBatch]
+) -> Iterator[tuple[int, Iterator[pa.RecordBatch]]]:
+    """The edits of each of some files, from batches that are sorted by the number of the `file`.
+
+    Those of a file must be consumed before the next file is requested; a rest is skipped.
+    """
+    pieces = ((int(piece.column("file")[0].as_py()), piece) for batch in rows for piece in _file_runs(batch))
+    remaining = iter(positions)
+    for found, group in groupby(pieces, key=lambda pair: pair[0]):
+        for position in remaining:
+            if position == found:
+                yield found, (piece for _, piece in group)
+                break
+            yield position, iter(())
+    yield from ((position, iter(())) for position in remaining)
+
+
+def _file_runs(batch: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
+    """The parts of a batch that belong to one file each."""
+    if batch.num_rows:
+        numbers = batch.column("file").to_numpy()
+        for start, stop in pairwise(
+            [0, *(np.flatnonzero(numbers[1:] != numbers[:-1]) + 1).tolist(), len(numbers)]
+        ):
+            yield batch.slice(start, stop - start)
+
+
+def numbered_groups(
+    target: MergeTarget, edited: Mapping[int, int], removed: Iterable[int] = ()
+) -> list[list[int]]:
+    """The groups of files to rewrite, as positions in the target. Arguments as for `edit_groups`."""
+    files = target.files
+    positions = {files[at].path: at for at in edited}
+    groups = target.groups(
+        {files[at].path: rows for at, rows in edited.items()}, {files[at].path for at in removed}
+    )
+    return [[positions[file.path] for file in group] for group in groups]
 
 
 class _Edits:
@@ -179,7 +234,7 @@ class _Edits:
 
 def join_outcome(
     target: MergeTarget,
-    edited: Mapping[int, Edited],
+    edited: Edited,
     added: Written,
     inserted: int,
     moved: int,
@@ -187,22 +242,19 @@ def join_outcome(
     scanned: int,
 ) -> MergeOutcome:
     """The outcome of a merge: `edited` are the files with matches; `inserted` and `moved` rows were added."""
-    files = dict(enumerate(target.files))
-    matched = sum(edit.matched for edit in edited.values())
-    updated = sum(edit.replaced for edit in edited.values()) + moved
-    kept = {
-        position: edit.rewritten.kept for position, edit in sorted(edited.items()) if not edit.rewritten.unchanged
-    }
-    removed = [files[position] for position, written in kept.items() if not written.staged]
+    found = edited.counts.values()
+    matched = sum(counts.matched for counts in found)
+    updated = sum(counts.replaced for counts in found) + moved
+    removed = list(edited.rewritten.files.emptied)
     gone = 0
     if target.rules.removes_missing:
-        removed += [file for position, file in files.items() if position not in edited and file.num_rows]
+        removed += [file for at, file in enumerate(target.files) if at not in edited.counts and file.num_rows]
         total = target.num_rows if target.scope is None else target.scope.num_rows
-        gone = total - matched - sum(edit.untouched for edit in edited.values())
+        gone = total - matched - sum(counts.untouched for counts in found)
     return MergeOutcome(
-        rewritten=tuple((files[position], written) for position, written in kept.items() if written.staged),
+        rewritten=edited.rewritten.files.replaced,
         removed=tuple(removed),
-        added=sum((edit.rewritten.moved_out for edit in edited.values()), added),
+        added=edited.rewritten.moved_out + added,
         inserted=inserted,
         updated=updated,
         deleted=matched - updated + gone,
@@ -220,19 +272,31 @@ def partly_in_scope(target: MergeTarget) -> list[int]:
 
 @dataclass(frozen=True)
 class EditUnmatched:
-    """Rewrite a file of which no row has a source row: only those outside of the scope stay."""
+    """Rewrite files of which no row has a source row: only those outside of the scope stay."""
 
-    position: int
+    positions: tuple[int, ...]
     target: MergeTarget
 
     @property
+    def files(self) -> tuple[FileInfo, ...]:
+        """The files."""
+        return tuple(self.target.files[position] for position in self.positions)
+
+    @property
     def size_bytes(self) -> int:
-        """The size of the file."""
-        return self.target.files[self.position].size_bytes
+        """The size of the files."""
+        return sum(file.size_bytes for file in self.files)
 
     def run(self, worker: Worker) -> Edited:
-        """Rewrite the file."""
-        return edit_file(self.position, iter(()), self.target, pa.schema([]), worker)
+        """Rewrite the files."""
+        pieces = ((position, iter(())) for position in self.positions)
+        return edit_files(self.positions, pieces, self.target, pa.schema([]), worker)
+
+
+def rows_left(target: MergeTarget, counts: Mapping[int, FileCounts]) -> dict[int, int]:
+    """The rows that are left of each file that is edited or has rows outside of the scope."""
+    edited = {**dict.fromkeys(partly_in_scope(target), FileCounts(0, 0, 0)), **counts}
+    return {position: found.stay(target, target.files[position]) for position, found in edited.items()}
 
 
 def planned_outcome(
@@ -244,16 +308,14 @@ def planned_outcome(
     scanned: int,
 ) -> MergeOutcome:
     """The outcome of a dry run, from the counts of each file with matches, which include moved rows."""
-    edited = {
-        position: Edited(
-            position,
-            Rewritten(PLANNED if found.stay(target, target.files[position]) else Written()),
-            found.matched,
-            found.replaced,
-            found.untouched,
-        )
-        for position, found in {**dict.fromkeys(partly_in_scope(target), FileCounts(0, 0, 0)), **counts}.items()
-    }
+    files, left = target.files, rows_left(target, counts)
+    emptied = [position for position, rows in left.items() if not rows]
+    groups = numbered_groups(target, {at: rows for at, rows in left.items() if rows}, emptied)
+    rewrite = Rewrite(
+        tuple(Replaced(tuple(files[at] for at in group)) for group in groups),
+        tuple(files[position] for position in sorted(emptied)),
+    )
+    edited = Edited(Rewritten(rewrite), {**dict.fromkeys(left, FileCounts(0, 0, 0)), **counts})
     outcome = join_outcome(target, edited, Written(), inserted, 0, ranges, scanned)
     return replace(outcome, added_folders=tuple(added_folders))
 
@@ -283,7 +345,3 @@ class FileCounts:
         stay = self.untouched if target.rules.removes_missing else file.num_rows - self.matched
         outside = 0 if target.scope is None else target.scope.rows_outside(file)
         return self.in_place + stay + (outside if target.rules.removes_missing else 0)
-
-
-#: Placeholder for a file that would be written.
-PLANNED = Written((StagedFile("", ""),), 0)

@@ -3,20 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from parketto.errors import ColumnNotFound, IncompatibleTypes
-from parketto.merge.dropping import drop_rows
 from parketto.merge.file_edits import logical_reader
 from parketto.merge.keys import Indices, KeyIndex
 from parketto.merge.rules import MergeRules, path_text_type, same_kind
 from parketto.merge.source import Prepared, SortedSource, SpooledSource, sorted_keys
 from parketto.parquet.file_info import FileInfo
-from parketto.parquet.output import Written, output_like
 from parketto.parquet.partition_spec import PartitionSpec
 from parketto.parquet.promotion import is_castable
 from parketto.runtime.task import Worker
@@ -58,6 +56,10 @@ class KeyLookup:
         source = SpooledSource.of(worker, self.source, MergeRules("deduplicate", self.keys))
         return _rows_with_keys(worker, self.file, source, self.keys, self.spec, columns)
 
+    def rows(self, worker: Worker) -> Indices:
+        """The numbers of the rows with one of the keys, sorted."""
+        return np.concatenate([np.empty(0, np.int64), *(numbers for numbers, _ in self.batches(worker))])
+
 
 def _rows_with_keys(
     worker: Worker,
@@ -94,20 +96,10 @@ def _found(index: KeyIndex, batch: pa.RecordBatch, keys: Sequence[str]) -> Indic
 
 
 @dataclass(frozen=True)
-class Deleted:
-    """The number of deleted rows of a file, and what replaces it."""
-
-    matched: int
-    kept: Written = field(default_factory=Written)
-
-
-@dataclass(frozen=True)
-class DeleteKeys:
-    """Delete the rows of a file that have one of the keys. A file without such rows stays as it is."""
+class CountRows:
+    """Count the rows of a file that have one of the keys."""
 
     lookup: KeyLookup
-    compression: str | None
-    dry_run: bool = False
 
     @property
     def size_bytes(self) -> int:
@@ -119,14 +111,9 @@ class DeleteKeys:
         """The file."""
         return (self.lookup.file,)
 
-    def run(self, worker: Worker) -> Deleted:
-        """Find the rows, and rewrite the file without them."""
-        file = self.lookup.file
-        numbers = [np.empty(0, np.int64), *(numbers for numbers, _ in self.lookup.batches(worker))]
-        rows = np.concatenate(numbers)
-        if self.dry_run or not len(rows) or len(rows) == file.num_rows:
-            return Deleted(len(rows))
-        return Deleted(len(rows), drop_rows(file, rows, output_like(file, "delete", self.compression), worker))
+    def run(self, worker: Worker) -> int:
+        """Count them."""
+        return len(self.lookup.rows(worker))
 
 
 @dataclass(frozen=True)

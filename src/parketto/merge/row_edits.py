@@ -8,14 +8,17 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.types as pat
 
 from parketto.parquet.equality import equal_values
 from parketto.parquet.output import Output
 from parketto.parquet.partition_spec import PartitionSpec
 from parketto.parquet.variants import cast
 
-# With at least this many rows per edit, slices are faster than one `take`: 0.06 to 0.3 ms against 0.1 to 0.5 ms
-# for 32,768 rows of a column with 8 edits. With 300 edits, slices take 1 ms and more.
+# With at least this many rows per edit, slices of texts are faster than one `take`: 0.03 ms against 0.2 to 0.3 ms
+# for 30,000 rows with 20 edits. With 300 edits, slices take 1.5 ms, and `take` 0.5 ms. Numbers are replaced by a
+# mask, in 0.01 ms.
 _MIN_ROWS_PER_EDIT = 512
 
 Indices = npt.NDArray[np.int64]
@@ -104,40 +107,48 @@ def kept_rows(batch: pa.RecordBatch, edits: RowEdits, rewriting: Rewriting) -> p
     """The rows of a batch that stay, updated or not."""
     if not len(edits.at) and rewriting.keeps_others:
         return pa.Table.from_batches([batch])
-    if rewriting.keeps_others and len(edits.at) * _MIN_ROWS_PER_EDIT <= batch.num_rows:
-        return _patched(batch, edits, rewriting)
-    own = np.arange(batch.num_rows)
-    new = own.copy()
-    new[edits.at[edits.in_place]] = batch.num_rows + np.flatnonzero(edits.in_place)
     keep = np.full(batch.num_rows, rewriting.keeps_others)
     keep[edits.at] = edits.in_place
     keep[edits.untouched] = True
+    at, sources = edits.at[edits.in_place], np.flatnonzero(edits.in_place)
+    kept = None if keep.all() else pa.array(np.flatnonzero(keep))
+    few = rewriting.keeps_others and len(edits.at) * _MIN_ROWS_PER_EDIT <= batch.num_rows
+    mask = np.zeros(batch.num_rows, np.bool_)
+    mask[at] = True
     columns = {}
     for name, column in zip(batch.schema.names, batch.columns, strict=True):
-        if edits.in_place.any() and (rewriting.updated is None or name in rewriting.updated):
-            both = pa.chunked_array([column, *cast(edits.rows.column(name), column.type).chunks])
-            columns[name] = both.take(pa.array(new[keep]))
+        if not len(at) or not (rewriting.updated is None or name in rewriting.updated):
+            columns[name] = column if kept is None else column.take(kept)
+            continue
+        values = cast(edits.rows.column(name), column.type)
+        if _has_mask_kernel(column.type):
+            chosen = values.take(pa.array(sources)).combine_chunks()
+            replaced = pc.replace_with_mask(column, pa.array(mask), chosen)
+            columns[name] = replaced if kept is None else replaced.take(kept)
+        elif few:
+            columns[name] = _patched(column, values.combine_chunks(), edits)
         else:
-            columns[name] = column.take(pa.array(own[keep]))
+            new = np.arange(batch.num_rows)
+            new[at] = batch.num_rows + sources
+            columns[name] = pa.chunked_array([column, *values.chunks]).take(pa.array(new[keep]))
     return pa.table(columns)
 
 
-def _patched(batch: pa.RecordBatch, edits: RowEdits, rewriting: Rewriting) -> pa.Table:
-    """The same for few edits: the rows between them are sliced, not taken one by one."""
-    columns = {}
-    for name, column in zip(batch.schema.names, batch.columns, strict=True):
-        changes = rewriting.updated is None or name in rewriting.updated
-        rows = cast(edits.rows.column(name), column.type).combine_chunks() if changes else None
-        parts, start = [], 0
-        for number, (at, stays) in enumerate(zip(edits.at.tolist(), edits.in_place.tolist(), strict=True)):
-            if rows is None and stays:
-                continue
-            parts.append(column.slice(start, at - start))
-            if rows is not None and stays:
-                parts.append(rows.slice(number, 1))
-            start = at + 1
-        columns[name] = pa.concat_arrays([*parts, column.slice(start)])
-    return pa.table(columns)
+def _has_mask_kernel(kind: pa.DataType) -> bool:
+    """Whether Arrow replaces values of this type by a mask quickly. It also does texts, but slowly."""
+    numeric = pat.is_integer(kind) or pat.is_floating(kind) or pat.is_boolean(kind)
+    return bool(numeric or pat.is_date(kind) or pat.is_time(kind) or pat.is_timestamp(kind))
+
+
+def _patched(column: pa.Array, values: pa.Array, edits: RowEdits) -> pa.Array:
+    """A column with few edits: the rows between them are sliced, not taken one by one."""
+    parts, start = [], 0
+    for number, (at, stays) in enumerate(zip(edits.at.tolist(), edits.in_place.tolist(), strict=True)):
+        parts.append(column.slice(start, at - start))
+        if stays:
+            parts.append(values.slice(number, 1))
+        start = at + 1
+    return pa.concat_arrays([*parts, column.slice(start)])
 
 
 def moved_rows(batch: pa.RecordBatch, edits: RowEdits, updated: frozenset[str] | None) -> pa.Table:

@@ -52,6 +52,8 @@ class MergeStats(ExpectationStats):
     #: those that were written. Paths relative to the dataset, sorted.
     rewritten_files: NotRequired[list[str]]
     added_files: NotRequired[list[str]]
+    #: With `details=True`: the number of new files, exact also in a dry run unless values grow a lot.
+    files_written: NotRequired[int]
 
 
 @dataclass(frozen=True)

@@ -29,6 +29,10 @@ from parketto.storage.store import Store
 FOLDER = "parketto:folder"
 
 
+# One index of up to this many rows serves all files: with many small files, building one for each takes longer.
+_INDEXED_ROWS = 64 * 1024
+
+
 @dataclass(frozen=True)
 class Prepared:
     """The location and size of the prepared source."""
@@ -109,7 +113,7 @@ class SortedSource:
         start, stop = self._sorted.span(file)
         if start >= stop:
             return None
-        if 2 * (stop - start) < self.rows.num_rows:
+        if self.rows.num_rows > _INDEXED_ROWS and 2 * (stop - start) < self.rows.num_rows:
             return self._indexed(self.rows.slice(start, stop - start)), start
         if self._whole is None:
             self._whole = self._indexed(self.rows)

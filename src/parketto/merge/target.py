@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 
@@ -22,9 +22,10 @@ from parketto.parquet.clustering_metadata import without_record
 from parketto.parquet.file_format import FileFormat
 from parketto.parquet.file_info import FileInfo
 from parketto.parquet.geo_area import without_bbox
-from parketto.parquet.output import Output, Written
+from parketto.parquet.output import Output, Replaced, Written
 from parketto.parquet.partition_spec import PartitionSpec, partition_spec_of
 from parketto.parquet.partitions import canonical_folder, folder_names
+from parketto.planning.edit_groups import EditGroup, edit_groups
 
 _TARGET_BYTES = DEFAULT_TARGET_MB * MEGABYTE  # size of files with new rows, the same as after a compaction
 #: A folder that no row belongs to.
@@ -48,6 +49,10 @@ class MergeTarget:
     scope: Scope | None = None
     #: Files of the dataset that are outside of the scope.
     outside: tuple[FileInfo, ...] = ()
+    #: Whether small neighbours that are rewritten become one file.
+    pack: bool = True
+    #: How many tasks can rewrite files at once.
+    tasks: int = 1
 
     @classmethod
     def of(
@@ -60,6 +65,7 @@ class MergeTarget:
         partition_by: tuple[str, ...],
         *,
         dry_run: bool = False,
+        pack: bool = True,
     ) -> MergeTarget:
         """A dataset's files as a target; they must have one schema and one partition spec."""
         spec = partition_spec_of(files)
@@ -70,7 +76,7 @@ class MergeTarget:
             )
         assert files[0].schema is not None, "files of a target come from a snapshot"
         schema = spec.row_schema(files[0].schema)
-        return cls(root, tuple(files), spec, schema, rules, compression, source, dry_run)
+        return cls(root, tuple(files), spec, schema, rules, compression, source, dry_run, pack=pack)
 
     def with_clauses(self, clock: Clock) -> MergeTarget:
         """The same target with the conditions of the rules."""
@@ -95,6 +101,10 @@ class MergeTarget:
         files = evolved_files(self.files, self.source, self.spec, self.unwritten)
         assert files[0].schema is not None, "files of a target come from a snapshot"
         return replace(self, files=files, schema=self.spec.row_schema(files[0].schema))
+
+    def groups(self, edited: Mapping[str, int], removed: Collection[str] = ()) -> list[EditGroup]:
+        """The groups of files to rewrite, see `edit_groups`."""
+        return edit_groups(self.all_files, edited, removed, same_codec=False, pack=self.pack, tasks=self.tasks)
 
     @property
     def unwritten(self) -> tuple[str, ...]:
@@ -204,7 +214,7 @@ class MergeTarget:
 class MergeOutcome:
     """The files that a merge wrote, and its row counts."""
 
-    rewritten: tuple[tuple[FileInfo, Written], ...]
+    rewritten: tuple[Replaced, ...]
     removed: tuple[FileInfo, ...]
     added: Written
     inserted: int
@@ -216,3 +226,8 @@ class MergeOutcome:
     scanned: int = 0
     #: The folders of rows that would be added; "" without partitions.
     added_folders: tuple[str, ...] = ()
+
+    @property
+    def rewritten_files(self) -> list[FileInfo]:
+        """The files that are replaced by new ones."""
+        return [file for each in self.rewritten for file in each.files]

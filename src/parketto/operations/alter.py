@@ -22,7 +22,7 @@ from parketto.parquet.dataset_schema import Unified, conformed_metadata, has_lay
 from parketto.parquet.decoded_types import decoded_schema
 from parketto.parquet.file_format import FileFormat
 from parketto.parquet.file_info import FileInfo, PhysicalTraits
-from parketto.parquet.output import Output
+from parketto.parquet.output import Output, Replaced, Written
 from parketto.parquet.promotion import retyped
 from parketto.parquet.row_group_info import writable_codec
 from parketto.parquet.spark_schema import renamed_notes
@@ -268,7 +268,10 @@ def _conform(
         verify_conformed(dataset.store, [(task.file, task.output) for task in tasks], staged)
         stats = _stats(files, tasks, dry_run=False)
         if staged:
-            rewritten = [(task.file, [file]) for task, file in zip(tasks, staged, strict=True)]
+            rewritten = [
+                Replaced((task.file,), Written((file,), task.file.num_rows))
+                for task, file in zip(tasks, staged, strict=True)
+            ]
             named = in_same_places(operation, rewritten, [file.path for file in files])
             transaction.commit(named, inputs, check_added=check_added, statistics=stats)
         return AlterStats(**{**stats, "backup_path": transaction.backup_path})

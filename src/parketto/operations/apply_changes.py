@@ -59,6 +59,7 @@ def apply_changes(
     backups: Backups | None = None,
     commit_id: str | None = None,
     expect: Expect | None = None,
+    pack: bool = True,
 ) -> ChangeStats:
     """Discover → decide → merge → verify → commit → report."""
     refuse_foreign(dataset.store, dataset.root)
@@ -100,6 +101,7 @@ def apply_changes(
             records = records_of(found.batches, rules, condition, target)
             decision = _decide(dataset, records, found.total, rules, target, context)
             target = decision.merge_target(target, clock, dry_run=dry_run)
+            target = replace(target, pack=pack, tasks=dataset.engine.tasks_at_once())
             merged = ArrowRows(decision.effect.rows.schema, decision.effect.rows.to_batches())
             outcome = dataset.engine.merge(merged, target, context)
         if not dry_run:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import cast
 
@@ -12,9 +12,18 @@ from parketto.arguments import MEGABYTE, check_columns_exist, check_names
 from parketto.commit.transaction import Transaction
 from parketto.engines.base import Context, ProgressCallback
 from parketto.errors import CommitConflict, InvalidArgument
-from parketto.merge.duplicates import CompareBucket, DropRows, DuplicateRules, Found, Piece, ReadKeys, by_file
+from parketto.merge.dropping import DropRows
+from parketto.merge.duplicates import (
+    CompareBucket,
+    DuplicateRules,
+    Found,
+    Piece,
+    ReadKeys,
+    SpooledRows,
+    by_file,
+)
 from parketto.operations.context import Backups, DatasetContext, entries
-from parketto.operations.edits import drop_stats, staged_drops
+from parketto.operations.edits import drop_groups, drop_stats, staged_drops
 from parketto.parquet.file_info import FileInfo
 from parketto.parquet.partition_spec import PartitionSpec, partition_spec_of
 from parketto.parquet.snapshot import read_snapshot
@@ -41,6 +50,8 @@ class DuplicateRequest:
     compression: str | None = None
     partition_filter: PartitionFilter = None
     commit_id: str | None = None
+    #: Whether small neighbours that are rewritten become one file.
+    pack: bool = True
 
     @classmethod
     def of(
@@ -50,13 +61,15 @@ class DuplicateRequest:
         compression: str | None,
         partition_filter: PartitionFilter,
         commit_id: str | None,
+        *,
+        pack: bool = True,
     ) -> DuplicateRequest:
         """Check what can be checked without any data."""
         if key_columns is None and order_by is not None:
             raise InvalidArgument("order_by needs key_columns: exact duplicates do not differ in any column")
         keys = None if key_columns is None else check_names("key_columns", _listed(key_columns))
         order = () if order_by is None else check_names("order_by", _listed(order_by))
-        return cls(keys, order, compression, partition_filter, commit_id)
+        return cls(keys, order, compression, partition_filter, commit_id, pack)
 
 
 def _listed(names: str | Sequence[str]) -> Sequence[str]:
@@ -78,23 +91,29 @@ def deduplicate(
         files = dataset.snapshot_in(transaction, request.partition_filter, request.keys).files
         context = dataset.context(transaction, progress)
         with transaction.conflicts_over(entries(files)):
-            edits = _edits(dataset, files, request, context)
-            results = None if dry_run else dataset.engine.run(edits, context)
+            found = _duplicates(dataset, files, request, context)
+            drops = [(files[number], rows.count) for number, rows in sorted(found.items())]
+            groups = drop_groups(dataset.engine, files, drops, request.compression, pack=request.pack)
+            rows = {files[number].path: each for number, each in found.items()}
+            tasks = [
+                DropRows(group, tuple(rows[file.path] for file in group), "deduplicate", request.compression)
+                for group in groups
+            ]
+            results = None if dry_run else dataset.engine.run(tasks, context)
         scanned = sum(file.num_rows > 0 for file in files)
-        drops = [(edit.file, edit.dropped) for edit in edits]
         if results is None:
-            return drop_stats(dataset.root, files, scanned, drops, dry_run=True)
+            return drop_stats(dataset.root, files, scanned, drops, groups, dry_run=True)
         staged: list[StagedFile] = []
 
         def stats(backup_path: str | None) -> EditStats:
-            return drop_stats(dataset.root, files, scanned, drops, staged, backup_path=backup_path)
+            return drop_stats(dataset.root, files, scanned, drops, groups, staged, backup_path=backup_path)
 
-        if edits or request.commit_id is not None:
+        if drops or request.commit_id is not None:
             serializable = dataset.isolation == "serializable"
-            staged = staged_drops(dataset, transaction, files, drops, results)
+            staged = staged_drops(dataset, transaction, files, drops, groups, results)
             transaction.commit(
                 staged,
-                entries([edit.file for edit in edits]),
+                entries([file for file, _ in drops]),
                 read=entries(files) if serializable else (),
                 check_added=_ConflictCheck(dataset, request).refuse if serializable else None,
                 statistics=stats,
@@ -115,17 +134,18 @@ def deduplicate(
     )
 
 
-def _edits(
+def _duplicates(
     dataset: DatasetContext, files: Sequence[FileInfo], request: DuplicateRequest, context: Context
-) -> list[DropRows]:
-    """A task for each file that loses rows."""
+) -> Mapping[int, SpooledRows]:
+    """The rows to drop of each file that has any, by its position."""
     spec = partition_spec_of(files)
     assert files[0].schema is not None, "files to read come from a snapshot"
     rules = _rules(request, spec.row_schema(files[0].schema), files, spec)
     quiet = replace(context, progress=None)
     folder = context.staging.spool_path("duplicates")
     context.store.make_dirs(folder)
-    found: list[Found] = dataset.engine.run(_reading(files, spec, rules, folder), quiet)
+    reading = _reading(files, spec, rules, folder)
+    found: list[Found] = dataset.engine.run(reading, replace(context, operation="match"))
     buckets: dict[int, list[Piece]] = {}
     for each in found:
         for bucket, piece in each.pieces:
@@ -137,12 +157,7 @@ def _edits(
         if len(pieces) > 1
     ]
     found += dataset.engine.run(comparing, quiet)
-    spans = by_file(found)
-    return [
-        DropRows(file, tuple(spans[number]), request.compression)
-        for number, file in enumerate(files)
-        if number in spans
-    ]
+    return by_file(found)
 
 
 def _rules(

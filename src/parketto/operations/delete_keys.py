@@ -12,12 +12,13 @@ from parketto.arguments import DEFAULT_CODEC, check_names
 from parketto.commit.transaction import Transaction
 from parketto.engines.base import Context, ProgressCallback
 from parketto.errors import ColumnNotFound, CommitConflict
-from parketto.merge.key_rows import DeleteKeys, KeyLookup, key_fields
+from parketto.merge.dropping import DropRows
+from parketto.merge.key_rows import CountRows, KeyLookup, key_fields
 from parketto.merge.keys import may_share_key
 from parketto.merge.rules import MergeRules
 from parketto.merge.source import Prepared, PrepareSource
 from parketto.operations.context import Backups, DatasetContext, entries
-from parketto.operations.edits import drop_stats, staged_drops
+from parketto.operations.edits import drop_groups, drop_stats, staged_drops
 from parketto.parquet.dataset_schema import unified
 from parketto.parquet.decoded_types import decoded_schema
 from parketto.parquet.file_format import FileFormat
@@ -44,6 +45,8 @@ class KeyRequest:
     commit_id: str | None = None
     #: Whether nothing of the deleted rows is to stay anywhere; see `purge`.
     purge: bool = False
+    #: Whether small neighbours that are rewritten become one file.
+    pack: bool = True
 
     @classmethod
     def of(
@@ -53,10 +56,13 @@ class KeyRequest:
         compression: str | None,
         partition_filter: PartitionFilter,
         commit_id: str | None,
+        *,
+        pack: bool = True,
     ) -> KeyRequest:
         """Check what can be checked without any data."""
         names = [key_columns] if isinstance(key_columns, str) else key_columns
-        return cls(source, check_names("key_columns", names), compression, partition_filter, commit_id)
+        keys = check_names("key_columns", names)
+        return cls(source, keys, compression, partition_filter, commit_id, pack=pack)
 
     def in_memory(self, dataset: DatasetContext) -> KeyRequest:
         """The same keys, which can be read again and again: also those of a stream, or of an engine's frame."""
@@ -96,22 +102,29 @@ def delete_keys(
         files = dataset.snapshot_in(transaction, request.partition_filter, request.keys).files
         context = dataset.context(transaction, progress)
         prepared = prepared_keys(dataset, request.source, request.keys, files, context)
-        tasks = _tasks(files, prepared, request, dry_run=dry_run)
+        tasks = _tasks(files, prepared, request)
         with transaction.conflicts_over(entries([task.lookup.file for task in tasks])):
-            results = dataset.engine.run(tasks, context)
-        matched = [(task.lookup.file, found) for task, found in zip(tasks, results, strict=True) if found.matched]
-        drops = [(file, found.matched) for file, found in matched]
-        if dry_run:
-            return drop_stats(dataset.root, files, len(tasks), drops, dry_run=True)
+            counts = dataset.engine.run(tasks, context if dry_run else replace(context, operation="match"))
+            matched = [(task.lookup, count) for task, count in zip(tasks, counts, strict=True) if count]
+            drops = [(lookup.file, count) for lookup, count in matched]
+            groups = drop_groups(dataset.engine, files, drops, request.compression, pack=request.pack)
+            if dry_run:
+                return drop_stats(dataset.root, files, len(tasks), drops, groups, dry_run=True)
+            lookups = {lookup.file.path: lookup for lookup, _ in matched}
+            dropping = [
+                DropRows(group, tuple(lookups[file.path] for file in group), "delete", request.compression)
+                for group in groups
+            ]
+            results = dataset.engine.run(dropping, context)
         staged: list[StagedFile] = []
 
         def stats(backup_path: str | None) -> EditStats:
-            return drop_stats(dataset.root, files, len(tasks), drops, staged, backup_path=backup_path)
+            return drop_stats(dataset.root, files, len(tasks), drops, groups, staged, backup_path=backup_path)
 
         if drops or request.commit_id is not None:
             serializable = dataset.isolation == "serializable"
             conflicts = _ConflictCheck(dataset, request, prepared, files[0], context)
-            staged = staged_drops(dataset, transaction, files, drops, [found.kept for _, found in matched])
+            staged = staged_drops(dataset, transaction, files, drops, groups, results)
             transaction.commit(
                 staged,
                 entries([file for file, _ in drops]),
@@ -170,15 +183,13 @@ def readable_rows(dataset: DatasetContext, source: RowSource, context: Context) 
     return FileRows(source.schema, context.store, tuple(files))
 
 
-def _tasks(
-    files: Sequence[FileInfo], prepared: Prepared, request: KeyRequest, *, dry_run: bool
-) -> list[DeleteKeys]:
+def _tasks(files: Sequence[FileInfo], prepared: Prepared, request: KeyRequest) -> list[CountRows]:
     """A task for each file whose footer does not exclude the keys."""
     spec: PartitionSpec = partition_spec_of(files)
     if not prepared.num_rows:
         return []
     return [
-        DeleteKeys(KeyLookup(file, prepared, request.keys, spec), request.compression, dry_run)
+        CountRows(KeyLookup(file, prepared, request.keys, spec))
         for file in files
         if may_share_key(file, request.keys, prepared.ranges)
     ]
@@ -202,10 +213,10 @@ class _ConflictCheck:
         if not candidates:
             return
         found = read_snapshot(self.dataset.store, root, candidates, self.request.keys).files
-        tasks = _tasks(unified([self.like, *found]).files[1:], self.prepared, self.request, dry_run=True)
-        results = self.dataset.engine.run(tasks, replace(self.context, progress=None))
-        for task, deleted in zip(tasks, results, strict=True):
-            if deleted.matched:
+        tasks = _tasks(unified([self.like, *found]).files[1:], self.prepared, self.request)
+        counts = self.dataset.engine.run(tasks, replace(self.context, progress=None))
+        for task, count in zip(tasks, counts, strict=True):
+            if count:
                 path = task.lookup.file.path
                 raise CommitConflict.because_of(
                     path, operation="delete", matters="has rows with these keys", who=who(path)

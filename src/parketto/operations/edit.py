@@ -18,7 +18,6 @@ from parketto.results import EditStats
 from parketto.runtime.staging import StagedFile
 from parketto.storage.hive import PartitionFilter
 from parketto.storage.listing import relative_paths
-from parketto.tasks.edit import Edited, EditFile
 
 
 def edit(
@@ -36,14 +35,14 @@ def edit(
     dataset.engine.check_store(dataset.store)
     if dry_run:
         snapshot = dataset.snapshot(partition_filter, editor.stats_columns, rows=editor.rows)
-        run = editor.dry_run(snapshot.files, progress).besides(snapshot.ruled_out)
+        run = editor.dry_run(snapshot.files, progress, snapshot.ruled_out)
         return _stats(dataset.root, request, run, complete=snapshot.complete, dry_run=True)
 
     def attempt(transaction: Transaction) -> EditStats:
         snapshot = dataset.snapshot_in(transaction, partition_filter, editor.stats_columns, rows=editor.rows)
         changed = pa.schema([(str(name), pa.null()) for name in request.changes or ()])
         files = files_without_enum_notes(snapshot.files, changed)
-        run = editor.run(transaction, files, progress).besides(snapshot.ruled_out)
+        run = editor.run(transaction, files, progress, snapshot.ruled_out)
         staged: list[StagedFile] = []
 
         def stats(backup_path: str | None) -> EditStats:
@@ -97,33 +96,38 @@ def _stats(
     others = run.ruled_out or RuledOut()
     before = sum(file.num_rows for file in run.files) + others.rows
     deletes = request.changes is None
-    edits = run.edits
-    removed = [task for task, result in edits if deletes and result.matched == task.file.num_rows]
+    files = [file for file, _ in run.edits]
+    removed = {file.path for file in run.emptied} if deletes else frozenset[str]()
+    rewritten = [file for file in files if file.path not in removed]
+    moved = {posixpath.dirname(file.destination) for result in run.results for file in result.moved.staged}
+    moved = moved.union(*(found.directories for _, found in run.edits))
     return EditStats(
         rows_matched=run.matched,
         rows_before=before if complete else None,
         rows_after=(before - run.matched if deletes else before) if complete else None,
         files_before=len(run.files) + others.files if complete else None,
         files_scanned=len(run.plan),
-        files_rewritten=len(edits) - len(removed),
+        files_rewritten=len(rewritten),
         files_removed=len(removed),
-        files_written=sum(_files_written(task, result, dry_run=dry_run) for task, result in edits),
-        rewritten_bytes=sum(task.file.size_bytes for task, _ in edits if task not in removed),
-        partitions_affected=len(set[str]().union(*(_directories(task, result) for task, result in edits))),
+        files_written=_planned_files(run) if dry_run else _written_files(run),
+        rewritten_bytes=sum(file.size_bytes for file in rewritten),
+        partitions_affected=len({file.directory for file in files} | moved),
         dry_run=dry_run,
         backup_path=backup_path,
-        rewritten_files=relative_paths((task.file.path for task, _ in edits), root),
+        rewritten_files=relative_paths((file.path for file in files), root),
         added_files=relative_paths((file.destination for file in staged), root),
     )
 
 
-def _files_written(task: EditFile, result: Edited, *, dry_run: bool) -> int:
-    if not dry_run:
-        return len(result.kept.staged) + len(result.moved.staged)
-    rows_leave = task.changes is None or task.elsewhere is not None
-    return int(not rows_leave or result.matched < task.file.num_rows) + len(result.directories)
+def _written_files(run: EditRun) -> int:
+    return sum(len(result.files.written.staged) + len(result.moved.staged) for result in run.results)
 
 
-def _directories(task: EditFile, result: Edited) -> set[str]:
-    moved = {posixpath.dirname(file.destination) for file in result.moved.staged}
-    return {task.file.directory} | moved | result.directories
+def _planned_files(run: EditRun) -> int:
+    """One file for each group with remaining rows, and one for each directory to which its rows move."""
+    emptied = {file.path for file in run.emptied}
+    return sum(
+        any(file.path not in emptied for file in task.files)
+        + len(frozenset[str]().union(*(found.directories for found in task.matches)))
+        for task in run.groups
+    )

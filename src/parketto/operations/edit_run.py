@@ -18,7 +18,7 @@ from parketto.commit.transaction import Transaction
 from parketto.commit.verify import verify_edits, verify_written
 from parketto.engines.base import Context, ProgressCallback
 from parketto.errors import CommitConflict, InvalidArgument
-from parketto.expressions.conditions import Assignment, Predicate
+from parketto.expressions.conditions import Assignment
 from parketto.expressions.dispatch import assignments, predicate
 from parketto.expressions.pruning import may_match
 from parketto.expressions.time_zones import Clock
@@ -31,12 +31,13 @@ from parketto.parquet.output import Output, output_like
 from parketto.parquet.partition_spec import PartitionSpec, partition_spec_of
 from parketto.parquet.partitions import folder_names
 from parketto.parquet.snapshot import RuledOut, read_snapshot
+from parketto.planning.edit_groups import edit_groups
 from parketto.planning.naming import appended
 from parketto.runtime.staging import StagedFile, Staging
 from parketto.storage.hive import PartitionFilter, directory_matcher
 from parketto.storage.listing import relative
 from parketto.storage.store import FileEntry
-from parketto.tasks.edit import Edited, EditFile
+from parketto.tasks.edit import Edit, Edited, EditFiles, FindMatches, Matches
 
 
 @dataclass(frozen=True)
@@ -50,44 +51,92 @@ class EditRequest:
     commit_id: str | None = None
     #: Whether row groups of another codec than `compression` are re-encoded; else copied ones keep theirs.
     recompress: bool = True
+    #: Whether small neighbours that are rewritten become one file.
+    pack: bool = True
     #: Whether nothing of the deleted rows may stay anywhere, not even in the log.
     purge: bool = False
 
 
 @dataclass(frozen=True)
 class EditRun:
-    """The files of a dataset, the tasks that look for matching rows, and the results of those that change any."""
+    """The files of a dataset, those that were searched, those in which rows change, and how they are rewritten."""
 
     files: Sequence[FileInfo]
-    plan: Sequence[EditFile]
-    edits: Sequence[tuple[EditFile, Edited]]
+    plan: Sequence[FindMatches]
+    #: The files in which rows change, with their matching rows.
+    edits: Sequence[tuple[FileInfo, Matches]]
+    #: The files that are rewritten, in groups that become one file each. The others are removed.
+    groups: Sequence[EditFiles] = ()
+    #: The results of the groups; none in a dry run.
+    results: Sequence[Edited] = ()
     #: The number of matching rows.
     matched: int = 0
     #: Further files, which the footer index has ruled out.
     ruled_out: RuledOut | None = None
 
     @classmethod
-    def of(cls, files: Sequence[FileInfo], plan: Sequence[EditFile], results: Sequence[Edited]) -> EditRun:
-        """Keep the results with rows that change."""
-        pairs = zip(plan, results, strict=True)
-        changed = [(task, result) for task, result in pairs if result.matched and not result.unchanged]
-        return cls(files, plan, changed, sum(result.matched for result in results))
+    def of(
+        cls,
+        files: Sequence[FileInfo],
+        plan: Sequence[FindMatches],
+        found: Sequence[Matches],
+        request: EditRequest,
+        tasks_at_once: int,
+        ruled_out: RuledOut | None,
+    ) -> EditRun:
+        """Plan how the files in which rows change are rewritten."""
+        run = cls(files, plan, (), ruled_out=ruled_out)
+        tasks = {task.file.path: task for task in plan}
+        edits = [(task.file, each) for task, each in zip(plan, found, strict=True) if each.row_groups]
+        changed = {file.path: each for file, each in edits}
+        left = {
+            file.path: file.num_rows - (each.num_rows if tasks[file.path].edit.removes_matches else 0)
+            for file, each in edits
+        }
+        # Rows that move are read, even if no other row of their file is left.
+        removed = [path for path, rows in left.items() if not rows and tasks[path].edit.elsewhere is None]
+        groups = edit_groups(
+            files,
+            {path: rows for path, rows in left.items() if path not in removed},
+            removed,
+            paths=run.paths,
+            same_codec=request.compression is None,
+            pack=request.pack,
+            tasks=tasks_at_once,
+        )
+        rewrites = [
+            EditFiles(
+                group,
+                tasks[group[0].path].edit,
+                tuple(changed[file.path] for file in group),
+                request.compression,
+                request.recompress,
+            )
+            for group in groups
+        ]
+        return replace(run, edits=edits, groups=rewrites, matched=sum(each.num_rows for each in found))
 
-    def besides(self, ruled_out: RuledOut | None) -> EditRun:
-        """The same, of a dataset with further files."""
-        return replace(self, ruled_out=ruled_out)
+    @property
+    def paths(self) -> Sequence[str]:
+        """The paths of all listed files, also of those that were not read."""
+        return [file.path for file in self.files] if self.ruled_out is None else self.ruled_out.listed
 
     @property
     def retired(self) -> list[FileEntry]:
         """The files in which rows change."""
-        return entries([task.file for task, _ in self.edits])
+        return entries([file for file, _ in self.edits])
+
+    @property
+    def emptied(self) -> list[FileInfo]:
+        """The files of which no row is left in place."""
+        removes = any(task.edit.removes_matches for task in self.plan)
+        return [file for file, found in self.edits if removes and found.num_rows == file.num_rows]
 
     def staged(self, operation: str) -> list[StagedFile]:
         """The files that replace those with matching rows, under names that keep the order of rows."""
-        kept = [(task.file, result.kept.staged) for task, result in self.edits]
-        moved = [file for _, result in self.edits for file in result.moved.staged]
-        paths = [file.path for file in self.files] if self.ruled_out is None else self.ruled_out.listed
-        return [*in_same_places(operation, kept, paths), *appended(moved)]
+        replaced = [each for result in self.results for each in result.files.replaced]
+        moved = [file for result in self.results for file in result.moved.staged]
+        return [*in_same_places(operation, replaced, self.paths), *appended(moved)]
 
     @property
     def read(self) -> list[FileEntry]:
@@ -115,20 +164,30 @@ class Editor:
         request = self.request
         return None if request.purge else RowCondition(request.where, self.clock, request.changes)
 
-    def dry_run(self, files: Sequence[FileInfo], progress: ProgressCallback | None) -> EditRun:
+    def dry_run(
+        self, files: Sequence[FileInfo], progress: ProgressCallback | None, ruled_out: RuledOut | None = None
+    ) -> EditRun:
         """Count matching rows; nothing is staged."""
         plan = self._plan(files, dry_run=True)
         context = Context(self.dataset.store, Staging(""), self.request.operation, progress)
-        return EditRun.of(files, plan, self.dataset.engine.run(plan, context))
+        engine = self.dataset.engine
+        found = engine.run(plan, context)
+        return EditRun.of(files, plan, found, self.request, engine.tasks_at_once(), ruled_out)
 
     def run(
-        self, transaction: Transaction, files: Sequence[FileInfo], progress: ProgressCallback | None
+        self,
+        transaction: Transaction,
+        files: Sequence[FileInfo],
+        progress: ProgressCallback | None,
+        ruled_out: RuledOut | None = None,
     ) -> EditRun:
         """Stage what replaces the files with matching rows."""
         plan = self._plan(files, dry_run=False)
+        context, engine = self.dataset.context(transaction, progress), self.dataset.engine
         with transaction.conflicts_over(entries([task.file for task in plan])):
-            results = self.dataset.engine.run(plan, self.dataset.context(transaction, progress))
-        return EditRun.of(files, plan, results)
+            found = engine.run(plan, replace(context, operation="match"))
+            run = EditRun.of(files, plan, found, self.request, engine.tasks_at_once(), ruled_out)
+            return replace(run, results=engine.run(run.groups, context))
 
     def check_added(self, run: EditRun) -> CheckAdded | None:
         """Refuses concurrently added files that may match: by their paths, then by their bounds."""
@@ -155,7 +214,7 @@ class Editor:
                 who=who(task.file.path),
             )
 
-    def _plan(self, files: Sequence[FileInfo], *, dry_run: bool) -> list[EditFile]:
+    def _plan(self, files: Sequence[FileInfo], *, dry_run: bool) -> list[FindMatches]:
         """A task for each file whose path and footer do not exclude matching rows."""
         request, root = self.request, self.dataset.root
         spec = partition_spec_of(files)
@@ -168,22 +227,27 @@ class Editor:
             schema = spec.row_schema(same[0].schema)
             condition = predicate(request.where, schema, self.clock)
             changes = None if request.changes is None else _changes(request.changes, schema, self.clock)
+            moves = any(change.column in spec.partition_by for change in changes or ())
+            edit = Edit(request.operation, condition, changes, spec)
             for file, possible in zip(same, may_match(condition, same, spec.path_only), strict=True):
                 if possible and file.num_rows:
-                    tasks.append(_task(root, files, file, spec, request, condition, changes, dry_run=dry_run))
+                    elsewhere = _moved_output(root, files, file, spec, request) if moves else None
+                    own = replace(edit, elsewhere=elsewhere) if moves else edit
+                    tasks.append(FindMatches(file, own, dry_run=dry_run))
         return tasks
 
     def verified(self, run: EditRun) -> list[FileInfo]:
         """The staged files, if they contain exactly the rows and columns that they should."""
         store = self.dataset.store
-        files = verify_edits(store, [(task.file, result.kept) for task, result in run.edits])
-        for task, result in run.edits:
-            if task.elsewhere is not None:
-                moved = result.moved
-                files += verify_written(store, moved.staged, moved.num_rows, task.elsewhere.format)
-            expected = 0 if task.changes is None else result.matched
-            written = result.kept.num_rows + result.moved.num_rows
-            assert written == task.file.num_rows - result.matched + expected, "every row is kept, moved or deleted"
+        files = verify_edits(store, [each for result in run.results for each in result.files.replaced])
+        for task, result in zip(run.groups, run.results, strict=True):
+            moved = result.moved
+            if task.edit.elsewhere is not None:
+                files += verify_written(store, moved.staged, moved.num_rows, task.edit.elsewhere.format)
+            deleted = sum(found.num_rows for found in task.matches) if task.edit.changes is None else 0
+            rows = sum(file.num_rows for file in task.files)
+            written = result.files.written.num_rows + moved.num_rows
+            assert written == rows - deleted, "every row is kept, moved or deleted"
         return files
 
     def schema_file(self, run: EditRun, transaction: Transaction) -> list[StagedFile]:
@@ -191,41 +255,15 @@ class Editor:
         if not run.edits or len(run.edits) < len(run.files) or not transaction.lists_only(entries(run.files)):
             return []
         first = run.edits[0][0]
-        output = output_like(first.file, "delete", first.compression)
+        output = output_like(first, "delete", self.request.compression)
         context = self.dataset.context(transaction)
-        return write_empty_file(self.dataset.engine, output, first.file.directory, context)
+        return write_empty_file(self.dataset.engine, output, first.directory, context)
 
 
 def _changes(values: Mapping[str, Any], schema: pa.Schema, clock: Clock) -> tuple[Assignment, ...]:
     if not values:
         raise InvalidArgument("nothing to set: name at least one column and its new value")
     return assignments(values, schema, clock)
-
-
-def _task(
-    root: str,
-    files: Sequence[FileInfo],
-    file: FileInfo,
-    spec: PartitionSpec,
-    request: EditRequest,
-    condition: Predicate,
-    changes: tuple[Assignment, ...] | None,
-    *,
-    dry_run: bool,
-) -> EditFile:
-    moves = any(change.column in spec.partition_by for change in changes or ())
-    moved_output = _moved_output(root, files, file, spec, request) if moves else None
-    return EditFile(
-        file,
-        request.operation,
-        condition,
-        changes,
-        spec,
-        request.compression,
-        moved_output,
-        dry_run=dry_run,
-        recompress=request.recompress,
-    )
 
 
 def _moved_output(

@@ -12,8 +12,9 @@ from parketto.commit.verify import verify_edits
 from parketto.engines.base import Context, Engine
 from parketto.operations.context import DatasetContext, entries
 from parketto.parquet.file_info import FileInfo
-from parketto.parquet.output import Output, Written, output_like
+from parketto.parquet.output import Output, Replaced, Rewrite, output_like
 from parketto.parquet.row_source import ArrowRows
+from parketto.planning.edit_groups import EditGroup, edit_groups
 from parketto.planning.naming import Replacement, in_place
 from parketto.results import EditStats
 from parketto.runtime.staging import StagedFile
@@ -30,22 +31,31 @@ def write_empty_file(engine: Engine, output: Output, directory: str, context: Co
     return list(engine.write(ArrowRows(schema, ()), empty, context).staged)
 
 
-def in_same_places(
-    operation: str, rewritten: Sequence[tuple[FileInfo, Sequence[StagedFile]]], paths: Iterable[str]
-) -> list[StagedFile]:
+def in_same_places(operation: str, rewritten: Sequence[Replaced], paths: Iterable[str]) -> list[StagedFile]:
     """Staged files under names that sort where the files sorted that they replace.
 
     Args:
         operation: What has replaced the files.
-        rewritten: Files, each with those that replace it.
+        rewritten: Neighbouring files, with those that replace them.
         paths: The paths of all files in their folders.
     """
-    replaced = {file.path for file, _ in rewritten}
+    replaced = {file.path for each in rewritten for file in each.files}
     return in_place(
         operation,
-        [Replacement(file.path, tuple(staged)) for file, staged in rewritten],
+        [Replacement(each.files[0].path, each.written.staged) for each in rewritten],
         [path for path in paths if path not in replaced],
     )
+
+
+def drop_groups(
+    engine: Engine, files: Sequence[FileInfo], drops: Sequence[Drop], compression: str | None, *, pack: bool
+) -> list[EditGroup]:
+    """The groups of files that lose some of their rows, see `edit_groups`."""
+    left = {file.path: file.num_rows - dropped for file, dropped in drops}
+    kept = {path: rows for path, rows in left.items() if rows}
+    removed = left.keys() - kept.keys()
+    tasks = engine.tasks_at_once()
+    return edit_groups(files, kept, removed, same_codec=compression is None, pack=pack, tasks=tasks)
 
 
 def staged_drops(
@@ -53,14 +63,17 @@ def staged_drops(
     transaction: Transaction,
     files: Sequence[FileInfo],
     drops: Sequence[Drop],
-    results: Sequence[Written],
+    groups: Sequence[EditGroup],
+    results: Sequence[Rewrite],
 ) -> list[StagedFile]:
     """The verified files that replace those that lose rows; an empty one if the dataset has no rows left."""
-    for (file, dropped), written in zip(drops, results, strict=True):
-        assert written.num_rows == file.num_rows - dropped, "every row is kept or dropped"
-    verify_edits(dataset.store, [(file, written) for (file, _), written in zip(drops, results, strict=True)])
-    rewritten = [(file, written.staged) for (file, _), written in zip(drops, results, strict=True)]
-    staged = in_same_places(transaction.operation, rewritten, [file.path for file in files])
+    dropped = {file.path: count for file, count in drops}
+    for group, result in zip(groups, results, strict=True):
+        expected = sum(file.num_rows - dropped[file.path] for file in group)
+        assert result.written.num_rows == expected, "every row is kept or dropped"
+    replaced = Rewrite.total(results).replaced
+    verify_edits(dataset.store, replaced)
+    staged = in_same_places(transaction.operation, replaced, [file.path for file in files])
     if drops and not staged and len(drops) == len(files) and transaction.lists_only(entries(files)):
         first = drops[0][0]
         output = output_like(first, "delete")
@@ -73,6 +86,7 @@ def drop_stats(
     files: Sequence[FileInfo],
     scanned: int,
     drops: Sequence[Drop],
+    groups: Sequence[EditGroup],
     staged: Sequence[StagedFile] = (),
     *,
     dry_run: bool = False,
@@ -90,7 +104,7 @@ def drop_stats(
         files_scanned=scanned,
         files_rewritten=len(rewritten),
         files_removed=len(drops) - len(rewritten),
-        files_written=len(rewritten),
+        files_written=len(groups),
         rewritten_bytes=sum(file.size_bytes for file in rewritten),
         partitions_affected=len({file.directory for file, _ in drops}),
         dry_run=dry_run,

@@ -31,7 +31,7 @@ from parketto.planning.naming import appended
 from parketto.runtime.staging import StagedFile
 from parketto.storage.listing import refuse_foreign, relative_paths
 from parketto.storage.store import FileEntry
-from parketto.tasks.edit import EditFile
+from parketto.tasks.edit import Edit, FindMatches
 
 
 @dataclass(frozen=True)
@@ -44,6 +44,8 @@ class MergeReport:
     files_rewritten: int = 0
     files_added: int = 0
     files_removed: int = 0
+    #: All new files; of small neighbours that were rewritten, one.
+    files_written: int = 0
     partitions_affected: int = 0
     rewritten_bytes: int = 0
     backup_path: str | None = None
@@ -64,6 +66,7 @@ def merge(
     backups: Backups | None = None,
     commit_id: str | None = None,
     expect: Expect | None = None,
+    pack: bool = True,
 ) -> MergeReport:
     """Discover → match → decide → rewrite → verify → commit → report."""
     check_source(rules, source.schema)
@@ -100,7 +103,7 @@ def merge(
             ).with_clauses(clock)
         else:
             target = MergeTarget.of(
-                dataset.root, files, rules, compression, source.schema, partition_by, dry_run=dry_run
+                dataset.root, files, rules, compression, source.schema, partition_by, dry_run=dry_run, pack=pack
             ).with_clauses(clock)
             if rules.schema == "evolve":
                 target = target.evolved().with_clauses(clock)
@@ -108,6 +111,7 @@ def merge(
         context = dataset.context(transaction, progress)
         if rules.within is not None:
             target = _within(dataset, target, clock, context)
+        target = replace(target, tasks=dataset.engine.tasks_at_once())
         target.refuse_null_keys()
         rows = inspection.passed(dataset, source, context)
         with transaction.conflicts_over(entries(target.files)):
@@ -145,13 +149,13 @@ def _within(dataset: DatasetContext, target: MergeTarget, clock: Clock, context:
     scope = Scope(predicate(target.rules.within, target.schema, clock), target.spec.path_only)
     possible = may_match(scope.condition, target.files, target.spec.path_only)
     tasks = [
-        EditFile(file, "merge", scope.condition, None, target.spec, None, dry_run=True)
+        FindMatches(file, Edit("merge", scope.condition, None, target.spec), dry_run=True)
         for file, read in zip(target.files, possible, strict=True)
         if read
     ]
     with_counts = replace(context, operation="scope", progress=None)
     counted = dataset.engine.run(tasks, with_counts) if tasks else []
-    counts = {task.file.path: found.matched for task, found in zip(tasks, counted, strict=True) if found.matched}
+    counts = {task.file.path: found.num_rows for task, found in zip(tasks, counted, strict=True) if found.num_rows}
     return target.within(replace(scope, counts=counts))
 
 
@@ -171,12 +175,14 @@ def _report(
     staged: Sequence[StagedFile],
     inspection: Inspection,
 ) -> MergeReport:
-    touched = [*(file for file, _ in outcome.rewritten), *outcome.removed]
+    rewritten = outcome.rewritten_files
+    touched = [*rewritten, *outcome.removed]
     folders = {file.directory for file in touched}
     names = target.additions.folders
     added = {posixpath.dirname(file.destination) for file in outcome.added.staged} | {
         f"{target.root}/{names.get(folder, folder)}".rstrip("/") for folder in outcome.added_folders
     }
+    added_files = len(outcome.added_folders) or len(outcome.added.staged)
     stats = MergeStats(
         inserted=outcome.inserted,
         updated=outcome.updated,
@@ -187,8 +193,9 @@ def _report(
         inspection.report(stats),
         rows_before=target.num_rows,
         files_scanned=outcome.scanned,
-        files_rewritten=len(outcome.rewritten),
-        files_added=len(outcome.added_folders) or len(outcome.added.staged),
+        files_rewritten=len(rewritten),
+        files_added=added_files,
+        files_written=added_files + sum(len(each.written.staged) or 1 for each in outcome.rewritten),
         files_removed=len(outcome.removed),
         partitions_affected=len(folders | added),
         rewritten_bytes=sum(file.size_bytes for file in touched),
@@ -267,18 +274,16 @@ def publish_merge(
 ) -> Sequence[StagedFile]:
     """Verify and commit what the merge wrote; return the published files. Arguments as in `Transaction.commit`."""
     total = _total(target, outcome)
-    rewritten = [file for file, _ in outcome.rewritten]
-    retired = [*rewritten, *outcome.removed]
+    retired = [*outcome.rewritten_files, *outcome.removed]
     after = target.num_rows - sum(file.num_rows for file in retired) + outcome.added.num_rows
-    after += sum(written.num_rows for _, written in outcome.rewritten)
+    after += sum(each.written.num_rows for each in outcome.rewritten)
     if after != total:
         raise CommitFailed(f"the merge would leave {after} rows, expected {total}. Nothing was changed")
     verify_edits(dataset.store, outcome.rewritten)
     verify_written(dataset.store, outcome.added.staged, outcome.added.num_rows, target.additions.format)
-    kept = [(file, written.staged) for file, written in outcome.rewritten]
     removed = {file.path for file in outcome.removed}
     stay = [file.path for file in target.all_files if file.path not in removed]
-    staged = [*in_same_places("merge", kept, stay), *appended(outcome.added.staged)]
+    staged = [*in_same_places("merge", outcome.rewritten, stay), *appended(outcome.added.staged)]
     if not staged and len(retired) == len(target.all_files):
         first = retired[0].directory if retired else target.root
         staged = write_empty_file(dataset.engine, target.additions, first, context)

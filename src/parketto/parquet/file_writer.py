@@ -57,7 +57,6 @@ class FileWriter:
         row_group_rows: The maximum rows per row group.
         row_limits: The maximum rows of each file in turn.
         roll_bytes: The target size of files; at about that size the next one begins.
-        like: An open file and its footer: the new file gets its schema verbatim. See `why_not_combined`.
         threads: How many threads encode while the caller reads on. Then one more row group is in memory.
         encoders: These threads, if several writers share them. See `settle`.
         index_all: Build page indexes for copied row groups that have none. Otherwise the whole file has none.
@@ -73,12 +72,11 @@ class FileWriter:
         row_group_rows: int | None = None,
         row_limits: Iterator[int] | None = None,
         roll_bytes: int | None = None,
-        like: tuple[IO[bytes], Footer] | None = None,
         threads: int = 0,
         encoders: ThreadPoolExecutor | None = None,
         index_all: bool = False,
     ) -> None:
-        self._store, self._format, self._new_file, self._like = store, file_format, new_file, like
+        self._store, self._format, self._new_file = store, file_format, new_file
         self._row_limits, self._roll_bytes, self._index_all = row_limits, roll_bytes, index_all
         self._max_rows = None if row_limits is None else next(row_limits)
         schema = file_format.readable_as or file_format.schema
@@ -125,6 +123,10 @@ class FileWriter:
                 self._roll()
             if self._max_rows is not None and self._file_rows + self._buffer.num_rows >= self._max_rows:
                 self._close_file()
+
+    def adopt_schema(self, source: IO[bytes], footer: Footer) -> None:
+        """Give the new file the schema of an open one verbatim, before anything else. See `why_not_combined`."""
+        self._append_copy(source, footer, ())
 
     def copy(self, source: IO[bytes], footer: Footer, row_groups: Sequence[int]) -> None:
         """Append row groups of another file as bytes.
@@ -216,7 +218,7 @@ class FileWriter:
             self._sink.close()
 
     def _close_file(self) -> None:
-        if self._appender is None and self._sink is None and self._like is None and self._sorted_by is None:
+        if self._appender is None and self._sink is None and self._sorted_by is None:
             # A file of a single row group is encoded directly.
             rows = self._buffer.flush() if self._buffer.num_rows else None
             self._new_sink().write(self._format.encoded(rows))
@@ -273,8 +275,6 @@ class FileWriter:
         if self._appender is None:
             sink = self._new_sink() if self._sink is None else self._sink
             self._appender = RowGroupAppender(sink, same_arrow_schema=_always, index_all=self._index_all)
-            if self._like is not None:
-                self._append_copy(*self._like, ())
         return self._appender
 
     def _append_copy(self, source: IO[bytes], footer: Footer, row_groups: Sequence[int]) -> None:
@@ -399,7 +399,6 @@ def file_writer(
     single_file: bool = False,
     row_limits: Iterator[int] | None = None,
     row_group_rows: int | None = None,
-    like: tuple[IO[bytes], Footer] | None = None,
     encoders: ThreadPoolExecutor | None = None,
     index_all: bool = False,
 ) -> FileWriter:
@@ -412,7 +411,6 @@ def file_writer(
         single_file: Write one file of any size.
         row_limits: The maximum rows of each file in turn; overrides the output's.
         row_group_rows: The maximum rows per row group, unless the output has a limit.
-        like: See `FileWriter`.
         encoders: See `FileWriter`.
         index_all: See `FileWriter`; ignored where reading pages again is expensive.
     """
@@ -426,7 +424,6 @@ def file_writer(
         row_group_rows=output.row_group_rows or row_group_rows,
         row_limits=row_limits,
         roll_bytes=None if single_file else output.roll_bytes,
-        like=like,
         threads=worker.threads if worker.use_threads else 0,
         encoders=encoders if worker.use_threads else None,
         index_all=index_all and worker.store.often_cached,

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 import pyarrow as pa
@@ -12,7 +12,7 @@ from parketto.parquet.clustering_metadata import without_record
 from parketto.parquet.decoded_types import decoded_schema
 from parketto.parquet.file_format import FileFormat
 from parketto.parquet.file_info import FileInfo
-from parketto.parquet.geo_area import without_bbox
+from parketto.parquet.geo_area import GEO_KEY, merged_geo, without_bbox
 from parketto.parquet.row_checks import RowChecks, Violations
 from parketto.parquet.row_group_info import writable_codec
 from parketto.runtime.staging import StagedFile
@@ -68,8 +68,42 @@ class Written:
         )
 
 
+@dataclass(frozen=True)
+class Replaced:
+    """Neighbouring files, and the new files with the rows that are left of them."""
+
+    files: tuple[FileInfo, ...]
+    written: Written = field(default_factory=Written)
+
+
+@dataclass(frozen=True)
+class Rewrite:
+    """What became of files: those that are replaced, and those without remaining rows. The others stay."""
+
+    replaced: tuple[Replaced, ...] = ()
+    emptied: tuple[FileInfo, ...] = ()
+
+    @classmethod
+    def total(cls, parts: Iterable[Rewrite]) -> Rewrite:
+        """All parts together, in order."""
+        found = list(parts)
+        return cls(
+            tuple(each for part in found for each in part.replaced),
+            tuple(file for part in found for file in part.emptied),
+        )
+
+    @property
+    def written(self) -> Written:
+        """All new files."""
+        return Written.total(each.written for each in self.replaced)
+
+
 def output_like(
-    file: FileInfo, prefix: str, compression: str | None = None, changed: Collection[str] = ()
+    file: FileInfo,
+    prefix: str,
+    compression: str | None = None,
+    changed: Collection[str] = (),
+    neighbours: Sequence[FileInfo] = (),
 ) -> Output:
     """The specification of files like an existing one: the same directory, schema, metadata and physical types.
 
@@ -78,12 +112,15 @@ def output_like(
         prefix: The prefix of the new file names.
         compression: The codec; None: that of the file.
         changed: Columns with new values; their GeoParquet bounding boxes are dropped.
+        neighbours: Files whose rows may go to the same new file; bounding boxes cover them, too.
     """
     assert file.schema is not None, "files to rewrite come from a snapshot"
     schema = decoded_schema(file.schema)
     codec = compression or writable_codec(file.codec) or DEFAULT_CODEC
-    metadata = without_bbox(kept_metadata(file), changed)
-    file_format = FileFormat(schema, codec, metadata, file.traits, readable_as=file.schema)
+    metadata = dict(kept_metadata(file))
+    if neighbours and GEO_KEY in metadata:
+        metadata[GEO_KEY] = merged_geo([(each.metadata or {})[GEO_KEY] for each in (file, *neighbours)])
+    file_format = FileFormat(schema, codec, without_bbox(metadata, changed), file.traits, readable_as=file.schema)
     return Output(file.directory, file_format, schema, prefix=prefix)
 
 

@@ -64,11 +64,10 @@ def pack(files: Sequence[Sized], thresholds: Thresholds) -> list[Bin]:
             if count > target_rows
         ]
     split = {each.items[0] for each in oversized}
-    small_limit = -(-3 * thresholds.capacity // 4)
-    small = [index for index, weight in enumerate(weights) if weight < small_limit and index not in split]
+    small = [index for index, weight in enumerate(weights) if is_small(weight, thresholds) and index not in split]
     small = _fill_up(oversized, small, sizes, rows, weights, thresholds)
     bins = [each for run in _runs(small) for each in _pack_run(run, sizes, rows, weights, thresholds)]
-    full = sum(weight >= small_limit for index, weight in enumerate(weights) if index not in split)
+    full = sum(not is_small(weight, thresholds) for index, weight in enumerate(weights) if index not in split)
     light = sum(thresholds.is_light(each.weight) for each in bins)
     if light > _MANY_LIGHT * (full + sum(each.outputs for each in (*bins, *oversized))):
         bins = _absorb_last(_merge_light(bins, thresholds), thresholds)
@@ -76,6 +75,27 @@ def pack(files: Sequence[Sized], thresholds: Thresholds) -> list[Bin]:
     for each in work:
         each.items.sort()
     return sorted(work, key=lambda each: each.items[0])
+
+
+def is_small(weight: int, thresholds: Thresholds) -> bool:
+    """Whether a file of this weight is less than three quarters full."""
+    return 4 * weight < 3 * thresholds.capacity
+
+
+def pack_neighbours(weights: Sequence[int], thresholds: Thresholds) -> list[tuple[int, int]]:
+    """Ranges of positions that fill one file each, in order; a light last one joins the one before it.
+
+    >>> pack_neighbours([60, 30, 20, 70, 9], Thresholds(100, None))
+    [(0, 2), (2, 5)]
+    >>> pack_neighbours([60, 30, 80, 9], Thresholds(100, None))
+    [(0, 2), (2, 4)]
+    """
+    ranges = _next_fit(weights, thresholds.capacity)
+    if len(ranges) > 1:
+        (first, _), (start, stop) = ranges[-2:]
+        if thresholds.is_light(sum(weights[start:stop])):
+            ranges[-2:] = [(first, stop)]
+    return ranges
 
 
 def _bin(items: list[int], sizes: list[int], rows: list[int], thresholds: Thresholds) -> Bin:

@@ -293,15 +293,27 @@ def cells(files: Iterable[FileInfo], *, by_layout: bool = True) -> list[list[Fil
     geometries): they would be wrong for the rows of other files. Clustered files are not merged with unclustered
     ones, nor with those of another clustering.
     """
+    keys = CellKeys(by_layout=by_layout)
     grouped: dict[tuple[object, ...], list[FileInfo]] = defaultdict(list)
-    keys: dict[int, str] = {}
     for file in files:
-        schema = file.schema
-        if id(schema) not in keys:
-            keys[id(schema)] = "" if schema is None else schema_key(schema)
-        layout = file.clustering if by_layout else None
-        grouped[file.directory, keys[id(schema)], file.traits, layout, _rules(file)].append(file)
+        grouped[keys(file)].append(file)
     return list(grouped.values())
+
+
+class CellKeys:
+    """The keys of the cells of files, see `cells`. Thousands of files mostly share one schema: it is read once."""
+
+    def __init__(self, *, by_layout: bool = True) -> None:
+        self._by_layout = by_layout
+        self._schemas: dict[int, str] = {}
+
+    def __call__(self, file: FileInfo) -> tuple[object, ...]:
+        """The key of a file's cell."""
+        schema = file.schema
+        if id(schema) not in self._schemas:
+            self._schemas[id(schema)] = "" if schema is None else schema_key(schema)
+        layout = file.clustering if self._by_layout else None
+        return file.directory, self._schemas[id(schema)], file.traits, layout, _rules(file)
 
 
 def _rules(file: FileInfo) -> tuple[tuple[bytes, object], ...]:

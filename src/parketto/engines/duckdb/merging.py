@@ -7,7 +7,7 @@ their new values, sorted by file and row).
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 
@@ -34,10 +34,12 @@ from parketto.merge.join import (
     FileCounts,
     SourceColumns,
     TargetColumns,
-    edit_file,
+    edit_files,
     join_outcome,
-    partly_in_scope,
+    numbered_groups,
+    pieces_by_file,
     planned_outcome,
+    rows_left,
 )
 from parketto.merge.keys import SortedKeys, matchable, may_share_key
 from parketto.merge.rules import duplicate_keys
@@ -47,7 +49,7 @@ from parketto.parquet.exchange_types import ExtraColumns, exchange_name, exchang
 from parketto.parquet.file_info import FileInfo
 from parketto.parquet.output import Written
 from parketto.parquet.row_source import ArrowRows, FileRows
-from parketto.runtime.task import AnyTask, Worker
+from parketto.runtime.task import Worker
 from parketto.tasks.write import write_rows
 
 _MAX_PRUNING_KEYS = 1_000_000  # with more source keys, files are pruned by the range of keys only
@@ -81,7 +83,7 @@ class Merge:
         self._target.refuse_unfilled(inserted)
         if self._target.dry_run:
             return planned_outcome(self._target, self._counts(), inserted, folders, ranges, scanned)
-        edited = self._rewrite() if self._target.rules.edits else {}
+        edited = self._rewrite() if self._target.rules.edits else Edited.total(())
         added = self._add(worker) if inserted + moved else Written()
         return join_outcome(self._target, edited, added, inserted, moved, ranges, scanned)
 
@@ -273,7 +275,7 @@ class Merge:
     def _same_keys(self, one: str, other: str) -> str:
         return " AND ".join(f"{one}.{key} = {other}.{key}" for key in self._keys)
 
-    def _rewrite(self) -> dict[int, Edited]:
+    def _rewrite(self) -> Edited:
         """Rewrite the files with matches, in parallel."""
         session = self._session
         values = ", ".join(f"source.{name}" for name in self._columns[: len(self._target.row_schema.names)])
@@ -287,15 +289,20 @@ class Merge:
             f"CASE WHEN matches.in_place OR {moves_out} THEN matches.seq END WHERE {wanted} "
             "ORDER BY matches.file, matches.row"
         )
-        found = session.all_rows("SELECT DISTINCT file FROM edits ORDER BY file").column("file").to_pylist()
-        tasks: list[AnyTask] = [
-            _EditFile(position, session, self._target, self._target.row_schema, self._payload)
-            for position in sorted({*found, *partly_in_scope(self._target)})
+        # Files whose rows all stay as they are have no edits, unless the others are deleted.
+        counts = {
+            position: found
+            for position, found in self._counts().items()
+            if found.matched or self._target.rules.removes_missing
+        }
+        tasks = [
+            _EditFiles(tuple(group), session, self._target, self._target.row_schema, self._payload)
+            for group in numbered_groups(self._target, rows_left(self._target, counts))
         ]
-        return {edited.position: edited for edited in self._engine.run(tasks, self._context)}
+        return Edited.total(self._engine.run(tasks, self._context))
 
     def _counts(self) -> dict[int, FileCounts]:
-        """The counts of each file with matches, for a dry run."""
+        """The counts of each file with matches."""
         if not self._target.rules.edits:
             return {}
         found = self._session.all_rows(
@@ -333,28 +340,33 @@ class Merge:
 
 
 @dataclass(frozen=True)
-class _EditFile:
-    """Rewrite one file of the target from the table `edits`."""
+class _EditFiles:
+    """Rewrite neighbouring files of the target from the table `edits`."""
 
-    position: int
+    positions: tuple[int, ...]
     session: Session
     target: MergeTarget
     schema: pa.Schema
     payload: str
 
     @property
+    def files(self) -> tuple[FileInfo, ...]:
+        """The files."""
+        return tuple(self.target.files[position] for position in self.positions)
+
+    @property
     def size_bytes(self) -> int:
-        """The size of the file."""
-        return self.target.files[self.position].size_bytes
+        """The size of the files."""
+        return sum(file.size_bytes for file in self.files)
 
     def run(self, worker: Worker) -> Edited:
-        """Read the edits through this thread's own connection, and rewrite the file."""
+        """Read the edits through this thread's own connection, and rewrite the files."""
         query = (
-            f"SELECT row, in_place, moves_out, untouched, {self.payload} FROM edits "
-            f"WHERE file = {self.position} ORDER BY row"
+            f"SELECT file, row, in_place, moves_out, untouched, {self.payload} FROM edits "
+            f"WHERE file IN ({', '.join(map(str, self.positions))}) ORDER BY file, row"
         )
-        changes: Iterator[pa.RecordBatch] = self.session.cursor().rows(query)
-        return edit_file(self.position, changes, self.target, self.schema, worker)
+        pieces = pieces_by_file(self.positions, self.session.cursor().rows(query))
+        return edit_files(self.positions, pieces, self.target, self.schema, worker)
 
 
 def _judged(

@@ -159,6 +159,10 @@ class SparkEngine(TaskEngine):
                 "object store, or engine='pyarrow'"
             )
 
+    def tasks_at_once(self) -> int:
+        """The number of cores of the session."""
+        return parallelism(self.session)
+
     def timezone(self) -> str:
         """The session's time zone."""
         return str(self.session.conf.get("spark.sql.session.timeZone"))

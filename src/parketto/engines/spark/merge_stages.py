@@ -15,7 +15,7 @@ from parketto.engines.spark.frames import spool
 from parketto.engines.spark.shipping import dumps, loads
 from parketto.engines.spark.tasks import catching, task_attempt
 from parketto.merge.broadcast import refuse_null_keys
-from parketto.merge.join import FileCounts, edit_file
+from parketto.merge.join import FileCounts, edit_files
 from parketto.merge.key_join import FILE, ROW, SEQUENCE, by_bucket, join_bucket
 from parketto.merge.source import FOLDER, as_target, check_nulls, distinct
 from parketto.merge.target import MergeTarget
@@ -31,9 +31,9 @@ from parketto.storage.store import Store
 
 #: Where `is_source` is NULL, the packet is a pickled error.
 BUCKETED = "bucket int, is_source boolean, packet binary"
-SENT = "part int, file int, chunk int, packet binary"
+SENT = "part int, place int, chunk int, packet binary"
 _SKEW = 4  # a bucket with over 4 times its share of rows probably has duplicate keys
-_REPORT = -1  # the file number that marks a bucket's report
+_REPORT = -1  # the place that marks a bucket's report
 
 
 class Unit(NamedTuple):
@@ -141,13 +141,17 @@ class Report:
 
 @dataclass(frozen=True)
 class Join:
-    """Joins the rows of a bucket, spools the new ones, and sends edits to the task that rewrites their file."""
+    """Joins the rows of a bucket, spools the new ones, and sends edits to the task that rewrites their file.
+
+    `parts` has the task of each file. `places` are the files in the order in which tasks rewrite them.
+    """
 
     target: MergeTarget
     store: Store
     staging: Staging
     memory: int
     parts: dict[int, int]
+    places: tuple[int, ...]
     chunk_rows: int
 
     @property
@@ -184,11 +188,12 @@ class Join:
         files, numbers = (found.edits.column(name).to_numpy() for name in ("file", "row"))
         chunks = numbers // self.chunk_rows
         # Edits are sorted by file and row, and so by chunk.
+        places = {file: place for place, file in enumerate(self.places)}
         changes = np.flatnonzero((files[1:] != files[:-1]) | (chunks[1:] != chunks[:-1])) + 1
         for start, stop in pairwise([0, *changes.tolist(), len(files)]):
             file = int(files[start])
             for packet in blocks(found.edits.slice(start, stop - start).drop_columns("file")):
-                yield _sent(self.parts[file], file, int(chunks[start]), packet)
+                yield _sent(self.parts[file], places[file], int(chunks[start]), packet)
 
     def _keys(self, packed: list[Any]) -> pa.Table:
         schema = key_schema(self.target).append(pa.field(FILE, pa.int32())).append(pa.field(ROW, pa.int64()))
@@ -200,35 +205,39 @@ class Join:
         return path if spool(rows.to_batches(), rows.schema, path, worker) else None
 
 
-def _sent(part: int, file: int, chunk: int, packet: bytes) -> pa.RecordBatch:
-    columns = [pa.array([value], pa.int32()) for value in (part, file, chunk)]
-    return pa.RecordBatch.from_arrays([*columns, pa.array([packet])], ["part", "file", "chunk", "packet"])
+def _sent(part: int, place: int, chunk: int, packet: bytes) -> pa.RecordBatch:
+    columns = [pa.array([value], pa.int32()) for value in (part, place, chunk)]
+    return pa.RecordBatch.from_arrays([*columns, pa.array([packet])], ["part", "place", "chunk", "packet"])
 
 
 @dataclass(frozen=True)
 class Edit:
-    """Rewrites files from edits sorted by file and chunk of rows. Passes reports on."""
+    """Rewrites groups of files from edits sorted by file and chunk of rows. Passes reports on."""
 
     target: MergeTarget
     store: Store
     staging: Staging
     memory: int
     values: pa.Schema
+    groups: tuple[tuple[int, ...], ...]
 
     def __call__(self, batches: Iterable[pa.RecordBatch]) -> Iterator[Any]:
         """The results of the rewritten files, and the reports."""
         staging = replace(self.staging, attempt=task_attempt())
         rows = (
-            (file.as_py(), chunk.as_py(), packet)
+            (place.as_py(), chunk.as_py(), packet)
             for batch in batches
-            for _, file, chunk, packet in zip(*batch.columns, strict=True)
+            for _, place, chunk, packet in zip(*batch.columns, strict=True)
         )
+        places = [(number, file) for number, group in enumerate(self.groups) for file in group]
         with Worker(self.store, staging, self.memory) as worker:
-            for file, found in groupby(rows, key=lambda row: row[0]):
-                if file == _REPORT:
+            for group, found in groupby(rows, key=lambda row: None if row[0] == _REPORT else places[row[0]][0]):
+                if group is None:
                     yield from (loads(packet.as_py()) for _, _, packet in found)
                 else:
-                    yield edit_file(file, _in_order(found), self.target, self.values, worker)
+                    by_place = groupby(found, key=lambda row: row[0])
+                    pieces = ((places[place][1], _in_order(edits)) for place, edits in by_place)
+                    yield edit_files(self.groups[group], pieces, self.target, self.values, worker)
 
 
 def _in_order(rows: Iterator[tuple[int, int, Any]]) -> Iterator[pa.RecordBatch]:

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import heapq
 from collections.abc import Callable, Iterator, Sequence
+from itertools import chain
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
@@ -23,8 +24,9 @@ from parketto.merge.join import (
     EditUnmatched,
     FileCounts,
     join_outcome,
-    partly_in_scope,
+    numbered_groups,
     planned_outcome,
+    rows_left,
 )
 from parketto.merge.key_join import SEQUENCE, edit_schema
 from parketto.merge.keys import may_share_key
@@ -88,9 +90,11 @@ class ShuffleMerge:
                     counts[position] = counts.get(position, FileCounts(0, 0, 0)) + count
             folders = sorted(frozenset[str]().union(*(report.folders for report in reports)))
             return planned_outcome(target, counts, inserted, folders, self._ranges, len(self._scanned))
-        edited = {each.position: each for each in found if isinstance(each, Edited)}
-        unmatched = [EditUnmatched(at, target) for at in partly_in_scope(target) if at not in edited]
-        edited |= {each.position: each for each in self._run(unmatched)}
+        edited = Edited.total(each for each in found if isinstance(each, Edited))
+        left = rows_left(target, edited.counts)
+        unmatched = numbered_groups(target, {at: left[at] for at in left if at not in edited.counts})
+        rest = self._run([EditUnmatched(tuple(group), target) for group in unmatched])
+        edited = Edited.total([edited, *rest])
         added = self._added([report.additions for report in reports if report.additions is not None])
         moved = sum(report.moved for report in reports)
         return join_outcome(target, edited, added, inserted, moved, self._ranges, len(self._scanned))
@@ -106,18 +110,21 @@ class ShuffleMerge:
     def _shuffled(self) -> list[Any]:
         """The results of the job's tasks."""
         store, staging, target = self._context.store, self._context.staging, self._target
-        buckets, parts = self._buckets(), self._parts()
+        buckets, groups = self._buckets(), self._groups()
+        parts = self._parts(groups)
+        places = tuple(chain.from_iterable(groups))
         read = Read(self._source, target, store, self._memory, buckets)
         frame = payload_frame(self._spark, [dumps(units) for units in self._units()])
         frame = frame.mapInArrow(PickledFunction(read), BUCKETED)
-        join = Join(target, store, staging, self._memory, parts, self._chunk_rows())
+        join = Join(target, store, staging, self._memory, parts, places, self._chunk_rows())
         sent = (
             frame.repartitionById(buckets, "bucket")
             .mapInArrow(PickledFunction(join), SENT)
             .repartitionById(join.part_count, "part")
-            .sortWithinPartitions("file", "chunk")
+            .sortWithinPartitions("place", "chunk")
         )
-        edit = Edit(target, store, staging, self._memory, edit_schema(target.row_schema, target.change.updated))
+        values = edit_schema(target.row_schema, target.change.updated)
+        edit = Edit(target, store, staging, self._memory, values, tuple(groups))
         return results(self._spark, sent, edit, "parketto merge", stage_progress(self._context.counter()))
 
     def _units(self) -> list[list[Unit]]:
@@ -147,19 +154,25 @@ class ShuffleMerge:
         wanted = -(-(self._source_bytes + keys) * _BUCKET_SHARE // self._memory)
         return _multiple(wanted, self._cores)
 
-    def _parts(self) -> dict[int, int]:
-        """The rewrite task of each file that may have matches; all tasks get about the same number of bytes."""
+    def _groups(self) -> list[tuple[int, ...]]:
+        """The groups of files that may have matches. Which of these have any, the tasks that rewrite them see."""
         if not self._target.rules.edits or self._target.dry_run:
-            return {}
+            return []
         files = self._target.files
-        total = sum(files[at].size_bytes for at in self._scanned)
+        return list(map(tuple, numbered_groups(self._target, {at: files[at].num_rows for at in self._scanned})))
+
+    def _parts(self, groups: Sequence[tuple[int, ...]]) -> dict[int, int]:
+        """The rewrite task of each file; all tasks get about the same number of bytes."""
+        files = self._target.files
+        sizes = [sum(files[at].size_bytes for at in group) for group in groups]
+        total = sum(sizes)
         wanted = min(_multiple(-(-total // _EDIT_BYTES), self._cores), max(1, total // _MIN_EDIT_BYTES))
-        loads = [(0, part) for part in range(min(len(self._scanned), wanted))]
+        loads = [(0, part) for part in range(min(len(groups), wanted))]
         parts = {}
-        for at in sorted(self._scanned, key=lambda at: files[at].size_bytes, reverse=True):
+        for size, group in sorted(zip(sizes, groups, strict=True), reverse=True):
             load, part = heapq.heappop(loads)
-            parts[at] = part
-            heapq.heappush(loads, (load + files[at].size_bytes, part))
+            parts.update(dict.fromkeys(group, part))
+            heapq.heappush(loads, (load + size, part))
         return parts
 
     def _chunk_rows(self) -> int:
