@@ -128,7 +128,9 @@ def test_a_row_group_is_the_same_by_either_codec(rows: pa.Table, codec: str, *, 
     assert [bool(column.column_index) for column in ours] == [bool(column.column_index) for column in others]
 
 
-@pytest.mark.parametrize("name", ["decimal", "list", "category", "required", "half", "offset", "invalid", "zone"])
+@pytest.mark.parametrize(
+    "name", ["decimal", "list", "category", "required", "half", "offset", "invalid", "zone", "long"]
+)
 def test_arrow_encodes_what_polars_would_change(name: str) -> None:
     columns: dict[str, tuple[pa.Array, dict[str, Any]]] = {
         "decimal": (pa.array([1], pa.int64()).cast(pa.decimal128(20, 0)), {}),
@@ -138,6 +140,8 @@ def test_arrow_encodes_what_polars_would_change(name: str) -> None:
         "half": (pa.array([1.0]).cast(pa.float16()), {}),
         "offset": (pa.array([1], pa.timestamp("us", "+05:30")), {}),
         "zone": (pa.array([1], pa.timestamp("us", "Mars/Base")), {}),
+        # Polars would truncate its bounds.
+        "long": (pa.array(["x" * 61]), {}),
         "invalid": (pa.array([b"\xff\xfe"]).view(pa.string()), {}),
     }
     column, options = columns[name]

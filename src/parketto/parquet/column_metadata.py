@@ -8,8 +8,8 @@ from parketto.parquet.thrift import BINARY, FALSE, TRUE, Fields, decode, encode,
 
 # max_value, min_value, and their exactness flags.
 _ORDERED_BOUNDS = (key(5, BINARY), key(6, BINARY), key(7, TRUE), key(7, FALSE), key(8, TRUE), key(8, FALSE))
-# Bytes. Shorter bounds are never truncated: writers cut at 64 or more, or just before a 4-byte character there.
-_MIN_TRUNCATED_BYTES = 61
+#: Bytes. Shorter bounds are never truncated: writers cut at 64 or more, or just before a 4-byte character there.
+MIN_TRUNCATED_BYTES = 61
 
 
 def encoded_key_value(name: bytes, value: bytes | None) -> bytes:
@@ -31,11 +31,11 @@ def without_bounds(chunk: MovedChunk) -> MovedChunk:
 def mark_truncated_bounds(meta: Fields) -> None:
     """Mark long bounds as inexact: writers truncate them, and not all declare it."""
     raw = meta.get(MetaKeys.STATISTICS, b"")
-    if len(raw) < _MIN_TRUNCATED_BYTES:
+    if len(raw) < MIN_TRUNCATED_BYTES:
         return
     statistics = decode(raw)
     for number in (5, 6):
-        if len(statistics.get(key(number, BINARY), b"")) >= _MIN_TRUNCATED_BYTES:
+        if len(statistics.get(key(number, BINARY), b"")) >= MIN_TRUNCATED_BYTES:
             # Fields 7 and 8 are the exactness flags of 5 and 6.
             statistics.pop(key(number + 2, TRUE), None)
             statistics[key(number + 2, FALSE)] = b""

@@ -6,12 +6,13 @@ import io
 from typing import IO, TYPE_CHECKING, Literal, TypeAlias
 
 import pyarrow as pa
+import pyarrow.compute as pc
 import pyarrow.types as pat
 
 from parketto.errors import FooterError
 from parketto.parquet.appender import RowGroupAppender
 from parketto.parquet.codec.choice import WORKLOAD, forced, have_twins, may_use_polars
-from parketto.parquet.dictionaries import has_huge_values
+from parketto.parquet.column_metadata import MIN_TRUNCATED_BYTES
 
 if TYPE_CHECKING:
     from parketto.parquet.file_format import FileFormat
@@ -38,6 +39,14 @@ def _pays(kind: pa.DataType) -> bool:
     return bool(pat.is_integer(kind) or pat.is_boolean(kind) or pat.is_date32(kind) or pat.is_timestamp(kind))
 
 
+def _has_whole_bounds(column: pa.ChunkedArray) -> bool:
+    """Whether Polars writes bounds as they are. It truncates long ones, which Arrow keeps, or leaves out."""
+    if pat.is_primitive(column.type):
+        return True
+    longest = pc.max(pc.binary_length(column)).as_py()
+    return longest is None or longest < MIN_TRUNCATED_BYTES
+
+
 def polars_columns(file_format: FileFormat, rows: pa.Table) -> list[bool]:
     """Which columns Polars encodes as Arrow does, and faster unless it is forced."""
     traits = file_format.traits
@@ -56,9 +65,9 @@ def polars_columns(file_format: FileFormat, rows: pa.Table) -> list[bool]:
     readable = file_format.readable_as or stored
     return [
         (everywhere or _pays(column.type))
-        and have_twins((column.type, readable.field(at).type))
         and stored.field(at).nullable
-        and not has_huge_values(column)
+        and have_twins((column.type, readable.field(at).type))
+        and _has_whole_bounds(column)
         for at, column in enumerate(rows.columns)
     ]
 
