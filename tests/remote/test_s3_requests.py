@@ -15,6 +15,7 @@ import pytest
 
 from helpers.s3 import Request, S3Place, kinds, recorded
 from parketto import Dataset
+from parketto.commit import footer_index
 from parketto.storage.opening import open_store
 
 pytest.importorskip("s3fs")
@@ -265,3 +266,34 @@ def test_every_way_to_read_returns_the_same_bytes(s3: S3Place) -> None:
     with store.open_output(f"{root}/y.parquet") as out:
         out.write(sink.getvalue())
     assert store.read(f"{root}/y.parquet") == sink.getvalue()
+
+
+def test_the_footer_index_replaces_requests(s3: S3Place, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Footers are read of files that may match, and of one that shows the schema."""
+    monkeypatch.setattr(footer_index, "SETTLED_SECONDS", -60.0)
+    s3.write_files({f"{number:03}.parquet": table(10, number) for number in range(80)})
+    s3.dataset()._store.creates_exclusively(s3.root)
+    assert of_data(asked(s3, lambda dataset: dataset.delete("id = 5")))["GET"] >= 80
+    for operation, most in (
+        (lambda dataset: dataset.delete("id = 405"), 24),
+        (lambda dataset: dataset.count("id = 505"), 10),
+        (lambda dataset: dataset.count(), 7),
+    ):
+        requests = asked(s3, operation)
+        print(len(requests), kinds(requests), of_data(requests))
+        assert len(requests) <= most, kinds(requests)
+    assert s3.dataset().count() == 798
+
+
+def test_one_partition_of_many(s3: S3Place) -> None:
+    """Beyond one page of a listing, only the folders of the condition are listed."""
+    with ThreadPoolExecutor(8) as pool:
+        sink = io.BytesIO()
+        pq.write_table(pa.table({"id": [1]}), sink)
+        paths = [f"{s3.root}/day={number % 30}/{number}.parquet" for number in range(1020)]
+        list(pool.map(lambda path: s3.fs.pipe_file(path, sink.getvalue()), paths))
+    requests = asked(s3, lambda dataset: dataset.count("day = 7 AND id = 1", partition_filter="day=7"))
+    print(len(requests), kinds(requests))
+    assert len(requests) <= 50
+    assert of_data(requests)["GET"] <= 36
+    assert s3.dataset().count("day = 7") == 34
