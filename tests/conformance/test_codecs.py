@@ -17,7 +17,8 @@ import pytest
 from conftest import Place
 from helpers import oracle
 from parketto import Dataset, sql
-from parketto.parquet.codec import decode, encode
+from parketto.parquet.decoders import polars as decode
+from parketto.parquet.encoders import row_groups as encode
 
 ROWS = 6000
 CODECS = ["arrow", "polars"]

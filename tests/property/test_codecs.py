@@ -16,8 +16,8 @@ from hypothesis import strategies as st
 
 from helpers.parquet_files import check_chunks, check_pages
 from parketto import Dataset, InvalidArgument
-from parketto.parquet.codec import encode
 from parketto.parquet.decoded_types import decoded_schema
+from parketto.parquet.encoders import row_groups as encode
 from parketto.parquet.file_format import FileFormat
 from parketto.parquet.footer import read_footer
 

@@ -46,8 +46,8 @@ LIBRARY_HOMES = {
     "polars": [
         "expressions/polars.py",
         "compat/transform.py",
-        "parquet/codec/",
-        "parquet/encoders/polars.py",
+        "parquet/decoders/",
+        "parquet/encoders/",
         "operations/views.py",
     ],
     "pandas": [],

@@ -15,7 +15,8 @@ import pyarrow.parquet as pq
 import pytest
 
 from parketto import UnreadableFile
-from parketto.parquet.codec import choice, decode
+from parketto.parquet import codec as choice
+from parketto.parquet.decoders import polars as decode
 from parketto.parquet.file_info import FileInfo
 from parketto.parquet.reader import BatchReader
 from parketto.parquet.snapshot import read_files

@@ -19,7 +19,7 @@ from parketto.engines.registry import get_engine
 from parketto.errors import InvalidArgument, quoted
 from parketto.operations.context import Backups, DatasetContext, Isolation, check_isolation, check_retries
 from parketto.operations.running import running
-from parketto.parquet.codec.choice import forced as forced_codec
+from parketto.parquet.codec import forced as forced_codec
 from parketto.progress import ProgressOption
 from parketto.results import CheckReport
 from parketto.storage.hive import PartitionFilter

@@ -11,9 +11,10 @@ import pyarrow as pa
 
 from parketto.merge.keys import Indices
 from parketto.parquet.file_info import FileInfo
+from parketto.parquet.logical_reader import LogicalReader
 from parketto.parquet.output import Rewrite
 from parketto.parquet.partition_spec import PartitionSpec
-from parketto.parquet.reader import LogicalReader, OpenFile
+from parketto.parquet.reader import OpenFile
 from parketto.runtime.task import Worker
 from parketto.tasks.file_rewriter import FileRewriter
 

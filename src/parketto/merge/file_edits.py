@@ -13,9 +13,10 @@ import pyarrow as pa
 from parketto.merge.row_edits import Rewriting, RowEdits, effective_edits, kept_rows, moved_rows, together
 from parketto.merge.source import prepared_schema
 from parketto.parquet.file_info import FileInfo
+from parketto.parquet.logical_reader import LogicalReader
 from parketto.parquet.output import Rewrite, Written
 from parketto.parquet.partition_spec import PartitionSpec
-from parketto.parquet.reader import LogicalReader, OpenFile
+from parketto.parquet.reader import OpenFile
 from parketto.runtime.task import Worker
 from parketto.sorting.spill import SpillFiles
 from parketto.tasks.file_rewriter import FileRewriter

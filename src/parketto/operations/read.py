@@ -18,10 +18,11 @@ from parketto.operations.context import DatasetContext
 from parketto.operations.path_pruning import RowCondition
 from parketto.parquet.decoded_types import recast
 from parketto.parquet.file_info import FileInfo, MentionedColumns
+from parketto.parquet.logical_reader import LogicalReader
 from parketto.parquet.page_reader import PageReader
 from parketto.parquet.parallel_reader import read_parallel
 from parketto.parquet.partition_spec import PartitionSpec, partition_spec_of
-from parketto.parquet.reader import LogicalReader, OpenFile
+from parketto.parquet.reader import OpenFile
 from parketto.parquet.row_ranges import Hits, Ranges
 from parketto.parquet.snapshot import Snapshot
 from parketto.storage.hive import PartitionFilter

@@ -14,8 +14,8 @@ import pyarrow.types as pat
 from parketto.parquet.annotating_writer import AnnotatingWriter
 from parketto.parquet.annotations import Annotation
 from parketto.parquet.bounds import leaf_index
-from parketto.parquet.codec.encode import encode_rows
 from parketto.parquet.dictionaries import has_huge_values, is_high_cardinality
+from parketto.parquet.encoders.row_groups import encode_rows
 from parketto.parquet.file_info import STANDARD_LAYOUT, PhysicalTraits
 from parketto.parquet.footer import Footer, ascending, read_footer
 from parketto.parquet.mixed_int96 import MixedWriter, int96_numbers, mixes_int96

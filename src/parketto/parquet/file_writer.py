@@ -15,8 +15,8 @@ import pyarrow as pa
 
 from parketto.errors import FooterError, ParkettoError
 from parketto.parquet.appender import RowGroupAppender
-from parketto.parquet.codec.encode import polars_columns, suits_polars
 from parketto.parquet.compatible import why_not_combinable
+from parketto.parquet.encoders.row_groups import polars_columns, suits_polars
 from parketto.parquet.file_format import FileFormat
 from parketto.parquet.footer import Footer, read_footer
 from parketto.parquet.output import Output

@@ -13,16 +13,14 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from parketto.errors import FooterError, IncompatibleTypes, UnreadableFile
-from parketto.parquet.calendars import CalendarCheck
-from parketto.parquet.codec.decode import MemoryFile, Undecoded, decode, may_have_checksums, suits_polars
 from parketto.parquet.dataset_schema import path_value
-from parketto.parquet.decoded_types import decoded_schema, recast
+from parketto.parquet.decoded_types import recast
+from parketto.parquet.decoders.polars import MemoryFile, Undecoded, decode, may_have_checksums, suits_polars
 from parketto.parquet.file_info import FileInfo, footer_length
 from parketto.parquet.footer import read_exactly
 from parketto.parquet.int96 import check_int96_range, in_seconds
 from parketto.parquet.page_lookup import FooterParts, PageLookup
 from parketto.parquet.page_reader import LOCAL_READ_BYTES, REMOTE_READ_BYTES, PageReader, PagesFile, read_rows
-from parketto.parquet.partition_spec import PartitionSpec
 from parketto.parquet.promotion import promoted
 from parketto.parquet.row_ranges import Ranges, count, rows_at, without_first
 from parketto.parquet.unreadable import naming_file
@@ -31,7 +29,7 @@ from parketto.runtime.memory import release_unused
 from parketto.storage.ranged import RangedFile
 from parketto.storage.store import Store
 
-_MAX_BATCH_ROWS = 32 * 1024
+MAX_BATCH_ROWS = 32 * 1024
 _MIN_BATCH_ROWS = 64
 _PROBE_ROWS = 128  # decoded first, to estimate the width of rows
 _READ_BUFFER = 1024 * 1024
@@ -117,8 +115,8 @@ class BatchReader:
         whole = stored.names == self._names
         columns = None if whole else [name for name in self._names if name in stored.names]
         if columns == []:
-            for start in range(0, count, _MAX_BATCH_ROWS):
-                yield self._completed({}, min(_MAX_BATCH_ROWS, count - start), file)
+            for start in range(0, count, MAX_BATCH_ROWS):
+                yield self._completed({}, min(MAX_BATCH_ROWS, count - start), file)
             return
         # The rows per batch if decoding did not expand them; at least one.
         fitting = max(1, int(self._batch_bytes * count / max(1, size)))
@@ -130,7 +128,7 @@ class BatchReader:
         threads = self._use_threads and size >= _MIN_PARALLEL_BYTES
         width = max(self._row_bytes, size / count if whole else 0, 1)
         # The widest rows so far may be those of another file; that is no reason to read these one by one.
-        rows = int(min(max(self._batch_bytes / width, min(_MIN_BATCH_ROWS, fitting)), _MAX_BATCH_ROWS))
+        rows = int(min(max(self._batch_bytes / width, min(_MIN_BATCH_ROWS, fitting)), MAX_BATCH_ROWS))
         # Batches of equal size: a short last batch would have the overhead of a whole one.
         rows = math.ceil(count / math.ceil(count / int(1.25 * rows)))
         for parquet, some in opened.runs(filled, self._names):
@@ -191,7 +189,7 @@ class BatchReader:
             fewest = min(_PROBE_ROWS, *(count(file.rows) for file in files))
             probe = next(read_rows(some, [(0, fewest)], lambda file: opened.decoded(file, fewest)))
             self._row_bytes = self._width(self._exact(probe, opened.file))
-        rows = int(min(max(self._batch_bytes / max(self._row_bytes, 1), _MIN_BATCH_ROWS), _MAX_BATCH_ROWS))
+        rows = int(min(max(self._batch_bytes / max(self._row_bytes, 1), _MIN_BATCH_ROWS), MAX_BATCH_ROWS))
         for batch in read_rows(files, ranges, lambda file: opened.decoded(file, rows, threads=self._use_threads)):
             yield self._measured(self._exact(batch, opened.file))
 
@@ -410,114 +408,3 @@ def open_file(store: Store, file: FileInfo, at_once: int = 0, block_bytes: int =
     if file.size_bytes <= max(at_once, store.whole_file_bytes):
         return MemoryFile(store.read_range(file.path, 0, file.size_bytes, file.fingerprint))
     return store.open_input(file.path, file.entry, file.tail, block_bytes)
-
-
-class LogicalReader:
-    """Reads rows as a reader of the dataset sees them: with the partition columns that only the path contains.
-
-    Args:
-        store: The store of the files.
-        schema: The columns to read, in this order.
-        batch_bytes: The approximate size of batches.
-        spec: The partition spec of the dataset.
-        use_threads: Whether Arrow may use several threads.
-        widths: Row widths that other readers have measured.
-        decoded: Whether values are returned in decoded types, in which they are processed.
-    """
-
-    def __init__(
-        self,
-        store: Store,
-        schema: pa.Schema,
-        batch_bytes: int,
-        spec: PartitionSpec,
-        *,
-        use_threads: bool = False,
-        widths: dict[tuple[str, ...], float] | None = None,
-        decoded: bool = True,
-    ) -> None:
-        self.schema = (decoded_schema(schema) if decoded else schema).remove_metadata()
-        self._spec = spec
-        inside = [item for item in self.schema if item.name not in spec.path_only]
-        self._reader = BatchReader(store, pa.schema(inside), batch_bytes, use_threads=use_threads, widths=widths)
-        self._has_path_columns = len(inside) < len(self.schema.names)
-        self._has_file_columns = bool(inside)
-
-    def read(self, file: FileInfo) -> Iterator[pa.RecordBatch]:
-        """The rows of one file, in decoded types. Its row groups are read together: on S3 by fewer requests."""
-        numbers = range(len(file.row_groups))
-        if not self._has_file_columns:
-            for number in numbers:
-                yield from self._constants(file, number)
-            return
-        with self._reader.open(file) as opened:
-            yield from self.rows(opened, *numbers)
-
-    def read_row_groups(
-        self, file: FileInfo, wanted: Sequence[int] | None = None
-    ) -> Iterator[tuple[int, Iterator[pa.RecordBatch]]]:
-        """The numbers of row groups, all or those `wanted`, each with its rows."""
-        numbers = range(len(file.row_groups)) if wanted is None else wanted
-        if not self._has_file_columns:
-            yield from ((number, self._constants(file, number)) for number in numbers)
-            return
-        with self._reader.open(file) as opened:
-            for number in numbers:
-                yield number, self.rows(opened, number)
-
-    @contextlib.contextmanager
-    def open(self, file: FileInfo) -> Iterator[OpenFile]:
-        """Open a file to read its row groups one by one with `rows`, unless the path has all columns."""
-        if not self._has_file_columns:
-            yield OpenFile(self._reader, file, None)
-            return
-        with self._reader.open(file) as opened:
-            yield opened
-
-    def also(self, opened: OpenFile) -> OpenFile:
-        """A file that another reader opened, for this reader."""
-        return opened.read_by(self._reader)
-
-    def rows(self, opened: OpenFile, *numbers: int) -> Iterator[pa.RecordBatch]:
-        """The rows of row groups of an open file."""
-        if not self._has_file_columns:  # without columns, Arrow does not report the number of rows
-            for number in numbers:
-                yield from self._constants(opened.file, number)
-            return
-        yield from self._checked(opened.file, opened.rows(*numbers))
-
-    def rows_in(
-        self, opened: OpenFile, number: int, ranges: Ranges, pages: PageReader | None
-    ) -> Iterator[pa.RecordBatch]:
-        """The rows of some ranges of a row group; `pages` reads single pages of it."""
-        if self._has_file_columns:
-            yield from self._checked(opened.file, opened.rows_in(number, ranges, pages))
-        else:
-            yield from rows_at(self._constants(opened.file, number), ranges)
-
-    def _checked(self, file: FileInfo, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        check = CalendarCheck(self._reader.schema, file.stored.metadata, file.stored.traits.int96)
-        for batch in batches:
-            check.refuse_read(file.path, batch)
-            yield self._completed(batch, file) if self._has_path_columns else batch
-
-    def _constants(self, file: FileInfo, number: int) -> Iterator[pa.RecordBatch]:
-        total = file.row_groups[number].num_rows
-        for start in range(0, total, _MAX_BATCH_ROWS):
-            rows = min(_MAX_BATCH_ROWS, total - start)
-            columns = [self._constant(file, item, rows) for item in self.schema]
-            yield pa.RecordBatch.from_arrays(columns, schema=self.schema)
-
-    def _completed(self, batch: pa.RecordBatch, file: FileInfo) -> pa.RecordBatch:
-        columns = [
-            self._constant(file, item, batch.num_rows)
-            if item.name in self._spec.path_only
-            else batch.column(item.name)
-            for item in self.schema
-        ]
-        return pa.RecordBatch.from_arrays(columns, schema=self.schema)
-
-    def _constant(self, file: FileInfo, item: pa.Field, rows: int) -> pa.Array:
-        text = dict(file.partition)[item.name]
-        value = pa.scalar(text, pa.string()).cast(self._spec.path_only[item.name]).cast(item.type)
-        return pa.repeat(value, rows)

@@ -14,8 +14,8 @@ from parketto.parquet.clustering_metadata import without_record
 from parketto.parquet.dataset_schema import unified
 from parketto.parquet.decoded_types import decoded_type
 from parketto.parquet.file_info import FileInfo
+from parketto.parquet.logical_reader import LogicalReader
 from parketto.parquet.partition_spec import PartitionSpec, partition_spec_of
-from parketto.parquet.reader import LogicalReader
 from parketto.runtime.task import Worker
 from parketto.storage.store import Store
 

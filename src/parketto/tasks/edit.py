@@ -13,10 +13,11 @@ from parketto.expressions.conditions import Assignment, Predicate, updated
 from parketto.expressions.pruning import row_groups_may_match, rows_may_match
 from parketto.parquet.equality import equal_values
 from parketto.parquet.file_info import FileInfo
+from parketto.parquet.logical_reader import LogicalReader
 from parketto.parquet.output import Output, Rewrite, Written
 from parketto.parquet.partition_spec import PartitionSpec
 from parketto.parquet.partitions import folder_codes
-from parketto.parquet.reader import LogicalReader, OpenFile
+from parketto.parquet.reader import OpenFile
 from parketto.runtime.task import Worker
 from parketto.tasks.file_rewriter import FileRewriter
 from parketto.tasks.write import write_rows

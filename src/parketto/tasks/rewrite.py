@@ -12,7 +12,7 @@ from parketto.errors import UnreadableFile
 from parketto.parquet.clustering_metadata import Clustering, read_clustering
 from parketto.parquet.damage import refuse_damage
 from parketto.parquet.decoded_types import decoded_schema
-from parketto.parquet.encoders import encode_files
+from parketto.parquet.encoders.files import encode_files
 from parketto.parquet.file_format import FileFormat
 from parketto.parquet.file_info import FileInfo
 from parketto.parquet.file_writer import CannotCombine, FileWriter, file_writer

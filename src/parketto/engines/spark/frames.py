@@ -29,8 +29,8 @@ from parketto.parquet.exchange_types import (
 from parketto.parquet.file_format import FileFormat
 from parketto.parquet.file_info import FileInfo
 from parketto.parquet.file_writer import FileWriter
+from parketto.parquet.logical_reader import LogicalReader
 from parketto.parquet.output import Output, Written
-from parketto.parquet.reader import LogicalReader
 from parketto.parquet.row_source import FileRows
 from parketto.parquet.snapshot import read_snapshot
 from parketto.runtime.staging import StagedFile, Staging

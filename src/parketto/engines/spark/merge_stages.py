@@ -20,9 +20,9 @@ from parketto.merge.key_join import FILE, ROW, SEQUENCE, by_bucket, join_bucket
 from parketto.merge.source import FOLDER, as_target, check_nulls, distinct
 from parketto.merge.target import MergeTarget
 from parketto.parquet.file_info import FileInfo
+from parketto.parquet.logical_reader import LogicalReader
 from parketto.parquet.partition_spec import PartitionSpec
 from parketto.parquet.partitions import folders
-from parketto.parquet.reader import LogicalReader
 from parketto.parquet.row_source import FileRows
 from parketto.runtime.batches import runs
 from parketto.runtime.staging import Staging

@@ -19,7 +19,7 @@ from parketto.engines.spark.types import frame_type
 from parketto.parquet.decoded_types import decoded_schema
 from parketto.parquet.exchange_types import exchange_name
 from parketto.parquet.int96 import MICROSECONDS, with_instants
-from parketto.parquet.reader import LogicalReader
+from parketto.parquet.logical_reader import LogicalReader
 from parketto.parquet.row_source import FileRows
 from parketto.parquet.spark_schema import needs_spark_schema, noted_fields, spark_only_types
 from parketto.runtime.staging import Staging

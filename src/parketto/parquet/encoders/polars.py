@@ -15,9 +15,9 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from parketto.errors import FooterError
-from parketto.parquet.codec.choice import WORKLOAD, are_plain, may_use_polars
-from parketto.parquet.codec.decode import may_have_checksums
-from parketto.parquet.codec.encode import CODECS, PAGE_BYTES, take_over
+from parketto.parquet.codec import WORKLOAD, are_plain, may_use_polars
+from parketto.parquet.decoders.polars import may_have_checksums
+from parketto.parquet.encoders.row_groups import CODECS, PAGE_BYTES, take_over
 from parketto.parquet.file_info import FileInfo
 from parketto.parquet.output import Output
 from parketto.parquet.unreadable import naming_file

@@ -11,7 +11,7 @@ import pyarrow.types as pat
 
 from parketto.errors import FooterError
 from parketto.parquet.appender import RowGroupAppender
-from parketto.parquet.codec.choice import WORKLOAD, forced, have_twins, may_use_polars
+from parketto.parquet.codec import WORKLOAD, forced, have_twins, may_use_polars
 from parketto.parquet.column_metadata import MIN_TRUNCATED_BYTES
 
 if TYPE_CHECKING:

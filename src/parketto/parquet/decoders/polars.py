@@ -10,7 +10,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pyarrow.types as pat
 
-from parketto.parquet.codec.choice import WORKLOAD, are_plain, forced, knows_zones, may_use_polars
+from parketto.parquet.codec import WORKLOAD, are_plain, forced, knows_zones, may_use_polars
 from parketto.parquet.compatible import ASSEMBLED_BY
 from parketto.parquet.footer import MAGIC
 from parketto.parquet.page_index import has_checksums

@@ -1,0 +1,1 @@
+"""Decoders of row groups, besides the one of Arrow (`parquet/reader.py`)."""
