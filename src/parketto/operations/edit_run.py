@@ -78,7 +78,7 @@ class EditRun:
         plan: Sequence[FindMatches],
         found: Sequence[Matches],
         request: EditRequest,
-        tasks_at_once: int,
+        processes: int,
     ) -> EditRun:
         """Plan how the files in which rows change are rewritten."""
         tasks = {task.file.path: task for task in plan}
@@ -96,7 +96,7 @@ class EditRun:
             removed,
             same_codec=request.compression is None,
             pack=request.pack,
-            tasks=tasks_at_once,
+            processes=processes,
         )
         rewrites = [
             EditFiles(
@@ -152,7 +152,7 @@ class Editor:
         plan = self._plan(files, dry_run=True)
         context = Context(self.dataset.store, Staging(""), self.request.operation, progress)
         engine = self.dataset.engine
-        return EditRun.of(files, plan, engine.run(plan, context), self.request, engine.tasks_at_once())
+        return EditRun.of(files, plan, engine.run(plan, context), self.request, engine.task_processes())
 
     def run(
         self, transaction: Transaction, files: Sequence[FileInfo], progress: ProgressCallback | None
@@ -162,7 +162,7 @@ class Editor:
         context, engine = self.dataset.context(transaction, progress), self.dataset.engine
         with transaction.conflicts_over(entries([task.file for task in plan])):
             found = engine.run(plan, replace(context, operation="match"))
-            run = EditRun.of(files, plan, found, self.request, engine.tasks_at_once())
+            run = EditRun.of(files, plan, found, self.request, engine.task_processes())
             return replace(run, results=engine.run(run.groups, context))
 
     def check_added(self, run: EditRun) -> CheckAdded | None:
