@@ -107,10 +107,13 @@ def test_packed_edits_have_the_same_rows_in_the_same_order(memory: Place, case: 
     assert packed_files <= single_files
 
 
-def test_groups_are_smaller_where_more_tasks_can_run() -> None:
+def test_groups_are_smaller_where_more_processes_run() -> None:
     files = [FileInfo(f"a/{number:03d}.parquet", CAPACITY // 100, 1) for number in range(100)]
     edited = {file.path: 1 for file in files}
-    counts = [len(edit_groups(files, edited, same_codec=False, pack=True, tasks=tasks)) for tasks in (1, 2, 4, 64)]
+    counts = [
+        len(edit_groups(files, edited, same_codec=False, pack=True, processes=processes))
+        for processes in (1, 2, 4, 64)
+    ]
     assert counts == [1, 2, 4, 8], "of at least 16 MB each"
 
 
@@ -127,7 +130,7 @@ FILES = st.lists(
 
 @given(FILES, st.booleans(), st.sampled_from([1, 2, 8]))
 @settings(max_examples=300, **COMMON)
-def test_groups_are_neighbours_within_the_limits(found: list[Any], pack: bool, tasks: int) -> None:
+def test_groups_are_neighbours_within_the_limits(found: list[Any], pack: bool, processes: int) -> None:
     files = [
         FileInfo(f"{folder}/{number:03d}.parquet", size, 100, codec=codec)
         for number, (folder, size, _, codec) in enumerate(found)
@@ -135,7 +138,7 @@ def test_groups_are_neighbours_within_the_limits(found: list[Any], pack: bool, t
     fates = {file.path: fate for file, (_, _, fate, _) in zip(files, found, strict=True)}
     edited = {path: 100 for path, fate in fates.items() if fate == "edited"}
     removed = [path for path, fate in fates.items() if fate == "removed"]
-    groups = edit_groups(files, edited, removed, same_codec=True, pack=pack, tasks=tasks)
+    groups = edit_groups(files, edited, removed, same_codec=True, pack=pack, processes=processes)
     assert sorted(file.path for group in groups for file in group) == sorted(edited), "each is rewritten once"
     for group in groups:
         assert len({(file.directory, file.codec) for file in group}) == 1
@@ -149,4 +152,4 @@ def test_groups_are_neighbours_within_the_limits(found: list[Any], pack: bool, t
         between = [fates[file.path] for file in inside[first : last + 1] if file not in group]
         assert set(between) <= {"removed"}, "no file between them stays"
     if pack:
-        assert groups == edit_groups(files[::-1], edited, removed, same_codec=True, pack=True, tasks=tasks)
+        assert groups == edit_groups(files[::-1], edited, removed, same_codec=True, pack=True, processes=processes)

@@ -215,3 +215,17 @@ def test_concurrent_alter_is_a_conflict(s3: S3Place, monkeypatch: pytest.MonkeyP
         dataset.alter(rename={"day": "date"})
     assert found(dataset) == rows(1, 2).to_pylist()
     assert s3.left_behind() == []
+
+
+def test_small_files_that_an_edit_rewrites_become_one(s3: S3Place, local_engine: str) -> None:
+    dataset = s3.dataset(local_engine)
+    for number in range(4):
+        dataset.write(rows(1, 2, start=2 * number))
+    (stays, *_) = before = s3.state()
+    assert dataset.update("id > 1", {"day": 7})["files_written"] == 1
+    assert kept(before, s3) == [stays]
+    source = pa.table({"id": range(0, 8, 2), "day": pa.array([9] * 4, pa.int32())})
+    assert dataset.merge(source, "id", details=True)["files_written"] == 1
+    days = [9, 2, 9, 7, 9, 7, 9, 7]
+    assert dataset.read().to_pylist() == [{"id": at, "day": day} for at, day in enumerate(days)]
+    assert s3.left_behind() == []

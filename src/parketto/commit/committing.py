@@ -14,7 +14,6 @@ import pyarrow as pa
 
 from parketto.commit.appliers import Applier, applier_of
 from parketto.commit.identity import identity_of, mark
-from parketto.commit.index_update import update_index
 from parketto.commit.log import KEPT_RECORDS, STALL_SECONDS, LogView, now
 from parketto.commit.record import KEPT, Outcome, Publication, Record, Retirement, to_json_value
 from parketto.commit.recovery import abort_dead_uploads, author, dead_among, settle, sweep, sweep_free
@@ -91,6 +90,8 @@ class Commit:
         self._apply(number, record, state)
         self._tidy_up(record, state)
         if self._listing is not None and self._workspace.keeps_history:
+            from parketto.commit.index_update import update_index
+
             # Under the lock: a purge that comes later finds what is written here.
             update_index(self._workspace, record, self._listing, self._learned, state.log.last)
         return True

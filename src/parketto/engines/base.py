@@ -112,8 +112,8 @@ class Engine(Protocol):
     def check_store(self, store: Store) -> None:
         """Refuse a store that the engine cannot reach."""
 
-    def tasks_at_once(self) -> int:
-        """How many tasks can run at once."""
+    def task_processes(self) -> int:
+        """The number of processes that run tasks at once."""
 
     def timezone(self) -> str | None:
         """The time zone that the engine assumes for times without one; None if it has none."""
@@ -161,9 +161,9 @@ class TaskEngine:
     def check_store(self, store: Store) -> None:
         """Accept every store: the tasks run in this process."""
 
-    def tasks_at_once(self) -> int:
-        """How many tasks can run at once."""
-        raise NotImplementedError
+    def task_processes(self) -> int:
+        """One: a single task encodes in several threads, which is faster than several tasks in one interpreter."""
+        return 1
 
     def timezone(self) -> str | None:
         """None: the engine has no time zone of its own."""

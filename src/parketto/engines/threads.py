@@ -39,10 +39,6 @@ class ThreadEngine(TaskEngine):
         # Libraries with their own thread pools use every core, so a smaller `threads` rules them out.
         self._any_thread = threads is None or threads >= cores()
 
-    def tasks_at_once(self) -> int:
-        """The number of worker threads."""
-        return self._workers
-
     def run(self, tasks: Sequence[Task[Result]], context: Context) -> list[Result]:
         """Run tasks in threads, largest first, so that all cores finish at about the same time."""
         widest = max(map(widest_row, tasks), default=1.0)

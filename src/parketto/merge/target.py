@@ -51,8 +51,8 @@ class MergeTarget:
     outside: tuple[FileInfo, ...] = ()
     #: Whether small neighbours that are rewritten become one file.
     pack: bool = True
-    #: How many tasks can rewrite files at once.
-    tasks: int = 1
+    #: The number of processes that rewrite files at once.
+    processes: int = 1
 
     @classmethod
     def of(
@@ -104,7 +104,9 @@ class MergeTarget:
 
     def groups(self, edited: Mapping[str, int], removed: Collection[str] = ()) -> list[EditGroup]:
         """The groups of files to rewrite, see `edit_groups`."""
-        return edit_groups(self.all_files, edited, removed, same_codec=False, pack=self.pack, tasks=self.tasks)
+        return edit_groups(
+            self.all_files, edited, removed, same_codec=False, pack=self.pack, processes=self.processes
+        )
 
     @property
     def unwritten(self) -> tuple[str, ...]:

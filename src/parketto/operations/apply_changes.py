@@ -101,7 +101,7 @@ def apply_changes(
             records = records_of(found.batches, rules, condition, target)
             decision = _decide(dataset, records, found.total, rules, target, context)
             target = decision.merge_target(target, clock, dry_run=dry_run)
-            target = replace(target, pack=pack, tasks=dataset.engine.tasks_at_once())
+            target = replace(target, pack=pack, processes=dataset.engine.task_processes())
             merged = ArrowRows(decision.effect.rows.schema, decision.effect.rows.to_batches())
             outcome = dataset.engine.merge(merged, target, context)
         if not dry_run:

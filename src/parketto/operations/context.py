@@ -8,7 +8,7 @@ import random
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass, replace
-from typing import Any, Literal, TypeVar, cast
+from typing import TYPE_CHECKING, Any, Literal, TypeVar, cast
 
 import pyarrow as pa
 
@@ -25,8 +25,6 @@ from parketto.commit.workspace import Workspace
 from parketto.engines.base import Context, Engine, ProgressCallback
 from parketto.errors import CommitConflict, DatasetNotFound, InvalidArgument, LockTimeout, StreamStopped, quoted
 from parketto.expressions.time_zones import Clock
-from parketto.operations.index_pruning import IndexSearch
-from parketto.operations.path_pruning import PathPruning, RowCondition
 from parketto.parquet.file_info import FileInfo, StatsColumns
 from parketto.parquet.partition_spec import path_types
 from parketto.parquet.snapshot import Snapshot, read_snapshot
@@ -50,6 +48,10 @@ from parketto.storage.snapshot_files import SnapshotStore
 from parketto.storage.store import FileEntry, Store
 from parketto.storage.walk import Enter
 from parketto.tasks.footers import footer_tasks
+
+if TYPE_CHECKING:
+    from parketto.operations.index_pruning import IndexSearch
+    from parketto.operations.path_pruning import RowCondition
 
 logger = logging.getLogger(__name__)
 
@@ -346,6 +348,8 @@ class DatasetContext:
             return found if own_schemas else found.unified()
 
         def pruned() -> Snapshot | None:
+            from parketto.operations.path_pruning import PathPruning
+
             assert rows is not None, "folders are pruned by a condition"
             pruning = PathPruning(self.store, self.root, rows, partition_filter)
             listing = list_files(pruning.enter)
@@ -359,6 +363,8 @@ class DatasetContext:
         return retry_on_vanished_files(self.root, everything) if found is None else found
 
     def _index(self, learn: Callable[[pa.Table], None] | None = None) -> IndexSearch:
+        from parketto.operations.index_pruning import IndexSearch
+
         return IndexSearch(
             FooterIndex(self.store, self.workspace.path),
             self.root,

@@ -81,7 +81,7 @@ class EditRun:
         plan: Sequence[FindMatches],
         found: Sequence[Matches],
         request: EditRequest,
-        tasks_at_once: int,
+        processes: int,
         ruled_out: RuledOut | None,
     ) -> EditRun:
         """Plan how the files in which rows change are rewritten."""
@@ -102,7 +102,7 @@ class EditRun:
             paths=run.paths,
             same_codec=request.compression is None,
             pack=request.pack,
-            tasks=tasks_at_once,
+            processes=processes,
         )
         rewrites = [
             EditFiles(
@@ -172,7 +172,7 @@ class Editor:
         context = Context(self.dataset.store, Staging(""), self.request.operation, progress)
         engine = self.dataset.engine
         found = engine.run(plan, context)
-        return EditRun.of(files, plan, found, self.request, engine.tasks_at_once(), ruled_out)
+        return EditRun.of(files, plan, found, self.request, engine.task_processes(), ruled_out)
 
     def run(
         self,
@@ -186,7 +186,7 @@ class Editor:
         context, engine = self.dataset.context(transaction, progress), self.dataset.engine
         with transaction.conflicts_over(entries([task.file for task in plan])):
             found = engine.run(plan, replace(context, operation="match"))
-            run = EditRun.of(files, plan, found, self.request, engine.tasks_at_once(), ruled_out)
+            run = EditRun.of(files, plan, found, self.request, engine.task_processes(), ruled_out)
             return replace(run, results=engine.run(run.groups, context))
 
     def check_added(self, run: EditRun) -> CheckAdded | None:

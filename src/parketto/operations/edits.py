@@ -54,8 +54,8 @@ def drop_groups(
     left = {file.path: file.num_rows - dropped for file, dropped in drops}
     kept = {path: rows for path, rows in left.items() if rows}
     removed = left.keys() - kept.keys()
-    tasks = engine.tasks_at_once()
-    return edit_groups(files, kept, removed, same_codec=compression is None, pack=pack, tasks=tasks)
+    processes = engine.task_processes()
+    return edit_groups(files, kept, removed, same_codec=compression is None, pack=pack, processes=processes)
 
 
 def staged_drops(

@@ -111,7 +111,7 @@ def merge(
         context = dataset.context(transaction, progress)
         if rules.within is not None:
             target = _within(dataset, target, clock, context)
-        target = replace(target, tasks=dataset.engine.tasks_at_once())
+        target = replace(target, processes=dataset.engine.task_processes())
         target.refuse_null_keys()
         rows = inspection.passed(dataset, source, context)
         with transaction.conflicts_over(entries(target.files)):

@@ -16,7 +16,7 @@ from parketto.planning.rewrite import CellKeys
 EditGroup = tuple[FileInfo, ...]
 
 _TARGET = Thresholds.of(None, None)  # that of a compaction
-# With fewer groups than tasks that can run at once, cores would wait, so groups may be smaller than the target.
+# With fewer groups than processes, cores would wait, so groups may be smaller than the target.
 _MIN_GROUP_BYTES = 16 * MEGABYTE  # smaller ones would leave small files
 
 
@@ -28,7 +28,7 @@ def edit_groups(
     paths: Iterable[str] | None = None,
     same_codec: bool,
     pack: bool,
-    tasks: int = 1,
+    processes: int = 1,
 ) -> list[EditGroup]:
     """The groups of edited files, in path order. Files between which another one stays are not neighbours.
 
@@ -39,7 +39,7 @@ def edit_groups(
         paths: The paths of all files of the dataset, if not all were read.
         same_codec: Whether only files of one codec may share a group, because new files keep it.
         pack: Whether groups may have more than one file.
-        tasks: How many groups can be rewritten at once: if there are fewer, they are smaller.
+        processes: How many processes rewrite groups at once: if there are fewer groups, they are smaller.
     """
     if not pack:
         return [(file,) for file in files if file.path in edited]
@@ -49,7 +49,7 @@ def edit_groups(
     everything = (file.path for file in files) if paths is None else paths
     stay = [path for path in everything if posixpath.dirname(path) in folders and path not in removed]
     weights = {path: _weight(file, edited[path]) for path, file in rewritten.items()}
-    fair = sum(weight for weight in weights.values() if is_small(weight, _TARGET)) // max(1, tasks)
+    fair = sum(weight for weight in weights.values() if is_small(weight, _TARGET)) // max(1, processes)
     capacity = min(max(fair + 1, _MIN_GROUP_BYTES), _TARGET.capacity)
     keys = CellKeys()
     groups: list[EditGroup] = []

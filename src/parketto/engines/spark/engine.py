@@ -159,8 +159,8 @@ class SparkEngine(TaskEngine):
                 "object store, or engine='pyarrow'"
             )
 
-    def tasks_at_once(self) -> int:
-        """The number of cores of the session."""
+    def task_processes(self) -> int:
+        """The number of cores of the session: each runs a Python worker."""
         return parallelism(self.session)
 
     def timezone(self) -> str:
