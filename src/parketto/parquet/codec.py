@@ -7,7 +7,6 @@ import os
 import sys
 import threading
 from collections.abc import Iterable
-from importlib.metadata import PackageNotFoundError, version
 from typing import Literal, TypeAlias, cast
 from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 
@@ -55,6 +54,8 @@ def forced() -> Forced:
 @functools.cache
 def has_polars() -> bool:
     """Whether a tested version of Polars is installed, and this process can use it."""
+    from importlib.metadata import PackageNotFoundError, version
+
     if _FORKED.is_set():
         return False
     try:

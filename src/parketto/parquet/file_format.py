@@ -15,7 +15,6 @@ from parketto.parquet.annotating_writer import AnnotatingWriter
 from parketto.parquet.annotations import Annotation
 from parketto.parquet.bounds import leaf_index
 from parketto.parquet.dictionaries import has_huge_values, is_high_cardinality
-from parketto.parquet.encoders.row_groups import encode_rows
 from parketto.parquet.file_info import STANDARD_LAYOUT, PhysicalTraits
 from parketto.parquet.footer import Footer, ascending, read_footer
 from parketto.parquet.mixed_int96 import MixedWriter, int96_numbers, mixes_int96
@@ -150,6 +149,10 @@ class FileFormat:
             rows: The rows of its only row group; None: it has none.
             dictionaries: As in `open`, if Arrow encodes the rows; None: as they suggest.
         """
+        from parketto.parquet.encoders.row_groups import (
+            encode_rows,  # here: whoever only compares formats needs none
+        )
+
         if rows is not None and (found := encode_rows(self, rows)) is not None:
             return found
         if rows is not None and dictionaries is None:
