@@ -12,6 +12,7 @@ import json
 import os
 import subprocess
 import sys
+import threading
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -40,20 +41,23 @@ def measure(root: str, operation: str, memory_mb: int, engine: str) -> dict[str,
     return found
 
 
+# All have an odd number of files, so that each of them has odd and even keys, all over the range.
+
+
 def large_values(root: str, files: int = 5) -> None:
-    """Values of 64 MB that cannot be compressed, two in each file, each in a row group of its own."""
+    """Values of 64 MB that cannot be compressed, two in each file and its row group."""
 
     def rows(number: int) -> pa.Table:
         rng = np.random.default_rng(number)
         values = [rng.bytes(64 * MEGABYTE) for _ in "ab"]
         return pa.table({"n": [number, number + files], "p": [0, 1], "m": [number, 0], "value": values})
 
-    _write(root, files, rows, row_group_size=1, compression="none")
+    _write(root, files, rows, compression="none")
 
 
-def highly_compressed(root: str, files: int = 2) -> None:
-    """Two files of 2 MB or so, each half a gigabyte once it is decoded: long texts of which there are few."""
-    count = 500_000
+def highly_compressed(root: str, files: int = 3) -> None:
+    """Three files of 2 MB or so, a gigabyte once they are decoded: long texts of which there are few."""
+    count = 350_000
     rng = np.random.default_rng(1)
     texts = pa.array([rng.bytes(500).hex() for _ in range(1000)])
 
@@ -65,7 +69,7 @@ def highly_compressed(root: str, files: int = 2) -> None:
     _write(root, files, rows, row_group_size=count)
 
 
-def hundred_columns(root: str, files: int = 4) -> None:
+def hundred_columns(root: str, files: int = 5) -> None:
     """Numbers and short texts, 150 MB in each file once it is decoded, in one row group."""
     count = 200_000
     words = pa.array([f"level-{number}" for number in range(50)])
@@ -113,7 +117,7 @@ def _perform(root: str, operation: str, memory_mb: int, engine: str) -> None:
     elif operation == "compact":
         dataset.compact(target_mb_per_file=1024, rewrite="encode")
     elif operation == "cluster":
-        dataset.optimize(["n", "m"])
+        dataset.optimize(["n", "m"], target_mb_per_file=1024)
     elif operation == "repartition":
         dataset.repartition("p")
     elif operation == "delete":
@@ -155,11 +159,26 @@ def main() -> None:
         before[pid] = _status(pid, "VmRSS")
         with contextlib.suppress(OSError), open(f"/proc/{pid}/clear_refs", "w") as file:
             file.write("5")
-    _perform(root, operation, memory_mb, engine)
     usual = max([0, *(mb for pid, mb in before.items() if pid != os.getpid())])
     added = {"driver": 0, "worker": 0}
-    for pid, kind in _pythons().items():
-        added[kind] = max(added[kind], _status(pid, "VmHWM") - before.get(pid, usual))
+
+    def look() -> None:
+        for pid, kind in _pythons().items():
+            added[kind] = max(added[kind], _status(pid, "VmHWM") - before.get(pid, usual))
+
+    def look_often() -> None:  # peaks are the kernel's, but those of workers that end are gone
+        while not done.wait(0.2):
+            look()
+
+    done = threading.Event()
+    watcher = threading.Thread(target=look_often)
+    if engine == "spark":
+        watcher.start()
+    _perform(root, operation, memory_mb, engine)
+    done.set()
+    if engine == "spark":
+        watcher.join()
+    look()
     print(json.dumps({**added, "before": before[os.getpid()], "worker_before": usual}))
 
 

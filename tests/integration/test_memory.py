@@ -220,11 +220,12 @@ def test_values_as_large_as_the_memory(local: Place, operation: str, name: str) 
 #: What an operation may add to a process beside `memory_mb`: copies that libraries make, pages on their way to the
 #: disk, plans. The documentation of `memory_mb` states it.
 ON_TOP_MB = 256
-#: Of the largest value: read, decoded, edited, encoded, compressed.
-COPIES = 6
+#: Of a row group that is larger than the memory: read, decoded, edited, encoded, compressed. Local tasks of Spark
+#: also use cores that have none.
+COPIES = {"pyarrow": 8, "duckdb": 8, "spark": 10}
 SHAPES = {
-    "64 MB values": (memory.large_values, 64),
-    "1 GB in two small files": (memory.highly_compressed, 0),
+    "64 MB values": (memory.large_values, 128),
+    "1 GB in three small files": (memory.highly_compressed, 0),
     "100 columns": (memory.hundred_columns, 0),
 }
 #: DuckDB gets half of it, and cannot sort wide rows with less than 256 MB.
@@ -269,7 +270,7 @@ def test_memory_mb_holds(
     found = memory.measure(root, operation, GIVEN_MB[name], name)
     before, after = ({path.stat().st_ino for path in Path(each).rglob("*.parquet")} for each in (source, root))
     assert (before == after) == (operation == "write"), "it must have done something"
-    limit = GIVEN_MB[name] + ON_TOP_MB + COPIES * SHAPES[shape][1]
+    limit = GIVEN_MB[name] + ON_TOP_MB + COPIES[name] * SHAPES[shape][1]
     assert found["driver"] <= limit, found
     if name == "spark":
         assert 0 < found["worker"] <= limit, found
