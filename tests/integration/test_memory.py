@@ -230,7 +230,6 @@ SHAPES = {
 }
 #: DuckDB gets half of it, and cannot sort wide rows with less than 256 MB.
 GIVEN_MB = {"pyarrow": 64, "duckdb": 512, "spark": 256}
-UNABLE = {("duckdb", "cluster"), ("duckdb", "repartition")}
 USUAL = {("pyarrow", "100 columns", "compact"), ("duckdb", "100 columns", "update")}
 
 
@@ -249,10 +248,6 @@ def shaped(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], str]:
 
 def marks(engine: str, shape: str, operation: str) -> list[pytest.MarkDecorator]:
     found = [pytest.mark.own_spark] if engine == "spark" else []
-    if (engine, operation) in UNABLE and shape != "64 MB values":
-        found.append(
-            pytest.mark.xfail(reason="DuckDB's sort pins more than its limit", raises=RuntimeError, strict=True)
-        )
     return found if (engine, shape, operation) in USUAL else [*found, pytest.mark.sweep]
 
 

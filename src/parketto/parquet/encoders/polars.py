@@ -51,7 +51,7 @@ def encode_files(files: Sequence[FileInfo], output: Output, worker: Worker) -> S
 def _streamed(files: Sequence[FileInfo], output: Output, worker: Worker, staged: StagedFile) -> bool:
     """Whether Polars succeeded. If not, Arrow does it again: its errors name the file."""
     try:
-        # An optional dependency, which nothing else needs.
+        # Here, because importing it takes longer than small operations.
         from polars.exceptions import PanicException, PolarsError
     except ImportError:
         return False
