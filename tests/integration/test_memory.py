@@ -228,7 +228,7 @@ SHAPES = {
     "1 GB in three small files": (memory.highly_compressed, 0),
     "100 columns": (memory.hundred_columns, 0),
 }
-#: DuckDB gets half of it, and cannot sort wide rows with less than 256 MB.
+#: DuckDB gets half of it.
 GIVEN_MB = {"pyarrow": 64, "duckdb": 512, "spark": 256}
 USUAL = {("pyarrow", "100 columns", "compact"), ("duckdb", "100 columns", "update")}
 
