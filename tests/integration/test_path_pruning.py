@@ -310,3 +310,18 @@ def test_files_of_the_sample_that_vanish(table: Place, monkeypatch: pytest.Monke
 
     monkeypatch.setattr(path_pruning, "read_snapshot", vanishing)
     assert table.dataset().count("day = 5") == 30
+
+
+@pytest.mark.sweep
+def test_one_partition_of_100_000_files(local: Place, seen: Seen) -> None:
+    """A delete in one of 1,000 partitions lists and reads what a dataset of that partition alone would need."""
+    local.write_files({f"day=0/{n:03d}.parquet": pa.table({"id": range(n, n + 10)}) for n in range(100)})
+    for day in range(1, 1000):
+        folder = Path(local.root, f"day={day}")
+        folder.mkdir()
+        for n in range(100):
+            (folder / f"{n:03d}.parquet").hardlink_to(f"{local.root}/day=0/{n:03d}.parquet")
+    assert local.dataset().delete("day = 500 AND id = 6")["rows_matched"] == 7
+    assert seen.folders(local.root) == {"", "day=500"}
+    assert seen.footers < 150
+    assert local.dataset().count() == 1000 * 1000 - 7
