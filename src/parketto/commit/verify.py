@@ -6,6 +6,8 @@ import dataclasses
 import posixpath
 from collections.abc import Sequence
 
+import pyarrow as pa
+
 from parketto.engines.base import GroupResult
 from parketto.errors import CommitConflict, CommitFailed
 from parketto.parquet.clustering_metadata import without_record
@@ -69,9 +71,17 @@ def _same_schema(expected: FileInfo, info: FileInfo) -> bool:
     """Whether the fields with their metadata, and the file metadata, are the expected ones."""
     assert info.schema is not None, "a footer always has a schema"
     assert expected.schema is not None, "files to rewrite come from a snapshot"
-    fields = info.schema.remove_metadata().equals(expected.schema.remove_metadata(), check_metadata=True)
     # A rewrite drops bounding boxes that no longer hold.
-    return fields and without_bbox(info.metadata) == without_bbox(expected.metadata)
+    return _fields(info.schema).equals(_fields(expected.schema), check_metadata=True) and (
+        without_bbox(info.metadata) == without_bbox(expected.metadata)
+    )
+
+
+def _fields(schema: pa.Schema) -> pa.Schema:
+    """The fields as tasks return them: between processes, Arrow loses the names that Parquet readers give to the
+    entries of maps.
+    """
+    return pa.ipc.read_schema(schema.remove_metadata().serialize())
 
 
 def _differences(expected: FileInfo, info: FileInfo) -> str:
