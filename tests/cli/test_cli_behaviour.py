@@ -122,6 +122,27 @@ class TestExitCodes:
         assert str(tmp_path / "none") in fails(1, "health", tmp_path / "none")
         assert "Traceback" in parketto("health", tmp_path / "none", "--debug", check=False).stderr
 
+    @pytest.mark.parametrize("option", [[], ["--debug"]])
+    def test_tracebacks_that_libraries_log(self, events: str, option: list[str]) -> None:
+        """Py4J logs one when Ctrl-C interrupts a call of the JVM."""
+        code = (
+            "import logging, sys\n"
+            "from parketto import Dataset\n"
+            "from parketto.cli.app import main\n"
+            "def interrupted(*_, **__):\n"
+            "    try:\n"
+            "        raise KeyboardInterrupt\n"
+            "    except KeyboardInterrupt:\n"
+            "        logging.exception('KeyboardInterrupt while sending command.')\n"
+            "        raise\n"
+            "Dataset.health = interrupted\n"
+            f"sys.argv = ['parketto', 'health', {events!r}, *{option!r}]\n"
+            "main()\n"
+        )
+        run = subprocess.run([sys.executable, "-c", code], env=environment(), capture_output=True, text=True)
+        assert run.returncode == Exit.INTERRUPTED
+        assert ("Traceback" in run.stderr) == bool(option), run.stderr
+
     @pytest.mark.parametrize(
         "arguments",
         [

@@ -93,7 +93,7 @@ def test_ctrl_c_leaves_the_dataset_as_it_was(tmp_path: Path) -> None:
     code, shown = ended(child)
     assert (code, oracle.file_state(root)) == (130, before)
     assert "interrupted: the dataset is as it was" in shown
-    assert "Traceback" not in shown
+    assert "Traceback" not in shown, shown
     assert beside(tmp_path) == ["events"]
 
 
@@ -139,6 +139,6 @@ def test_ctrl_c_on_spark(tmp_path: Path) -> None:
     code, shown = ended(child)
     assert (code, oracle.file_state(root)) == (130, before), shown
     assert "interrupted: the dataset is as it was" in shown
-    assert "Traceback" not in shown
+    assert "Traceback" not in shown, shown
     assert beside(tmp_path) == ["events"]
     assert os.path.isdir(root)

@@ -54,8 +54,10 @@ def _strange(place: Place, seed: int) -> None:
         case 2 if len(files) > 1:
             chosen.unlink()
         case _:
-            wider = table.append_column(f"c{seed % 2}", pa.array([seed] * table.num_rows, pa.int32()))
-            pq.write_table(wider, chosen.with_name(f"wide-{seed}.parquet"))
+            name = f"c{seed % 2}"
+            if name not in table.column_names:
+                table = table.append_column(name, pa.array([seed] * table.num_rows, pa.int32()))
+            pq.write_table(table, chosen.with_name(f"wide-{seed}.parquet"))
 
 
 def _undo(dataset: Dataset) -> None:
@@ -95,7 +97,7 @@ STEPS: dict[str, Callable[[Place, Dataset, int], Any]] = {
     "delete by text": lambda _, dataset, seed: dataset.delete(f"name < 'n{seed % 9}'"),
     "update": lambda _, dataset, seed: dataset.update(f"id < {seed % 26}", {"n": sql("n + 1")}),
     "move": lambda _, dataset, seed: dataset.update(f"id = {seed % 26}", {"day": seed % 4}),
-    "merge": lambda _, dataset, seed: dataset.merge(_rows(seed), ["id", "day"]),
+    "merge": lambda _, dataset, seed: dataset.merge(_rows(seed), ["id", "day"], partial=True),
     "compact": lambda _, dataset, seed: dataset.compact(),
     "undo": lambda _, dataset, seed: _undo(dataset),
     "purge": lambda _, dataset, seed: dataset.delete(f"id = {seed % 26}", purge=True),

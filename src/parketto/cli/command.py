@@ -148,7 +148,7 @@ class Command:
         return not (option in opening and self.engine is None) and not (option == "as_json" and self.shape is None)
 
     def _run(self, shared: Mapping[str, Any], given: Mapping[str, Any]) -> None:
-        _configure_logging(verbose=shared["verbose"])
+        _configure_logging(verbose=shared["verbose"], debug=shared["debug"])
         context = CommandContext(JsonOutput() if shared.get("as_json") else ConsoleOutput())
         started = time.time()
         try:
@@ -206,8 +206,10 @@ class _StderrHandler(logging.Handler):
         print(f"{name}{record.getMessage()}", file=sys.stderr)
 
 
-def _configure_logging(*, verbose: bool) -> None:
+def _configure_logging(*, verbose: bool, debug: bool) -> None:
     """Show warnings, and what is going on if that is asked for; Python's own warnings as one line."""
+    if not debug:  # else libraries print tracebacks of errors that a command reports itself, as Py4J does on Ctrl-C
+        logging.getLogger().addHandler(logging.NullHandler())
     logger = logging.getLogger("parketto")
     logger.addHandler(_StderrHandler())
     logger.setLevel(logging.INFO if verbose else logging.WARNING)

@@ -202,10 +202,9 @@ def check_schemas(
         if only_target:
             raise ColumnNotFound(only_target, source.names, "partition columns of the dataset in the source")
     if only_source or only_target:
-        raise InvalidArgument(
-            f"schema mismatch: only the source has {quoted(only_source)}, only the target has "
-            f"{quoted(only_target)}. Both need the same columns, in any order"
-        )
+        sides = (("source", only_source), ("target", only_target))
+        which = ", ".join(f"only the {side} has {quoted(names)}" for side, names in sides if names)
+        raise InvalidArgument(f"schema mismatch: {which}. Both need the same columns, in any order")
     recorded, wanted = unnamed_types(source.metadata), unnamed_types(target.metadata)
     # Without Spark's own schema, the source does not declare what its numbers mean: they match the target's.
     undeclared = SPARK_SCHEMA_KEY not in (source.metadata or {})
