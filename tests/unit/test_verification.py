@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import pickle
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from typing import Any
@@ -89,6 +90,14 @@ class FaultyEngine(PyArrowEngine):
         return outcome
 
 
+class RemoteEngine(PyArrowEngine):
+    """Runs tasks as if in other processes: they and their results are pickled."""
+
+    def run(self, tasks: Sequence[Any], context: Context) -> list[Any]:
+        results: list[Any] = pickle.loads(pickle.dumps(super().run(pickle.loads(pickle.dumps(tasks)), context)))
+        return results
+
+
 OPERATIONS: dict[str, Callable[[Dataset], object]] = {
     "compact": lambda dataset: dataset.compact(),
     "optimize": lambda dataset: dataset.optimize(["at"]),
@@ -136,3 +145,25 @@ def test_merge_with_an_unexpected_total_is_not_committed(local: Place) -> None:
     with pytest.raises(CommitFailed, match="the merge would leave 6 rows, expected 7"):
         local.dataset(engine=UncountedEngine()).merge(rows(2), ["id"])
     assert local.state() == state
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda dataset: dataset.delete("id = 1 OR id = 5"),
+        lambda dataset: dataset.update("id = 1", {"name": "x"}),
+        lambda dataset: dataset.merge(dataset.read(where="id = 1").set_column(2, "name", [["x"]]), "id"),
+    ],
+    ids=["delete", "update", "merge"],
+)
+def test_tasks_of_other_processes_keep_the_schema(local: Place, change: Callable[[Dataset], object]) -> None:
+    """Arrow names the entries of a map after its column, if the file has no Arrow schema, and pickles drop that."""
+    for first in (0, 4):
+        ids = pa.array(range(first, first + 4), pa.int64())
+        tags = pa.array([[("a", 1)]] * 4, pa.map_(pa.string(), pa.int64()))
+        table = pa.table({"id": ids, "tags": tags, "name": ["n"] * 4})
+        os.makedirs(local.root, exist_ok=True)
+        pq.write_table(table, f"{local.root}/{first}.parquet", store_schema=False)
+    schema = local.dataset().schema
+    change(local.dataset(engine=RemoteEngine()))
+    assert local.dataset().schema == schema
