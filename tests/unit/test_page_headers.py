@@ -18,7 +18,7 @@ from parketto.errors import FooterError
 from parketto.parquet.appender import RowGroupAppender
 from parketto.parquet.footer import MetaKeys, read_footer
 from parketto.parquet.offsets import compute_offsets
-from parketto.parquet.page_index import PageIndex, has_checksums, index_pages
+from parketto.parquet.page_index import PageIndex, index_pages
 from parketto.parquet.thrift import BINARY, FALSE, I64, LIST, decode, decode_list, key
 
 ROWS = 3000
@@ -251,12 +251,6 @@ def test_page_indexes_are_computed_only_if_missing() -> None:
         assert all(
             bool(chunk.offset_index) == (source is with_index or index_all) for chunk in placed.groups[0].chunks
         )
-
-
-def test_page_checksums_are_detected() -> None:
-    for checked in (True, False):
-        source = in_memory(table(), write_page_checksum=checked)
-        assert has_checksums(source, 4, len(source.getvalue())) is checked
 
 
 def test_taking_over_a_file_with_another_schema_is_refused() -> None:

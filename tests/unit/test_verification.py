@@ -157,7 +157,7 @@ def test_merge_with_an_unexpected_total_is_not_committed(local: Place) -> None:
     ids=["delete", "update", "merge"],
 )
 def test_tasks_of_other_processes_keep_the_schema(local: Place, change: Callable[[Dataset], object]) -> None:
-    """Arrow names the entries of a map after its column, if the file has no Arrow schema, and pickles drop that."""
+    """Arrow names the entries of a map after its column if the file has no Arrow schema. Pickles drop that."""
     for first in (0, 4):
         ids = pa.array(range(first, first + 4), pa.int64())
         tags = pa.array([[("a", 1)]] * 4, pa.map_(pa.string(), pa.int64()))

@@ -208,7 +208,9 @@ class _StderrHandler(logging.Handler):
 
 def _configure_logging(*, verbose: bool, debug: bool) -> None:
     """Show warnings, and what is going on if that is asked for; Python's own warnings as one line."""
-    if not debug:  # else libraries print tracebacks of errors that a command reports itself, as Py4J does on Ctrl-C
+    if (
+        not debug
+    ):  # else libraries print tracebacks of errors that a command reports itself, as Py4J does on Ctrl-C
         logging.getLogger().addHandler(logging.NullHandler())
     logger = logging.getLogger("parketto")
     logger.addHandler(_StderrHandler())

@@ -78,9 +78,7 @@ def _same_schema(expected: FileInfo, info: FileInfo) -> bool:
 
 
 def _fields(schema: pa.Schema) -> pa.Schema:
-    """The fields as tasks return them: between processes, Arrow loses the names that Parquet readers give to the
-    entries of maps.
-    """
+    """The fields as tasks of other processes return them: without the names of the entries of maps."""
     return pa.ipc.read_schema(schema.remove_metadata().serialize())
 
 

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import os
 import sys
 import threading
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from typing import Literal, TypeAlias, cast
 from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 
@@ -72,6 +73,29 @@ def may_use_polars() -> bool:
     return forced() != "arrow" and has_polars() and address_space_limit() is None
 
 
+class PolarsFailed(Exception):
+    """Polars has not decoded or encoded the rows; Arrow must, and reports what is wrong with them."""
+
+
+@contextlib.contextmanager
+def polars_failures() -> Iterator[None]:
+    """Raise everything that Polars raises, also when it is imported, as PolarsFailed."""
+    try:
+        from polars.exceptions import PanicException, PolarsError
+    except ImportError as error:  # the installation is broken; Arrow needs nothing of it
+        raise PolarsFailed(str(error)) from error
+    try:
+        yield
+    except (PolarsError, PanicException, OSError) as error:
+        raise PolarsFailed(str(error)) from error
+    except KeyboardInterrupt as error:
+        # Polars checks for signals in all threads. Python raises them in the main one only, if at all: a program
+        # may handle Ctrl-C itself.
+        if threading.current_thread() is threading.main_thread():
+            raise
+        raise PolarsFailed("interrupted") from error
+
+
 class Workload:
     """Counts the bytes that Polars could have taken, until importing it pays off."""
 
@@ -94,8 +118,10 @@ def are_plain(schema: pa.Schema) -> bool:
 
 
 def have_twins(kinds: Iterable[pa.DataType]) -> bool:
-    """Whether Polars has all of these types, with the same meaning."""
-    return all(is_plain(kind) or (pat.is_timestamp(kind) and _is_zone(kind.tz)) for kind in kinds)
+    """Whether Polars has all of these types, with the same meaning. It has no timestamps of seconds."""
+    return all(
+        is_plain(kind) or (pat.is_timestamp(kind) and kind.unit != "s" and _is_zone(kind.tz)) for kind in kinds
+    )
 
 
 def knows_zones(kinds: Iterable[pa.DataType]) -> bool:

@@ -31,7 +31,7 @@ _MAX_HEADER_BYTES = 1024 * 1024  # a larger page header is taken for damage
 _MAX_BOUND_BYTES = 4096  # with longer bounds, reading the index costs more than it saves
 
 _DATA_PAGE, _DICTIONARY_PAGE, _DATA_PAGE_V2 = 0, 2, 3
-_KIND, _SIZE, _CHECKSUM = key(1, I32), key(3, I32), key(4, I32)
+_KIND, _SIZE = key(1, I32), key(3, I32)
 _HEADERS = {_DATA_PAGE: key(5, STRUCT), _DATA_PAGE_V2: key(8, STRUCT)}
 _STATISTICS = {_DATA_PAGE: key(5, STRUCT), _DATA_PAGE_V2: key(8, STRUCT)}
 _ENCODINGS, _DICTIONARY_ENCODINGS = {_DATA_PAGE: key(2, I32), _DATA_PAGE_V2: key(4, I32)}, frozenset({2, 8})
@@ -57,11 +57,6 @@ class _Page(NamedTuple):
     size: int
     kind: int
     header: Fields
-
-
-def has_checksums(source: IO[bytes], start: int, end: int) -> bool:
-    """Whether the page at `start` has a checksum. Writers give one to all pages or to none."""
-    return _CHECKSUM in read_page_header(source, start, end)[0]
 
 
 def index_pages(source: IO[bytes], column: Column, num_rows: int) -> PageIndex | None:

@@ -13,9 +13,11 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from parketto.errors import FooterError, IncompatibleTypes, UnreadableFile
+from parketto.parquet.codec import PolarsFailed
 from parketto.parquet.dataset_schema import path_value
 from parketto.parquet.decoded_types import recast
-from parketto.parquet.decoders.polars import MemoryFile, Undecoded, decode, may_have_checksums, suits_polars
+from parketto.parquet.decoders.polars import decode, suits_polars
+from parketto.parquet.decoders.sound_pages import MemoryFile, are_sound
 from parketto.parquet.file_info import FileInfo, footer_length
 from parketto.parquet.footer import read_exactly
 from parketto.parquet.int96 import check_int96_range, in_seconds
@@ -45,11 +47,8 @@ _MIN_REMOTE_PAGED_BYTES = 8 * 1024 * 1024
 _MAX_FOOTER_BYTES = 256 * 1024  # a longer footer takes longer to decode than reading single pages saves
 _PAGE_ERRORS: tuple[type[Exception], ...] = (FooterError, pa.ArrowException, OSError)
 _MIN_PARALLEL_BYTES = 256 * 1024  # below this, waking threads takes longer than decoding
-
-
 # Polars decodes whole row groups of up to so many batches: parts of them take longer than with Arrow.
 _POLARS_BATCHES = 3
-
 # A rewrite must not turn corrupt pages into valid ones.
 _VERIFY = {"page_checksum_verification": True}
 
@@ -155,7 +154,7 @@ class BatchReader:
         done, ranges = 0, opened.whole_ranges(numbers, schema, int(_POLARS_BATCHES * self._batch_bytes), width)
         if ranges:
             # If Polars fails, Arrow reads on, and what is wrong with the file is reported.
-            with contextlib.suppress(Undecoded):
+            with contextlib.suppress(PolarsFailed):
                 for batch in decode(opened.source, ranges, schema, rows):
                     yield batch
                     done += batch.num_rows
@@ -284,16 +283,12 @@ class OpenFile:
             else:
                 ranges.append((starts[number], starts[number + 1]))
                 held = size
-        return [] if self._may_have_checksums else ranges
+        return ranges if are_sound(self.source, self._parquet.metadata, numbers, schema.names) else []
 
     @property
     def _can_share(self) -> bool:
         """Whether another library can read the same open file."""
         return isinstance(self.source, MemoryFile | pa.OSFile)
-
-    @functools.cached_property
-    def _may_have_checksums(self) -> bool:
-        return may_have_checksums(self.source, self.file, self._parquet.metadata)
 
     def runs(self, numbers: Sequence[int], names: Sequence[str]) -> Iterator[tuple[pq.ParquetFile, list[int]]]:
         """Row groups to read together, each time with the `ParquetFile` that reads them."""

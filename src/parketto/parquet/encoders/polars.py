@@ -15,8 +15,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from parketto.errors import FooterError
-from parketto.parquet.codec import WORKLOAD, are_plain, may_use_polars
-from parketto.parquet.decoders.polars import may_have_checksums
+from parketto.parquet.codec import WORKLOAD, PolarsFailed, are_plain, may_use_polars, polars_failures
+from parketto.parquet.decoders.sound_pages import are_sound
 from parketto.parquet.encoders.row_groups import CODECS, PAGE_BYTES, take_over
 from parketto.parquet.file_info import FileInfo
 from parketto.parquet.output import Output
@@ -50,31 +50,21 @@ def encode_files(files: Sequence[FileInfo], output: Output, worker: Worker) -> S
 
 def _streamed(files: Sequence[FileInfo], output: Output, worker: Worker, staged: StagedFile) -> bool:
     """Whether Polars succeeded. If not, Arrow does it again: its errors name the file."""
-    try:
-        # Here, because importing it takes longer than small operations.
-        from polars.exceptions import PanicException, PolarsError
-    except ImportError:
-        return False
     store, num_rows = worker.store, sum(file.num_rows for file in files)
     try:
         row_group_rows = _row_group_rows(files, output, worker)
-        if row_group_rows is None or any(_may_have_checksums(store, file) for file in files):
+        if row_group_rows is None or not all(_is_sound(store, file) for file in files):
             return False
         sources = [store.local_path(file.path) or file.path for file in files]
         target = store.local_path(staged.path) or staged.path
         with _ONE_AT_A_TIME if num_rows > row_group_rows else nullcontext():
             worker.check_cancelled()
-            _stream(sources, target, output.format.codec, row_group_rows)
+            with polars_failures():
+                _stream(sources, target, output.format.codec, row_group_rows)
         worker.check_cancelled()
         with store.open_written(staged.path) as file:
             take_over(file, output.format, num_rows)
-    except (PolarsError, PanicException, FooterError, OSError):
-        return False
-    except KeyboardInterrupt:
-        # Polars checks for signals in all threads. Python raises them in the main one only, if at all: a program
-        # may handle Ctrl-C itself.
-        if threading.current_thread() is threading.main_thread():
-            raise
+    except (PolarsFailed, FooterError, OSError, pa.ArrowInvalid):
         return False
     return True
 
@@ -113,9 +103,10 @@ def _suits_polars(files: Sequence[FileInfo], output: Output, worker: Worker) -> 
     )
 
 
-def _may_have_checksums(store: Store, file: FileInfo) -> bool:
+def _is_sound(store: Store, file: FileInfo) -> bool:
     with store.open_input(file.path) as source:
-        return may_have_checksums(source, file)
+        metadata = pq.read_metadata(source)
+        return are_sound(source, metadata, range(metadata.num_row_groups))
 
 
 def _row_group_rows(files: Sequence[FileInfo], output: Output, worker: Worker) -> int | None:

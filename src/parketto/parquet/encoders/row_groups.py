@@ -11,7 +11,7 @@ import pyarrow.types as pat
 
 from parketto.errors import FooterError
 from parketto.parquet.appender import RowGroupAppender
-from parketto.parquet.codec import WORKLOAD, forced, have_twins, may_use_polars
+from parketto.parquet.codec import WORKLOAD, PolarsFailed, forced, have_twins, may_use_polars, polars_failures
 from parketto.parquet.column_metadata import MIN_TRUNCATED_BYTES
 
 if TYPE_CHECKING:
@@ -81,27 +81,25 @@ def encode_rows(file_format: FileFormat, rows: pa.Table) -> pa.Buffer | None:
     """A whole file in memory, with the rows as one row group; None if Arrow must encode them."""
     if not suits_polars(file_format, rows) or not WORKLOAD.pays(rows.nbytes):
         return None
-    try:
-        import polars as pl
-        from polars.exceptions import PanicException, PolarsError
-    except ImportError:  # the installation is broken; Arrow needs nothing of it
-        return None
     name, level = CODECS[file_format.codec]
     file = io.BytesIO()
     try:
         rows.validate(full=True)  # Polars trusts text to be UTF-8
-        frame = pl.from_arrow(rows, rechunk=False)
-        assert isinstance(frame, pl.DataFrame), "it is made of a table"
-        frame.write_parquet(
-            file,
-            compression=name,
-            compression_level=level,
-            row_group_size=rows.num_rows,
-            data_page_size=PAGE_BYTES,
-        )
+        with polars_failures():
+            import polars as pl
+
+            frame = pl.from_arrow(rows, rechunk=False)
+            assert isinstance(frame, pl.DataFrame), "it is made of a table"
+            frame.write_parquet(
+                file,
+                compression=name,
+                compression_level=level,
+                row_group_size=rows.num_rows,
+                data_page_size=PAGE_BYTES,
+            )
         file.seek(0)
         take_over(file, file_format, rows.num_rows)
-    except (PolarsError, PanicException, FooterError, pa.ArrowInvalid):
+    except (PolarsFailed, FooterError, pa.ArrowInvalid):
         return None
     return pa.py_buffer(file.getbuffer())
 
