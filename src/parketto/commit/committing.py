@@ -123,7 +123,7 @@ class Commit:
             change.check_added(added, self._who_changed)
         if change.follows is not None and (store.is_local_disk or state.log.last != self._last_seen):
             self._check_layout(there, change.follows)
-        publish = change.publish if change.naming is None else self._named(change.publish, change.naming)
+        publish = change.publish if change.naming is None else self._named(change, change.naming)
         self._check_destinations(publish, change)
         self._check_staged(publish, state)
         if change.validate is not None:
@@ -194,13 +194,15 @@ class Commit:
             for path in self._store.stat_many(destinations):
                 raise CommitConflict(f"{path!r} exists already; nothing was changed")
 
-    def _named(self, publish: Sequence[StagedFile], naming: Naming) -> list[StagedFile]:
+    def _named(self, change: Change, naming: Naming) -> list[StagedFile]:
         # Random names are not checked where a listing costs a request.
         random = naming.scheme == "uuid" and not self._store.is_local_disk
         by_directory: defaultdict[str, list[StagedFile]] = defaultdict(list)
-        for file in publish:
-            by_directory[posixpath.dirname(file.destination)].append(file)
-        named = []
+        named = list(change.named)
+        kept = frozenset(named)
+        for file in change.publish:
+            if file not in kept:
+                by_directory[posixpath.dirname(file.destination)].append(file)
         for directory, files in by_directory.items():
             names = naming.names(len(files), [] if random else self._store.list_names(directory))
             named += [

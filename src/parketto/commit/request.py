@@ -46,6 +46,7 @@ class Change:
     publish: Sequence[StagedFile]
     retire: Sequence[FileEntry]
     naming: Naming | None = None
+    named: Sequence[StagedFile] = ()
     read: Sequence[FileEntry] = ()
     check_added: CheckAdded | None = None
     follows: tuple[str, ...] | None = None

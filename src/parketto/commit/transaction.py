@@ -181,6 +181,7 @@ class Transaction:
         retire: Sequence[FileEntry],
         *,
         naming: Naming | None = None,
+        named: Sequence[StagedFile] = (),
         read: Sequence[FileEntry] = (),
         check_added: CheckAdded | None = None,
         follows: tuple[str, ...] | None = None,
@@ -195,6 +196,7 @@ class Transaction:
             publish: The staged files.
             retire: The files that they replace.
             naming: Names the staged files now, when no other writer can take the same names.
+            named: Those of the staged files that have their names already.
             read: Files that the operation has based its decisions on: a change of one is a conflict.
             check_added: Refuses concurrently added data files that matter to the operation.
             follows: The partition columns of all files: concurrently added files with other ones are a
@@ -220,6 +222,7 @@ class Transaction:
                 publish,
                 retire,
                 naming,
+                named,
                 read,
                 check_added,
                 follows,

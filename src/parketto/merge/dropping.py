@@ -35,6 +35,8 @@ class DropRows:
     dropped: tuple[RowNumbers, ...]
     operation: str
     compression: str | None
+    #: Whether row groups of another codec than `compression` are re-encoded.
+    recompress: bool = False
 
     @property
     def size_bytes(self) -> int:
@@ -46,7 +48,8 @@ class DropRows:
         first = self.files[0]
         assert first.schema is not None, "files to rewrite come from a snapshot"
         reader = row_reader(worker, first, PartitionSpec(), first.schema.names)
-        with FileRewriter(self.files, self.operation, worker, self.compression) as rewriter:
+        codec = self.compression if self.recompress else None
+        with FileRewriter(self.files, self.operation, worker, self.compression, codec=codec) as rewriter:
             for file, dropped in zip(self.files, self.dropped, strict=True):
                 with reader.open(file) as opened:
                     rewriter.next_file(opened)

@@ -112,7 +112,13 @@ def delete_keys(
                 return drop_stats(dataset.root, files, len(tasks), drops, groups, dry_run=True)
             lookups = {lookup.file.path: lookup for lookup, _ in matched}
             dropping = [
-                DropRows(group, tuple(lookups[file.path] for file in group), "delete", request.compression)
+                DropRows(
+                    group,
+                    tuple(lookups[file.path] for file in group),
+                    "delete",
+                    request.compression,
+                    recompress=True,
+                )
                 for group in groups
             ]
             results = dataset.engine.run(dropping, context)

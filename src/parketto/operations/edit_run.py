@@ -25,8 +25,10 @@ from parketto.expressions.time_zones import Clock
 from parketto.operations.context import DatasetContext, entries
 from parketto.operations.edits import in_same_places, write_empty_file
 from parketto.operations.path_pruning import RowCondition
+from parketto.parquet.clustering_metadata import without_record
 from parketto.parquet.dataset_schema import unified
 from parketto.parquet.file_info import FileInfo, MentionedColumns, StatsColumns
+from parketto.parquet.geo_area import without_bbox
 from parketto.parquet.output import Output, output_like
 from parketto.parquet.partition_spec import PartitionSpec, partition_spec_of
 from parketto.parquet.partitions import folder_names
@@ -94,7 +96,7 @@ class EditRun:
             for file, each in edits
         }
         # Rows that move are read, even if no other row of their file is left.
-        removed = [path for path, rows in left.items() if not rows and tasks[path].edit.elsewhere is None]
+        removed = {path for path, rows in left.items() if not rows and tasks[path].edit.elsewhere is None}
         groups = edit_groups(
             files,
             {path: rows for path, rows in left.items() if path not in removed},
@@ -271,8 +273,12 @@ def _moved_output(
 ) -> Output:
     """The output for rows that move to another partition, in the format of their source file."""
     assert file.schema is not None, "files to edit come from a snapshot"
+    found = output_like(file, request.operation, request.compression, request.changes or ())
+    # The rows come from several files: nothing that the metadata says of the rows of one holds for all.
+    metadata = without_bbox(without_record(found.format.metadata))
     return replace(
-        output_like(file, request.operation, request.compression, request.changes or ()),
+        found,
+        format=replace(found.format, metadata=metadata),
         directory=root,
         row_schema=spec.row_schema(file.schema),
         partition_by=spec.partition_by,

@@ -104,7 +104,7 @@ def drop_stats(
         files_scanned=scanned,
         files_rewritten=len(rewritten),
         files_removed=len(drops) - len(rewritten),
-        files_written=len(groups),
+        files_written=len(groups) if dry_run or not groups else len(staged),
         rewritten_bytes=sum(file.size_bytes for file in rewritten),
         partitions_affected=len({file.directory for file, _ in drops}),
         dry_run=dry_run,

@@ -76,7 +76,8 @@ def _replace(
         _check_match(dataset, like, files, _placed(dataset.root, written.staged, new), request, clock, context)
         run = editor.run(transaction, files, progress)
         rewritten = editor.verified(run)
-        staged = [*run.staged(transaction.operation), *written.staged]
+        edited = run.staged(transaction.operation)
+        staged = [*edited, *written.staged]
         stats = WriteStats(
             rows_written=written.num_rows,
             files_written=len(staged),
@@ -90,6 +91,7 @@ def _replace(
                 staged or editor.schema_file(run, transaction),
                 run.retired,
                 naming=request.naming,
+                named=edited,
                 read=editor.checked_files(run),
                 check_added=_checks(editor.check_added(run), check_added_form(dataset, like) if new else None),
                 follows=like.partition_by if new else None,

@@ -103,7 +103,11 @@ def folder_codes(rows: pa.Table, columns: Sequence[str]) -> tuple[npt.NDArray[np
     first = np.empty(count, np.int64)
     first[codes[::-1]] = np.arange(rows.num_rows)[::-1]  # the last assignment wins, so reversed: the first row
     examples = rows.select(columns).take(pa.array(first)).to_pylist()
-    return codes, [segments(columns, [row[name] for name in columns]) for row in examples]
+    names = [segments(columns, [row[name] for name in columns]) for row in examples]
+    numbers = {name: number for number, name in enumerate(dict.fromkeys(names))}
+    if len(numbers) < len(names):  # NULL and "" share a folder
+        codes = np.array([numbers[name] for name in names], np.int64)[codes]
+    return codes, list(numbers)
 
 
 def _encoded(column: pa.Array) -> tuple[npt.NDArray[np.int64], int]:
