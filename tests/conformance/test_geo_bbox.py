@@ -97,6 +97,13 @@ def test_rows_that_change_partition_keep_the_bbox_unless_geometries_change(memor
     assert areas(memory) == {(0,): [0, 0, 0, 1], (1,): None, (2, 3): [1, 0, 1, 1]}
 
 
+def test_the_bbox_of_rows_that_change_partition_covers_all_of_their_files(memory: Place) -> None:
+    for number in range(2):
+        write(memory, number, "p=1/")
+    memory.dataset().update("id IN (1, 2)", {"p": 2})
+    assert areas(memory) == {(0, 3): [0, 0, 1, 1], (1, 2): [0, 0, 1, 1]}
+
+
 @pytest.mark.parametrize("files", [1, 2])
 def test_repartition_drops_the_bbox_if_files_are_mixed(memory: Place, files: int) -> None:
     for number in range(files):

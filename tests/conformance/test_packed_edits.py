@@ -216,3 +216,35 @@ def test_replaced_rows_leave_one_file(place: Place, engine: Engine) -> None:
     new = table(1000, 1)
     stats = place.dataset(engine=engine).write(new, "overwrite", replace_where="id % 20 = 3 OR id = 1000")
     assert (stats["rows_deleted"], stats["files_replaced"], stats["files_written"]) == (FILES, FILES, 2)
+
+
+def test_replaced_rows_leave_the_others_in_their_order(place: Place, merge_engine: Engine) -> None:
+    """Only files of new rows get the names that are asked for."""
+    write(place)
+    before = ids(place)
+    place.dataset(engine=merge_engine).write(
+        table(1000, 3),
+        mode="overwrite",
+        replace_where="id IN (3, 43) OR id >= 1000",
+        basename_template="zz-{}.parquet",
+    )
+    assert ids(place) == [*(n for n in before if n not in (3, 43)), 1000, 1001, 1002]
+
+
+def test_keys_delete_with_a_codec_as_conditions_do(place: Place, merge_engine: Engine) -> None:
+    """All row groups of rewritten files get it."""
+    write(place, range(2), row_group_size=5)
+    place.dataset(engine=merge_engine).delete(keys=pa.table({"id": [3, 23]}), key_columns="id", compression="zstd")
+    metadata = [pq.read_metadata(place.fs.open(path)) for path in oracle.data_files(place.root, place.fs)]
+    groups = [each.row_group(number) for each in metadata for number in range(each.num_row_groups)]
+    assert {group.column(at).compression for group in groups for at in range(3)} == {"ZSTD"}
+
+
+def test_files_are_counted_not_groups(local: Place, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A group whose rows are larger than estimated becomes several files."""
+    from parketto.tasks import file_rewriter
+
+    monkeypatch.setattr(file_rewriter, "_MAX_PACKED_BYTES", 1)
+    write(local, range(3))
+    found = local.dataset().delete(keys=pa.table({"id": [3, 23, 43]}), key_columns="id")
+    assert found["files_written"] == len(found["added_files"])

@@ -74,3 +74,12 @@ def test_partitions_of_a_large_dataset_are_split_at_the_target_size(tmp_path: Pa
         assert min(sizes[:-1]) > 0.5 * 2**20
         rows = [n for file in files for n in pq.ParquetFile(file).read()["n"].to_pylist()]
         assert rows == sorted(rows)
+
+
+def test_rows_of_null_and_empty_text_keep_their_order_in_the_folder_they_share(tmp_path: Path) -> None:
+    keys = ["", None, "", None, "x", ""]
+    dataset = Dataset(str(tmp_path / "data"), engine="pyarrow")
+    dataset.write(pa.table({"key": keys, "n": range(6)}))
+    dataset.repartition("key", partition_columns="files")
+    (file,) = (tmp_path / "data" / "key=__HIVE_DEFAULT_PARTITION__").iterdir()
+    assert pq.ParquetFile(file).read().to_pydict() == {"key": ["", None, "", None, ""], "n": [0, 1, 2, 3, 5]}

@@ -52,7 +52,7 @@ class MergeStats(ExpectationStats):
     #: those that were written. Paths relative to the dataset, sorted.
     rewritten_files: NotRequired[list[str]]
     added_files: NotRequired[list[str]]
-    #: With `details=True`: the number of new files; in a dry run an estimate, because rows may turn out not to change.
+    #: With `details=True`: the number of new files. In a dry run an estimate: some rows may not change.
     files_written: NotRequired[int]
 
 

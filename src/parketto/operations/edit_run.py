@@ -25,15 +25,13 @@ from parketto.expressions.time_zones import Clock
 from parketto.operations.context import DatasetContext, entries
 from parketto.operations.edits import in_same_places, write_empty_file
 from parketto.operations.path_pruning import RowCondition
-from parketto.parquet.clustering_metadata import without_record
 from parketto.parquet.dataset_schema import unified
 from parketto.parquet.file_info import FileInfo, MentionedColumns, StatsColumns
-from parketto.parquet.geo_area import without_bbox
 from parketto.parquet.output import Output, output_like
 from parketto.parquet.partition_spec import PartitionSpec, partition_spec_of
 from parketto.parquet.partitions import folder_names
 from parketto.parquet.snapshot import RuledOut, read_snapshot
-from parketto.planning.edit_groups import edit_groups
+from parketto.planning.edit_groups import EditGroup, edit_groups
 from parketto.planning.naming import appended
 from parketto.runtime.staging import StagedFile, Staging
 from parketto.storage.hive import PartitionFilter, directory_matcher
@@ -109,7 +107,7 @@ class EditRun:
         rewrites = [
             EditFiles(
                 group,
-                tasks[group[0].path].edit,
+                _edit_of(group, tasks[group[0].path].edit, request),
                 tuple(changed[file.path] for file in group),
                 request.compression,
                 request.recompress,
@@ -268,17 +266,21 @@ def _changes(values: Mapping[str, Any], schema: pa.Schema, clock: Clock) -> tupl
     return assignments(values, schema, clock)
 
 
+def _edit_of(group: EditGroup, edit: Edit, request: EditRequest) -> Edit:
+    """The edit of a group, given that of its first file: all rows that move go to the same new files."""
+    if edit.elsewhere is None or len(group) == 1:
+        return edit
+    like = output_like(group[0], request.operation, request.compression, request.changes or (), group)
+    return replace(edit, elsewhere=replace(edit.elsewhere, format=like.format))
+
+
 def _moved_output(
     root: str, files: Sequence[FileInfo], file: FileInfo, spec: PartitionSpec, request: EditRequest
 ) -> Output:
     """The output for rows that move to another partition, in the format of their source file."""
     assert file.schema is not None, "files to edit come from a snapshot"
-    found = output_like(file, request.operation, request.compression, request.changes or ())
-    # The rows come from several files: nothing that the metadata says of the rows of one holds for all.
-    metadata = without_bbox(without_record(found.format.metadata))
     return replace(
-        found,
-        format=replace(found.format, metadata=metadata),
+        output_like(file, request.operation, request.compression, request.changes or ()),
         directory=root,
         row_schema=spec.row_schema(file.schema),
         partition_by=spec.partition_by,
