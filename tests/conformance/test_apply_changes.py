@@ -127,6 +127,15 @@ def test_partitions_and_path_columns(place: Place, engine: Engine) -> None:
     ]
 
 
+def test_partitions_of_a_dataset_that_began_with_deletes(place: Place, engine: Engine) -> None:
+    """The file that keeps the schema then is in no partition."""
+    dataset = place.dataset(engine=engine)
+    for record in ((1, "ann", 1, "d"), (2, "bob", 2, "u"), (3, "eve", 3, "d")):
+        apply(dataset, record, partition_by=["name"])
+    assert rows(place) == [(2, "bob", 2)]
+    assert [each["values"] for each in dataset.partitions() if each["rows"]] == [{"name": "bob"}]
+
+
 def test_tombstones_expire(local: Place, monkeypatch: pytest.MonkeyPatch) -> None:
     dataset = local.dataset()
     apply(dataset, (1, "a", 1, "u"), (1, None, 5, "d"), (2, "b", 1, "u"))

@@ -81,6 +81,15 @@ def test_schemas_that_differ(dataset: Dataset) -> None:
         dataset.diff(2)
 
 
+def test_types_that_differ(dataset: Dataset) -> None:
+    """They are compared in their common type, as one dataset would have it."""
+    values = pa.array(["b", "c"]).dictionary_encode()
+    dataset.write(pa.table({"id": pa.array([2, 7], pa.int32()), "v": values}), mode="overwrite")
+    last = dataset.history(1)[0]["number"]
+    dataset.alter(cast={"v": pa.large_string(), "id": pa.int64()})
+    assert [dataset.diff(last)[key] for key in ("rows_added", "rows_removed", "rows_changed")] == [0, 0, 0]
+
+
 def test_states_without_files(dataset: Dataset) -> None:
     assert dataset.diff(0, key_columns="id")["rows_added"] == 5
     assert dataset.diff(2, 0, key_columns="id")["rows_removed"] == 5

@@ -69,6 +69,8 @@ class MergeTarget:
     ) -> MergeTarget:
         """A dataset's files as a target; they must have one schema and one partition spec."""
         spec = partition_spec_of(files)
+        if not spec.partition_by and not any(file.num_rows for file in files):
+            spec = PartitionSpec(partition_by)  # an empty file only keeps the schema, as after deletes alone
         if partition_by and partition_by != spec.partition_by:
             raise InvalidArgument(
                 f"the dataset is partitioned by {list(spec.partition_by)}, not by {list(partition_by)}; leave "

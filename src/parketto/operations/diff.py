@@ -16,6 +16,7 @@ from parketto.merge.row_diff import MAX_LEVEL, RowDiff, by_bucket, compared, has
 from parketto.operations.context import DatasetContext, PastState
 from parketto.operations.past_states import LoggedFiles, StateLike, refuse_without_history, state_of
 from parketto.operations.read import RowQuery, Scan, row_schema, scan_of
+from parketto.parquet.promotion import common_type, promoted
 from parketto.parquet.snapshot import read_snapshot
 from parketto.sorting.spill import ScratchFolder, SpillFiles
 from parketto.storage.store import FileEntry
@@ -115,7 +116,7 @@ class _Side:
         """The rows in a schema that may have more columns."""
         for batch in self.scan.batches() if self.scan is not None else ():
             columns = [
-                batch.column(item.name).cast(item.type)
+                promoted(batch.column(item.name), item.type)
                 if item.name in batch.schema.names
                 else pa.nulls(batch.num_rows, item.type)
                 for item in schema
@@ -126,11 +127,17 @@ class _Side:
 def _common_schema(sides: Sequence[_Side]) -> pa.Schema:
     """The columns of both states, those of the later one first."""
     old, new = (side.schema for side in sides)
-    try:
-        found = pa.unify_schemas([new, old], promote_options="permissive")
-    except pa.ArrowTypeError as error:
-        raise IncompatibleTypes(f"the states cannot be compared: {error}. Read them with as_of instead") from error
-    return pa.schema([item.with_nullable(True) for item in found])
+    found = []
+    for name in dict.fromkeys([*new.names, *old.names]):
+        kinds = [each.field(name).type for each in (old, new) if name in each.names]
+        kind = common_type(kinds)
+        if kind is None:
+            raise IncompatibleTypes(
+                f"the states cannot be compared: column {name!r} was {kinds[0]} and became {kinds[1]}. "
+                "Read them with as_of instead"
+            )
+        found.append(pa.field(name, kind))
+    return pa.schema(found)
 
 
 def _parts(

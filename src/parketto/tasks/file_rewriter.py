@@ -175,8 +175,8 @@ class FileRewriter:
             return False
         return True
 
-    def begin(self, number: int, changed: Collection[str] | None = ()) -> None:
-        """Begin the rows that replace a row group. Columns in `changed` lose their order; None: all columns do."""
+    def begin(self, number: int, changed: Collection[str] = ()) -> None:
+        """Begin the rows that replace a row group. Columns in `changed` lose their order."""
         if self._keeps_row_groups:
             self._order = b"" if self._footer is None else _declared_order(self._footer, number, changed)
             if self._writer is not None:
@@ -237,13 +237,13 @@ class FileRewriter:
         return [self._keeps_row_groups or is_worth_copying(group, columns) for group in file.row_groups]
 
 
-def _declared_order(footer: Footer, number: int, changed: Collection[str] | None) -> bytes:
+def _declared_order(footer: Footer, number: int, changed: Collection[str]) -> bytes:
     """The sorting columns that a row group declares, up to the first one that has changed."""
     raw = footer.row_groups[number].sorting_columns
     kept = []
-    for column in decode_list(raw, STRUCT) if raw and changed is not None else ():
+    for column in decode_list(raw, STRUCT) if raw else ():
         position = decode(column).get(_COLUMN, -1)
-        if not 0 <= position < len(footer.leaves) or footer.leaves[position].path[0].decode() in (changed or ()):
+        if not 0 <= position < len(footer.leaves) or footer.leaves[position].path[0].decode() in changed:
             break
         kept.append(column)
     return encode_structs(kept) if kept else b""
