@@ -184,8 +184,8 @@ class Edited:
 class EditFiles:
     """Delete or update the matching rows of neighbouring files.
 
-    Only row groups with matching rows are decoded, except those that are deleted whole, and small ones, which are
-    encoded together with their neighbours. An update leaves row groups alone whose rows have the new values already.
+    Only row groups with matching rows are decoded, except those that are deleted whole. Small ones are encoded
+    together with their neighbours. An update leaves row groups alone whose rows have the new values already.
     """
 
     files: tuple[FileInfo, ...]
