@@ -32,7 +32,6 @@ from parketto.errors import (
     quoted,
 )
 from parketto.expressions.time_zones import Clock
-from parketto.operations.folder_types import FolderTypes, partitions_of, partitions_without_rows
 from parketto.parquet.file_info import FileInfo, StatsColumns
 from parketto.parquet.partition_spec import path_types
 from parketto.parquet.snapshot import Snapshot, read_snapshot
@@ -332,6 +331,8 @@ class DatasetContext:
         own_schemas: bool,
         learn: Callable[[pa.Table], None] | None = None,
     ) -> Snapshot:
+        from parketto.operations.folder_types import FolderTypes, partitions_without_rows
+
         def found_in(listing: Listing, sample: Sequence[FileInfo] = ()) -> Snapshot:
             listed, types = listing.files, FolderTypes(self.store, self.root, listing, sample)
             if rows is not None and len(listed) >= MIN_FILES and self.workspace.keeps_history:
@@ -395,6 +396,8 @@ class DatasetContext:
 
     def partition_types(self) -> Mapping[str, pa.DataType]:
         """The types of partition columns that the paths of all current files imply."""
+        from parketto.operations.folder_types import partitions_of
+
         return path_types(partitions_of(self.listed_if_any(), self.root))
 
     def _read(self, listed: Sequence[FileEntry], stats_columns: StatsColumns) -> Snapshot:
