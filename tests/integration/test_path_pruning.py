@@ -16,6 +16,7 @@ from conftest import Place
 from parketto import CommitConflict, DatasetNotFound, NotPlainParquet
 from parketto.operations import context as contexts
 from parketto.operations import path_pruning
+from parketto.operations.folder_types import FolderTypes
 from parketto.parquet.file_info import FooterReader
 from parketto.storage import local as local_store
 
@@ -238,6 +239,87 @@ class TestMeaning:
         assert duckdb.sql(f"SELECT id FROM {files} WHERE day = 1 ORDER BY id").fetchall() == [(1,), (9,)]
         polars = pl.scan_parquet(f"{local.root}/**/*.parquet", hive_partitioning=True).filter(pl.col("day") == 1)
         assert sorted(polars.collect().get_column("id")) == [1, 9]
+
+
+class TestStoredNulls:
+    """NULL in a folder of a value, and values in the folder of NULL, contradict their folders."""
+
+    def test_nulls_in_folders_of_values(self, local: Place) -> None:
+        stored = {n: pa.array([n, None], pa.int64()) for n in (1, 2, 3)}
+        local.write_files({f"day={n}/a.parquet": pa.table({"id": [n, n + 10], "day": stored[n]}) for n in stored})
+        assert local.dataset().read(where="day IS NULL").num_rows == 3
+        assert local.dataset().delete("day IS NULL")["rows_matched"] == 3
+        assert local.dataset().count("day IS NULL") == 0
+
+    def test_values_in_the_folder_of_null(self, local: Place) -> None:
+        folders = {"1": 1, "2": 2, "3": 3, "__HIVE_DEFAULT_PARTITION__": 2}
+        local.write_files({f"day={at}/a.parquet": pa.table({"id": [9], "day": [n]}) for at, n in folders.items()})
+        assert local.dataset().read(where="day = 2").num_rows == 2
+
+    def test_empty_texts_in_the_folder_of_null_contradict_nothing(self, local: Place, seen: Seen) -> None:
+        folders = {"x": "x", "y": "y", "z": "z", "__HIVE_DEFAULT_PARTITION__": ""}
+        local.write_files({f"p={at}/a.parquet": pa.table({"id": [9], "p": [n]}) for at, n in folders.items()})
+        assert local.dataset().read(where="p = 'y'").num_rows == 1
+        assert "p=x" not in seen.folders(local.root)
+
+    def test_delete_in_no_folder_plans_no_file(self, local: Place) -> None:
+        """Files that only show the schema are no part of the plan, and so of no conflict."""
+        local.write_files({f"day={n}/a.parquet": pa.table({"id": [n], "day": [n]}) for n in range(4)})
+        stats = local.dataset().delete("day = 99 OR day IS NULL")
+        assert (stats["rows_matched"], stats["files_scanned"]) == (0, 0)
+
+
+class TestTypesOfPaths:
+    """They are those that a full listing implies."""
+
+    def test_columns_of_deeper_folders_if_nothing_is_listed(self, local: Place) -> None:
+        places = itertools.product("ab", (1, 2))
+        local.write_files({f"region={r}/day={d}/a.parquet": pa.table({"id": [d]}) for r, d in places})
+        found = local.dataset().read(where="region = 'zzz'")
+        assert found.schema == local.dataset().read().schema
+        assert local.dataset().count("region = 'zzz' AND day > 1") == 0
+
+    def test_folders_of_one_value_in_several_places(self, local: Place) -> None:
+        local.write_files({f"x/day={d}/a.parquet": pa.table({"id": [1]}) for d in ("1", "2", "abc")})
+        Path(local.root, "y", "day=abc").mkdir(parents=True)
+        found = local.dataset().read(partition_filter={"day": 1})
+        assert found.column("day").to_pylist() == ["1"]
+
+    def test_count_judges_types_by_all_files(self, local: Place) -> None:
+        """Also where only the files of October to December are read."""
+        local.write_files({f"month={n:02d}/a.parquet": pa.table({"id": [n]}) for n in range(1, 13)})
+        assert local.dataset().count("month LIKE '0%' OR id = 500") == 9
+        assert local.dataset().count("month LIKE '0%' OR id = 11") == 10
+
+    def test_texts_need_no_further_folders(self, local: Place, monkeypatch: pytest.MonkeyPatch) -> None:
+        places = itertools.product("abcd", "xyz")
+        local.write_files({f"p={p}/q={q}/a.parquet": pa.table({"id": [1]}) for p, q in places})
+        listed, list_dirs = [], local_store.LocalStore.list_dirs
+        monkeypatch.setattr(
+            local_store.LocalStore, "list_dirs", lambda store, path: listed.append(path) or list_dirs(store, path)
+        )
+        assert local.dataset().count("p = 'b'") == 3
+        assert not any(path.endswith("p=c") for path in listed)
+
+    def test_stores_that_list_everything_are_not_asked_again(
+        self, memory: Place, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        places = itertools.product(range(4), range(1, 4), ("1", "2", "x"))
+        memory.write_files({f"y={y}/m={m}/d={d}/a.parquet": pa.table({"id": [1]}) for y, m, d in places})
+        monkeypatch.setattr(
+            FolderTypes, "_folders_at", lambda _, folders, depth: pytest.fail(f"{folders} were listed to {depth}")
+        )
+        found = memory.dataset().read(where="y = 2 AND d = '2'")
+        assert found.schema == memory.dataset().read().schema
+        assert found.num_rows == 3
+
+
+def test_folders_without_a_name(local: Place, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Object stores list one where keys contain two slashes in a row; its path is that of its parent."""
+    days(local, stored=False)
+    list_dirs = local_store.LocalStore.list_dirs
+    monkeypatch.setattr(local_store.LocalStore, "list_dirs", lambda store, path: ["", *list_dirs(store, path)])
+    assert local.dataset().count("day = 5") == 30
 
 
 class TestErrors:

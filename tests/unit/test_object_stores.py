@@ -334,3 +334,21 @@ def test_wrapped_filesystems_are_not_treated_as_object_stores() -> None:
     cached = fsspec.filesystem("simplecache", fs=s3.fs)
     assert type(store_for(cached)) is Store
     assert not store_for(cached).creates_exclusively("lake")
+
+
+def test_keys_with_empty_names_are_listed_and_filtered() -> None:
+    """A folder without a name cannot be listed on its own: its path is that of its parent."""
+    keys = [f"t//day=1/{n:04}.parquet" for n in range(1200)] + ["t/day=2/a.parquet"]
+
+    def answer(_: str, request: dict[str, Any]) -> Any:
+        if "Delimiter" in request:
+            return {"CommonPrefixes": [{"Prefix": "t//"}, {"Prefix": "t/day=2/"}]}
+        start = int(request.get("ContinuationToken", 0))
+        found = [{"Key": key, "Size": 1, "ETag": '"e"'} for key in keys[start : start + 1000]]
+        more = start + 1000 < len(keys)
+        return {"Contents": found, "IsTruncated": more, "NextContinuationToken": str(start + 1000)}
+
+    s3 = Scripted(answer)
+    listed = [entry.path for entry in s3.store.list_files("lake/t", lambda folder: folder != "day=2")]
+    assert listed == [f"lake/{key}" for key in keys[:1200]]
+    assert len(s3.calls) == 3

@@ -12,7 +12,6 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import logging
-import time
 from collections.abc import Callable, Container, Iterable, Sequence
 from decimal import Decimal
 from typing import Any
@@ -88,9 +87,10 @@ class FooterIndex:
             rows: The rows.
             current: The keys of all current files, if known: rows of others are dropped when segments are folded.
         """
-        if rows.num_rows:
-            self._store.make_dirs(self.folder)
-            self._store.create(f"{self.folder}/{time_ordered_id()}{_SUFFIX}", _sealed(rows))
+        if not rows.num_rows:
+            return
+        self._store.make_dirs(self.folder)
+        self._store.create(f"{self.folder}/{time_ordered_id()}{_SUFFIX}", _sealed(rows))
         segments = self._segments()
         if len(segments) > _FOLDED_AT:
             self._fold(segments, current())
@@ -135,21 +135,33 @@ class FooterIndex:
         logger.debug("folded %s of %s", counted(number, "segment"), self.folder)
 
 
-def index_rows(files: Iterable[FileInfo], root: str) -> pa.Table:
-    """The rows of files, as their own footers describe them, with the bounds that were read."""
+def index_rows(files: Iterable[FileInfo], root: str, columns: Container[str] = ()) -> pa.Table:
+    """The rows of files, as their own footers describe them.
+
+    Args:
+        files: The files.
+        root: The dataset.
+        columns: The columns whose bounds are kept besides the first ones, as far as they were read.
+    """
     keys: dict[str, list[Any]] = {name: [] for name in _KEYS.names}
     bounds: dict[str, list[Any]] = {}
-    layouts: dict[tuple[int, int], tuple[str, FileInfo]] = {}  # keeps the objects, so that ids are not reused
+    # Layouts by ids, with the names of the first columns, and a file that keeps the objects.
+    layouts: dict[tuple[int, int], tuple[str, frozenset[str], FileInfo]] = {}
     number = -1
     for number, each in enumerate(files):
         file = each.stored
         known = (id(file.schema), id(file.traits))
         if known not in layouts:
-            layouts[known] = hashlib.sha256(repr(layout_key(file)).encode()).hexdigest()[:16], file
-        row = (relative(file.path, root), file.fingerprint, file.size_bytes, file.num_rows, layouts[known][0])
+            assert file.schema is not None, "a footer always has a schema"
+            digest = hashlib.sha256(repr(layout_key(file)).encode()).hexdigest()[:16]
+            layouts[known] = digest, frozenset(file.schema.names[:MAX_COLUMNS]), file
+        layout, leading, _ = layouts[known]
+        row = (path_text(file.path, root), file.fingerprint, file.size_bytes, file.num_rows, layout)
         for values, value in zip(keys.values(), row, strict=True):
             values.append(value)
         for name in file.row_groups[0].columns if file.row_groups else ():
+            if name not in leading and name not in columns:
+                continue
             for key, value in _bounds_of(file, name):
                 values = bounds.setdefault(key, [])
                 values += [None] * (number - len(values))
@@ -199,6 +211,11 @@ def column_of(key: str) -> str | None:
     return parts[2] if len(parts) == 3 else None
 
 
+def path_text(path: str, root: str) -> str:
+    """A path in the dataset as a row holds it. Names of files may be no valid UTF-8."""
+    return relative(path, root).encode(errors="backslashreplace").decode()
+
+
 def keys_of(rows: pa.Table) -> pa.ChunkedArray:
     """What identifies a version of a file."""
     return pc.binary_join_element_wise(rows["path"], rows["fingerprint"], rows["size"].cast(pa.string()), "\0")
@@ -208,7 +225,7 @@ def entry_keys(entries: Sequence[FileEntry], root: str) -> pa.Table:
     """The same fields of listed files."""
     return pa.table(
         {
-            "path": pa.array([relative(entry.path, root) for entry in entries], pa.string()),
+            "path": pa.array([path_text(entry.path, root) for entry in entries], pa.string()),
             "fingerprint": pa.array([entry.fingerprint for entry in entries], pa.string()),
             "size": pa.array([entry.size_bytes for entry in entries], pa.int64()),
         }
@@ -220,12 +237,17 @@ def has_version(entry: FileEntry) -> bool:
     return bool(entry.fingerprint) and not entry.fingerprint.endswith(":None")
 
 
-def lasting(rows: pa.Table, entries: Sequence[FileEntry]) -> pa.Table:
+def lasting(rows: pa.Table, entries: Sequence[FileEntry], begun: float) -> pa.Table:
     """The rows of listed files, in the same order, that can be recognised later.
 
     A file that was just written may be written again within the resolution of its time.
+
+    Args:
+        rows: The rows.
+        entries: The files, as they were listed.
+        begun: A time before that, in seconds since the epoch.
     """
-    line = time.time() - SETTLED_SECONDS
+    line = begun - SETTLED_SECONDS
     kept = [has_version(entry) and (entry.modified is None or entry.modified < line) for entry in entries]
     return rows.filter(pa.array(kept, pa.bool_()))
 

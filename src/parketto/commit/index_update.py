@@ -15,6 +15,7 @@ from parketto.commit.footer_index import (
     entry_keys,
     index_rows,
     keys_of,
+    path_text,
 )
 from parketto.commit.record import Record
 from parketto.commit.settled import Listing
@@ -45,7 +46,7 @@ def update_index(
             return
         if len(listing.everything) < MIN_FILES and not listing.left_out:
             return
-        retired = pa.array([old.path for old in record.retire], pa.string())
+        retired = pa.array([path_text(old.path, "") for old in record.retire], pa.string())
         rows = [_published(workspace, record)]
         if learned is not None and listing.number == last:  # else another commit may have purged some of it
             rows.append(learned.filter(pc.invert(pc.is_in(learned["path"], retired))))

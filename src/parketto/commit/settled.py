@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import time
 from collections.abc import Iterator
 from dataclasses import dataclass
 
@@ -34,11 +35,18 @@ class Listing:
     everything: list[FileEntry]
     #: Which folders were listed; None: all.
     walk: Walk | None = None
+    #: A time before the files were listed, in seconds since the epoch.
+    begun: float = 0.0
 
     @property
     def left_out(self) -> list[str]:
         """The folders that were not listed, by their paths in the dataset."""
         return [] if self.walk is None else self.walk.left_out
+
+    @property
+    def seen(self) -> dict[str, set[str]]:
+        """The folders of data files below each of these, where the store has listed it all the same."""
+        return {} if self.walk is None else self.walk.seen
 
 
 def list_settled(
@@ -78,6 +86,7 @@ def list_settled(
             before = workspace.read_state().log
             if not before.done and workspace.locks and not last:
                 continue  # the next commit has begun, and may still be undone
+        begun = time.time()
         with _locking_writers_out(workspace) if last and not locked else contextlib.nullcontext():
             found = list(store.list_files(root) if walk is None else store.list_files(root, walk))
             after = workspace.read_state().log
@@ -90,7 +99,8 @@ def list_settled(
             shown = _as_settled(workspace, before, after, found, walk, last=last)
             if shown is None:
                 continue
-            return Listing(_selected(workspace, shown, partition_filter, walk, enter), after.last, shown, walk)
+            files = _selected(workspace, shown, partition_filter, walk, enter)
+            return Listing(files, after.last, shown, walk, begun)
         for each in inner:  # never while holding a lock: its owner may be waiting for ours
             recover_one(each)
     raise CommitFailed(f"other writers keep committing below {root!r}; nothing was changed, run it again")

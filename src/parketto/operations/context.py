@@ -6,14 +6,13 @@ import logging
 import posixpath
 import random
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence, Set
+from collections.abc import Callable, Mapping, Sequence, Set
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Literal, TypeVar, cast
 
 import pyarrow as pa
 
 from parketto.commit.backup import Backup
-from parketto.commit.committing import data_files
 from parketto.commit.footer_index import MIN_FILES, FooterIndex
 from parketto.commit.identity import identity_of
 from parketto.commit.lease import Lease
@@ -23,21 +22,22 @@ from parketto.commit.settled import Listing, list_settled
 from parketto.commit.transaction import Transaction
 from parketto.commit.workspace import Workspace
 from parketto.engines.base import Context, Engine, ProgressCallback
-from parketto.errors import CommitConflict, DatasetNotFound, InvalidArgument, LockTimeout, StreamStopped, quoted
+from parketto.errors import (
+    CommitConflict,
+    DatasetNotFound,
+    InvalidArgument,
+    LockTimeout,
+    ParkettoError,
+    StreamStopped,
+    quoted,
+)
 from parketto.expressions.time_zones import Clock
 from parketto.parquet.file_info import FileInfo, StatsColumns
 from parketto.parquet.partition_spec import path_types
 from parketto.parquet.snapshot import Snapshot, read_snapshot
 from parketto.runtime.staging import Staging
-from parketto.storage.hive import (
-    PartitionFilter,
-    PartitionValues,
-    directory_matcher,
-    is_data_path,
-    partition_values,
-)
+from parketto.storage.hive import PartitionFilter, directory_matcher
 from parketto.storage.listing import (
-    directory_of,
     is_inside,
     refuse_missing,
     relative,
@@ -331,20 +331,25 @@ class DatasetContext:
         own_schemas: bool,
         learn: Callable[[pa.Table], None] | None = None,
     ) -> Snapshot:
-        def found_in(listing: Listing, listed: Sequence[FileEntry]) -> Snapshot:
+        from parketto.operations.folder_types import FolderTypes, partitions_without_rows
+
+        def found_in(listing: Listing, sample: Sequence[FileInfo] = ()) -> Snapshot:
+            listed, types = listing.files, FolderTypes(self.store, self.root, listing, sample)
             if rows is not None and len(listed) >= MIN_FILES and self.workspace.keeps_history:
-                types = self._path_types(listing)
-                files, others = self._index(learn).matching(listed, stats_columns, rows, types)
-                return Snapshot(self.root, tuple(files), ruled_out=others).with_path_types(types)
-            found = self._read(listed, stats_columns)
+                return self._index(learn, listing.begun).matching(
+                    listed, stats_columns, rows, types.without, sample
+                )
+            # If nothing is listed, a file without rows shows the schema.
+            shown = () if listed else tuple(replace(file.stored, num_rows=0, row_groups=()) for file in sample[:1])
+            found = Snapshot(self.root, shown) if shown else self._read(listed, stats_columns)
             some = listing.left_out or len(listing.files) < len(listing.everything)
             if some and any(map(_has_path_only_columns, found.files)):
-                found = found.with_path_types(self._path_types(listing))
+                empty = partitions_without_rows((file.partition, file.num_rows) for file in found.files)
+                found = found.with_path_types(types.without(empty))
             return found
 
         def everything() -> Snapshot:
-            listing = list_files(None)
-            found = found_in(listing, listing.files)
+            found = found_in(list_files(None))
             return found if own_schemas else found.unified()
 
         def pruned() -> Snapshot | None:
@@ -354,15 +359,18 @@ class DatasetContext:
             pruning = PathPruning(self.store, self.root, rows, partition_filter)
             listing = list_files(pruning.enter)
             if not pruning.ruled_out:
-                return found_in(listing, listing.files).unified() if listing.files else None
-            # Rows are presented as far as the dataset's schema is known without the other files.
-            found = found_in(listing, listing.files or entries(pruning.sample[:1])).unified(pruning.sample)
+                return found_in(listing).unified() if listing.files else None
+            try:
+                # Rows are presented as far as the dataset's schema is known without the other files.
+                found = found_in(listing, pruning.sample).unified(pruning.sample)
+            except ParkettoError:
+                return None  # all files show whether it is an error
             return replace(found, complete=False) if pruning.accepts(found) else None
 
         found = None if rows is None or own_schemas else retry_on_vanished_files(self.root, pruned)
         return retry_on_vanished_files(self.root, everything) if found is None else found
 
-    def _index(self, learn: Callable[[pa.Table], None] | None = None) -> IndexSearch:
+    def _index(self, learn: Callable[[pa.Table], None] | None = None, begun: float = 0.0) -> IndexSearch:
         from parketto.operations.index_pruning import IndexSearch
 
         return IndexSearch(
@@ -370,6 +378,8 @@ class DatasetContext:
             self.root,
             lambda entries, columns: self._read(entries, columns).files,
             learn,
+            begun,
+            self.engine.footers_in_tasks or 0,
         )
 
     def total_rows(self, partition_filter: PartitionFilter) -> int:
@@ -384,37 +394,11 @@ class DatasetContext:
 
         return retry_on_vanished_files(self.root, read)
 
-    def _path_types(self, listing: Listing) -> Mapping[str, pa.DataType]:
-        """The types of partition columns that the paths of all data files imply, also of those not listed."""
-        here = self._partitions(listing.everything)
-        types = path_types(here)
-        depth = max((len(values) for values in here), default=0)
-        others = {partition_values(each): each for each in self._folders_at(listing.left_out, depth)}
-        if path_types([*here, *others]) == types:
-            return types
-        # Folders without data say nothing.
-        filled = [values for values, folder in others.items() if self._has_data(folder)]
-        return path_types([*here, *filled])
-
-    def _folders_at(self, folders: Sequence[str], depth: int) -> Iterator[str]:
-        """Folders, or those below them that have as many partition columns as the files."""
-        for folder in folders:
-            names = self.store.list_dirs(f"{self.root}/{folder}") if len(partition_values(folder)) < depth else ()
-            below = [f"{folder}/{name}" for name in names if "=" in name]
-            yield from self._folders_at(below, depth) if below else (folder,)
-
-    def _has_data(self, folder: str) -> bool:
-        found = self.store.list_files(f"{self.root}/{folder}")
-        return any(is_data_path(relative(entry.path, self.root)) for entry in found)
-
     def partition_types(self) -> Mapping[str, pa.DataType]:
         """The types of partition columns that the paths of all current files imply."""
-        return path_types(self._partitions(self.listed_if_any()))
+        from parketto.operations.folder_types import partitions_of
 
-    def _partitions(self, everything: Sequence[FileEntry]) -> set[PartitionValues]:
-        """The partitions of all data files, whichever of them are read."""
-        folders = {directory_of(entry, self.root) for entry in data_files(everything, self.root)}
-        return {partition_values(folder) for folder in folders}
+        return path_types(partitions_of(self.listed_if_any(), self.root))
 
     def _read(self, listed: Sequence[FileEntry], stats_columns: StatsColumns) -> Snapshot:
         """Read footers in local threads or, from the engine's threshold on, in its tasks."""

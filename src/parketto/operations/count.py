@@ -26,7 +26,9 @@ def count_rows(dataset: DatasetContext, where: Any, partition_filter: PartitionF
         return sum(batch.num_rows for batch in rows.of_condition().batches())
     dataset.engine.check_store(dataset.store)
     editor = Editor(dataset, EditRequest("count", where), dataset.clock(), partition_filter)
-    files = dataset.snapshot(partition_filter, editor.stats_columns, rows=editor.rows).files
+    found = dataset.snapshot(partition_filter, editor.stats_columns, rows=editor.rows)
+    # The files that are read are some of these, whose paths may imply other types.
+    files = found.with_path_types(partition_spec_of(found.files).path_only).files
     uncertain = _with_possible_mismatches(files, where, editor.clock)
     known = sum(file.num_rows for file in files) - sum(file.num_rows for file in uncertain)
     return known + (editor.dry_run(uncertain, None).matched if uncertain else 0)

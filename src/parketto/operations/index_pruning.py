@@ -7,7 +7,7 @@ ruled out never becomes an object.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
@@ -29,13 +29,14 @@ from parketto.commit.footer_index import (
 )
 from parketto.expressions.conditions import Predicate
 from parketto.expressions.pruning import may_match
+from parketto.operations.folder_types import partitions_without_rows
 from parketto.operations.path_pruning import RowCondition
 from parketto.parquet.dataset_schema import unified
-from parketto.parquet.file_info import FileInfo, StatsColumns, WithLeadingColumns
+from parketto.parquet.file_info import FileInfo, MentionedColumns, StatsColumns, WithLeadingColumns
 from parketto.parquet.partition_spec import PartitionSpec, partition_spec_of
 from parketto.parquet.row_group_info import UNKNOWN_STATS, ColumnStats, RowGroupInfo
-from parketto.parquet.snapshot import RuledOut
-from parketto.storage.hive import partition_values
+from parketto.parquet.snapshot import RuledOut, Snapshot
+from parketto.storage.hive import PartitionValues, partition_values
 from parketto.storage.listing import directory_of
 from parketto.storage.store import FileEntry
 
@@ -55,28 +56,42 @@ class IndexSearch:
         root: The dataset.
         read: Reads footers, with the bounds of some columns.
         learn: Gets the rows that the index lacks; None if nobody keeps them.
+        begun: A time before the files were listed, in seconds since the epoch.
+        in_tasks: From how many files on tasks read footers; 0 if they never do.
     """
 
     index: FooterIndex
     root: str
     read: Callable[[Sequence[FileEntry], StatsColumns], Iterable[FileInfo]]
     learn: Callable[[pa.Table], None] | None
+    begun: float = 0.0
+    in_tasks: int = 0
 
-    def files(self, entries: Sequence[FileEntry], columns: StatsColumns = ()) -> IndexedFiles:
-        """Listed files, all with their rows and the bounds of some columns, as far as these are known."""
-        rows = self.index.load(columns)
+    def files(
+        self, entries: Sequence[FileEntry], columns: StatsColumns = (), judged: Container[str] = ()
+    ) -> IndexedFiles:
+        """Listed files with their rows of the index; those that it lacks are made from footers.
+
+        Args:
+            entries: The files.
+            columns: The columns whose bounds are kept in footers; None keeps all.
+            judged: The columns whose bounds are kept in rows.
+        """
+        rows = self.index.load(judged)
         known = pc.is_in(keys_of(entry_keys(entries, self.root)), keys_of(rows).combine_chunks())
         unknown = [entry for entry, found in zip(entries, known.to_pylist(), strict=True) if not found]
-        wanted = columns if self.learn is None else WithLeadingColumns(columns or (), MAX_COLUMNS)
+        all_bounds = self.learn is None or columns is None
+        wanted = columns if all_bounds else WithLeadingColumns(columns or (), MAX_COLUMNS)
+        size = max(_BATCH, self.in_tasks) if len(unknown) >= self.in_tasks else _BATCH
         kept: dict[str, FileInfo] = {}
         tables = []
-        for start in range(0, len(unknown), _BATCH):
-            found = list(self.read(unknown[start : start + _BATCH], wanted))
-            tables.append(index_rows(found, self.root))
+        for start in range(0, len(unknown), size):
+            found = list(self.read(unknown[start : start + size], wanted))
+            tables.append(index_rows(found, self.root, judged))
             kept |= {file.path: file for file in found} if len(unknown) <= _KEPT else {}
         fresh = concatenated(tables) if tables else rows.slice(0, 0)
         if self.learn is not None:
-            self.learn(lasting(fresh, unknown))
+            self.learn(lasting(fresh, unknown, self.begun))
         return IndexedFiles.of(self.root, entries, concatenated([fresh, rows]), kept)
 
     def matching(
@@ -84,19 +99,31 @@ class IndexSearch:
         entries: Sequence[FileEntry],
         columns: StatsColumns,
         rows: RowCondition,
-        path_types: Mapping[str, pa.DataType],
-    ) -> tuple[Sequence[FileInfo], RuledOut]:
-        """The footers of all files that may match, and of one file of each layout."""
-        files = self.files(entries, columns)
+        types_without: Callable[[Set[PartitionValues]], Mapping[str, pa.DataType]],
+        sample: Sequence[FileInfo] = (),
+    ) -> Snapshot:
+        """The footers of all files that may match, and of one file of each layout.
+
+        Args:
+            entries: The files.
+            columns: The columns whose bounds are kept.
+            rows: Which rows are looked for.
+            types_without: The types of partition columns, judged without some partitions.
+            sample: Further files of the dataset, which show its schema.
+        """
+        files = self.files(entries, columns, MentionedColumns(str(rows.where)))
+        types = types_without(partitions_without_rows(files.partitions()))
         like = files.representatives()
         footers = dict(files.kept)
         self._read(files.select(like), columns, footers)
-        known = [replace(footers[entry.path], path_types=path_types) for entry in files.select(like)]
+        shown = [*(footers[entry.path] for entry in files.select(like)), *(file.stored for file in sample)]
+        known = [replace(file, path_types=types) for file in shown]
         presented = unified(known).files
         spec = partition_spec_of(presented)
         assert presented[0].schema is not None, "a footer always has a schema"
-        condition = rows.predicate(spec.row_schema(presented[0].schema))
-        if set(rows.changes or ()) & set(spec.partition_by):
+        schema = spec.row_schema(presented[0].schema)
+        condition = rows.predicate(schema)
+        if rows.changed(schema) & set(spec.partition_by):
             numbers = np.arange(len(entries))  # rows that move to other folders need to know these
         else:
             numbers = np.union1d(like, files.possible(condition, known, spec))
@@ -108,7 +135,8 @@ class IndexSearch:
             listed=[entry.path for entry in entries],
             folders=files.by_folder([name for name in condition.columns if name in spec.partition_by], known[0]),
         )
-        return [footers[entry.path] for entry in chosen], others
+        found = Snapshot(self.root, tuple(footers[entry.path] for entry in chosen), ruled_out=others)
+        return found.with_path_types(types)
 
     def _read(self, entries: Sequence[FileEntry], columns: StatsColumns, footers: dict[str, FileInfo]) -> None:
         missing = [entry for entry in entries if entry.path not in footers]
@@ -149,8 +177,14 @@ class IndexedFiles:
         """Some of the files."""
         return [self.entries[at] for at in numbers]
 
+    def partitions(self) -> Iterator[tuple[PartitionValues, int]]:
+        """The partition of each file, and its number of rows."""
+        folders = [directory_of(entry, self.root) for entry in self.entries]
+        values = {folder: partition_values(folder) for folder in set(folders)}
+        return ((values[folder], count) for folder, count in zip(folders, self.counts.tolist(), strict=True))
+
     def representatives(self) -> Numbers:
-        """The first file of each layout and form of partitioning, without those that have no rows if others do."""
+        """The first file of each layout and form of partitioning, one with rows and one without."""
         directories = [directory_of(entry, self.root) for entry in self.entries]
         columns = {each: tuple(name for name, _ in partition_values(each)) for each in set(directories)}
         names = {value: number for number, value in enumerate(sorted(set(columns.values())))}
@@ -178,9 +212,9 @@ class IndexedFiles:
                 like,
                 path=self.entries[members[0]].path,
                 partition=partition_values(folder),
-                num_rows=1,
+                num_rows=(rows := int(self.counts[members].sum())),
                 row_groups=(
-                    RowGroupInfo(1, 1, columns={name: each.known(members) for name, each in bounds.items()}),
+                    RowGroupInfo(rows, 1, columns={name: each.known(members) for name, each in bounds.items()}),
                 ),
             )
             for folder, members in numbers.items()
@@ -281,18 +315,20 @@ class _Bounds:
 
     @property
     def is_known(self) -> bool:
-        """Whether any file has bounds."""
-        return any(low.null_count < len(low) for low, _ in self._ends)
+        """Whether anything is known of any file."""
+        columns = [low for low, _ in self._ends] + ([] if self._nulls is None else [self._nulls])
+        return any(each.null_count < len(each) for each in columns)
 
     def known(self, numbers: Sequence[int]) -> ColumnStats:
-        """The bounds of those of these files that have any."""
+        """What is known of those of these files of which anything is."""
         at = pa.array(numbers)
+        nulls = None if self._nulls is None else pc.sum(self._nulls.take(at)).as_py()
         ends = [(low.take(at), high.take(at)) for low, high in self._ends]
         bounded = [(low, high) for low, high in ends if low.null_count < len(low)]
         if len(bounded) != 1:
-            return UNKNOWN_STATS
+            return ColumnStats(None, None, nulls)
         low, high = bounded[0]
-        return ColumnStats(pc.min(low).as_py(), pc.max(high).as_py(), None)
+        return ColumnStats(pc.min(low).as_py(), pc.max(high).as_py(), nulls)
 
     def order(self, numbers: Numbers) -> Numbers:
         """An order of files in which their bounds lie together."""

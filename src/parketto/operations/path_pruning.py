@@ -7,7 +7,7 @@ listed.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
@@ -16,7 +16,7 @@ import pyarrow as pa
 import pyarrow.types as pat
 
 from parketto.errors import ParkettoError
-from parketto.expressions.conditions import Predicate
+from parketto.expressions.conditions import Predicate, targets
 from parketto.expressions.dispatch import assignments, predicate
 from parketto.expressions.pruning import may_match, partition_value
 from parketto.expressions.time_zones import Clock
@@ -49,6 +49,10 @@ class RowCondition:
     def predicate(self, schema: pa.Schema) -> Predicate:
         """The condition on rows of a schema."""
         return predicate(self.where, schema, self.clock)
+
+    def changed(self, schema: pa.Schema) -> Set[str]:
+        """The columns that get new values, by their exact names."""
+        return targets(self.changes, schema).keys() if self.changes else frozenset()
 
     def check(self, schema: pa.Schema) -> None:
         """Raise what the operation raises for rows of a schema."""
@@ -134,6 +138,7 @@ class PathPruning:
             assert files[0].schema is not None, "a footer always has a schema"
             schema = spec.row_schema(files[0].schema)
             condition = self._rows.predicate(schema)
+            moves = bool(self._rows.changed(schema) & set(spec.partition_by))
         except ParkettoError:
             return None  # the operation reports it, once it has seen all files
         judged = {
@@ -143,7 +148,7 @@ class PathPruning:
             and family(plain_type(schema.field(name).type)) in _TRUSTED
             and not any(_is_misplaced(file, name, schema.field(name).type) for file in files)
         }
-        if not judged or set(self._rows.changes or ()) & set(spec.partition_by):
+        if not judged or moves:
             return None  # rows that move to other folders need to know these
         view = _View(files, condition, judged, frozenset(judged) - frozenset(spec.path_only))
         self._top = self._judged(view, list(levels.get("", ())))
@@ -174,7 +179,7 @@ class PathPruning:
         def search(folder: str) -> Iterator[str]:
             path = f"{self._root}/{folder}".rstrip("/")
             folders = self._store.list_dirs(path)
-            for name in sorted(folders, reverse=last):
+            for name in sorted(filter(None, folders), reverse=last):  # object stores have folders without a name
                 below = f"{folder}/{name}".lstrip("/")
                 if is_data_path(f"{below}/a.parquet") and may(below):
                     yield from search(below)
@@ -196,9 +201,14 @@ def _certain(pairs: PartitionValues, view: _View) -> Iterator[tuple[str, str | N
 
 def _is_misplaced(file: FileInfo, column: str, kind: pa.DataType) -> bool:
     """Whether the bounds of a stored partition column contradict the folder of its file."""
-    text = dict(file.partition).get(column)
-    stats = file.column_stats(column)
-    if text is None or not file.num_rows or stats.min is None:
+    folder, stats = dict(file.partition), file.column_stats(column)
+    if column not in folder or not file.num_rows:
+        return False
+    if (text := folder[column]) is None:
+        return stats.min is not None and (stats.min, stats.max) != ("", "")  # NULL and "" have the same folder
+    if stats.null_count:
+        return True
+    if stats.min is None:
         return False
     try:
         value = partition_value(text, plain_type(kind))

@@ -16,7 +16,7 @@ from s3fs import core
 from parketto.storage.objects import ObjectStore
 from parketto.storage.s3_errors import access_denied, response_error, translated_errors
 from parketto.storage.store import HTTP_PRECONDITION_FAILED, FileEntry, http_status
-from parketto.storage.walk import Enter, is_entered
+from parketto.storage.walk import Enter, keeps
 
 _PAGE = 1000  # objects per listing request (S3's limit)
 _LISTED_APART = 16  # entered folders up to which each has a listing of its own
@@ -44,13 +44,13 @@ class S3Store(ObjectStore):
         if len(first) == _PAGE:
             files, names = self._level(folder)
             entered = [name for name in (f"{below}/{name}".lstrip("/") for name in names) if enter(name)]
-            if len(entered) <= _LISTED_APART:
+            if len(entered) <= _LISTED_APART and "" not in names:  # keys may contain "//"
                 yield from files
                 for name in entered:
                     yield from self._list_entered(root, name, enter)
                 return
         for entry in itertools.chain(first, listed):
-            if is_entered(entry.path[len(root) :].lstrip("/"), enter):
+            if keeps(entry.path[len(root) :].lstrip("/"), enter):
                 yield entry
 
     def _level(self, folder: str) -> tuple[list[FileEntry], list[str]]:

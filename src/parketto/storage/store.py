@@ -16,7 +16,7 @@ from typing import IO, TYPE_CHECKING, Any
 
 from parketto.storage.listing_cache import disable_listing_cache
 from parketto.storage.locks import LeaseLock, Lock
-from parketto.storage.walk import Enter, is_entered
+from parketto.storage.walk import Enter, keeps
 
 if TYPE_CHECKING:
     from fsspec import AbstractFileSystem
@@ -115,7 +115,7 @@ class Store:
             enter: Which folders to list, by their paths below the root; None lists all.
         """
         for path, info in self.fs.find(root, detail=True).items():
-            if enter is None or is_entered(path[len(root) :].lstrip("/"), enter):
+            if enter is None or keeps(path[len(root) :].lstrip("/"), enter):
                 yield self._entry(path, info)
 
     def list_files_after(self, root: str, name: str) -> Iterator[FileEntry]:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 
+from parketto.storage.hive import is_data_path
+
 #: Whether to list a folder, by its path in the dataset. False rules out all that is below it.
 Enter = Callable[[str], bool]
 
@@ -19,6 +21,8 @@ class Walk:
     def __init__(self, *enter: Enter) -> None:
         self._enter = enter
         self._known: dict[str, bool] = {}
+        #: The folders of data files below each folder that was left out, if the store has listed it anyway.
+        self.seen: dict[str, set[str]] = {}
 
     def __call__(self, folder: str) -> bool:
         """Whether to list a folder."""
@@ -30,6 +34,15 @@ class Walk:
     def left_out(self) -> list[str]:
         """The folders that were not entered."""
         return sorted(folder for folder, entered in self._known.items() if not entered)
+
+
+def keeps(path: str, enter: Enter) -> bool:
+    """The same as `is_entered`, for a file that was listed: a `Walk` remembers its folder."""
+    entered = is_entered(path, enter)
+    if not entered and isinstance(enter, Walk) and is_data_path(path):
+        left_out = next(folder for folder in parents(path) if not enter(folder))
+        enter.seen.setdefault(left_out, set()).add(path.rpartition("/")[0])
+    return entered
 
 
 def is_entered(path: str, enter: Enter) -> bool:
