@@ -38,14 +38,14 @@ LAYERS = [
     "datasource",
     "cli",
 ]
-# Where each library may be imported. Polars is not an engine: expressions, an encoder and
-# transformations use it.
+# Where each library may be imported. Polars is not an engine: expressions, codecs and transformations use it.
 LIBRARY_HOMES = {
     "pyspark": ["engines/spark/", "datasource/"],
     "duckdb": ["engines/duckdb/"],
     "polars": [
         "expressions/polars.py",
         "compat/transform.py",
+        "parquet/codec.py",
         "parquet/decoders/",
         "parquet/encoders/",
         "operations/views.py",
