@@ -79,7 +79,7 @@ def test_memory_is_bounded_for_highly_compressed_data(local: Place, operation: s
     "operation",
     ["delete", *(pytest.param(name, marks=pytest.mark.sweep) for name in ("repartition", "encode"))],
 )
-@pytest.mark.parametrize(("shape", "limit"), [("100 columns", 480), ("large strings", 224)])
+@pytest.mark.parametrize(("shape", "limit"), [("100 columns", 480), ("large strings", 240)])
 def test_memory_is_bounded_if_polars_decodes_and_encodes(
     local: Place, shape: str, limit: int, operation: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:

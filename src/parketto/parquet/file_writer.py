@@ -37,6 +37,9 @@ _MIN_PART_BYTES = 512 * 1024
 _MIN_FILL = 0.8
 _MAX_FILL = 1.2
 _UNLIMITED = 2.0**31  # row groups in a file without a limit
+_MAX_EXPANSION = (
+    4  # an encoded row group has at most this many times its decoded bytes: INT32 stores 8-bit integers
+)
 
 
 class CannotCombine(ParkettoError):
@@ -83,7 +86,7 @@ class FileWriter:
         self._buffer = RowGroupBuffer(schema, row_group_bytes, row_group_rows)
         self._threads = threads
         self._encoders, self._own_encoders = encoders, encoders is None
-        self._encoding: deque[tuple[deque[Future[pa.Buffer]], bytes | None]] = deque()
+        self._encoding: deque[_Encoding] = deque()
         self._parts: list[_Part] = []
         self._parts_rows = 0  # rows of the row group from which the parts were chosen
         self._sink: IO[bytes] | None = None
@@ -198,6 +201,10 @@ class FileWriter:
         self.end_row_group()
         if self._sink is None:
             return
+        if self._max_rows is None and self._roll_bytes is not None:
+            most = self._most_bytes()
+            if most + most / self._row_groups < self._roll_bytes * _MIN_FILL:
+                return
         more = self._remaining_row_groups(next_rows)
         if more < 1 or (self._is_full_enough() and roundest(next_number - 1, next_number + more) == next_number):
             self._close_file()
@@ -237,6 +244,11 @@ class FileWriter:
         if self._row_limits is not None:
             self._max_rows = next(self._row_limits)
 
+    def _most_bytes(self) -> float:
+        """The most that the size of the file can be. Nothing waits for row groups that are being encoded."""
+        encoded = 0 if self._appender is None else self._appender.size_bytes
+        return encoded + _MAX_EXPANSION * sum(each.decoded_bytes for each in self._encoding)
+
     def _size(self) -> int:
         """The size of the file so far, in bytes."""
         self._append_encoded()
@@ -244,6 +256,9 @@ class FileWriter:
 
     def _roll(self) -> None:
         if self._roll_bytes is None or self._sink is None:
+            return
+        most = self._most_bytes()
+        if most + most / self._row_groups / 2 < self._roll_bytes:
             return
         # Stop at the boundary that is nearer to the target: now, or after one more row group.
         size = self._size()
@@ -309,7 +324,7 @@ class FileWriter:
         if len(self._encoding) == _ROW_GROUPS_AT_ONCE:
             self._append_encoded(1)
         submitted = (self._encoders.submit(part.encoded, columns) for columns, part in parts)
-        self._encoding.append((deque(submitted), self._sorted_by))
+        self._encoding.append(_Encoding(deque(submitted), self._sorted_by, rows.nbytes))
 
     def _choose_parts(self, rows: pa.Table) -> None:
         """Divide columns into parts and choose dictionaries; again for a row group more than twice as large."""
@@ -326,8 +341,8 @@ class FileWriter:
     def _append_encoded(self, count: int | None = None) -> None:
         """Append row groups that are being encoded, in order: all, or the first `count`."""
         for _ in range(len(self._encoding) if count is None else count):
-            submitted, sorted_by = self._encoding.popleft()
-            self._append_parts((submitted.popleft().result() for _ in range(len(submitted))), sorted_by)
+            parts, sorted_by, _ = self._encoding.popleft()
+            self._append_parts((parts.popleft().result() for _ in range(len(parts))), sorted_by)
 
     def _append_parts(self, parts: Iterator[pa.Buffer], sorted_by: bytes | None) -> None:
         """Append a row group whose columns are encoded as several files in memory."""
@@ -340,6 +355,14 @@ class FileWriter:
         except FooterError as error:
             raise CannotCombine(str(error)) from error
         release_unused()
+
+
+class _Encoding(NamedTuple):
+    """A row group that is being encoded, as several files in memory."""
+
+    parts: deque[Future[pa.Buffer]]
+    sorted_by: bytes | None
+    decoded_bytes: int
 
 
 class _Part(NamedTuple):
