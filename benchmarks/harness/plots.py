@@ -1,4 +1,4 @@
-"""Plots of a result, drawn in the environment of the peers, which has Matplotlib: `plots FOLDER < SUMMARY`."""
+"""Plots of a result: `plots FOLDER < SUMMARY`. It runs in the peers' environment, which has Matplotlib."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ Rows = list[dict[str, Any]]
 
 
 def ratios(rows: Rows, path: str) -> None:
-    """How much longer each peer takes than Parketto, on a logarithmic scale."""
+    """How many times as long as Parketto each peer takes, on a logarithmic scale."""
     rows = [row for row in rows if row["ratio"] and not row["contestant"].startswith("parketto")]
     jobs = list(dict.fromkeys(row["job"] for row in rows))
     names = sorted({row["contestant"] for row in rows})
@@ -63,7 +63,7 @@ def _save(figure: Any, path: str) -> None:
 
 
 def main() -> None:
-    """Growth of the jobs that were measured at several scales, ratios of the others."""
+    """Draw the growth of the jobs that were measured at several scales, and the ratios of the others."""
     [folder] = sys.argv[1:]
     rows: Rows = json.load(sys.stdin)
     os.makedirs(folder, exist_ok=True)

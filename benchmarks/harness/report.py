@@ -1,4 +1,4 @@
-"""From measurements to medians, ratios and tables."""
+"""Turns measurements into medians, ratios and tables."""
 
 from __future__ import annotations
 
@@ -30,8 +30,8 @@ BAD = ("WRONG", "FAILED")
 def summarise(runs: Sequence[Mapping[str, Any]], known: Mapping[str, Contestant]) -> list[dict[str, Any]]:
     """One row for each job, scale and contestant: medians over the rounds, and the ratio to Parketto.
 
-    The ratio is the contestant's seconds divided by those of the Parketto that it is compared with: above 1,
-    Parketto is faster. Where that one did not take part, it is the first Parketto that did.
+    The ratio is the contestant's seconds divided by those of the Parketto engine that it is compared with: above
+    1, Parketto is faster. If that engine did not take part, the first Parketto engine that did is used.
     """
     grouped: dict[tuple[str, int, str], list[Mapping[str, Any]]] = {}
     for run in runs:
@@ -84,7 +84,7 @@ HEADINGS = (
 
 
 def lines(rows: Iterable[Mapping[str, Any]]) -> list[list[str]]:
-    """The cells of the table, a job's name only where it begins."""
+    """The cells of the table; a job's name is only in its first row."""
     found: list[list[str]] = []
     seen: tuple[str, int] | None = None
     for row in rows:
@@ -115,7 +115,7 @@ def lines(rows: Iterable[Mapping[str, Any]]) -> list[list[str]]:
 
 
 def problems(rows: Iterable[Mapping[str, Any]]) -> list[str]:
-    """What went wrong, a line each."""
+    """Wrong results and failures, one line each."""
     return [
         f"{row['outcome']}: {row['contestant']}, {ALL_JOBS[row['job']].title}: {row['error']}"
         for row in rows
@@ -132,13 +132,13 @@ def _scales(rows: Iterable[Mapping[str, Any]]) -> dict[str, tuple[int, ...]]:
 
 
 def at_one_scale(rows: Sequence[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
-    """The jobs that do not show growth."""
+    """The rows of jobs that were measured at one scale only."""
     scales = _scales(rows)
     return [row for row in rows if len(scales[row["job"]]) == 1]
 
 
 def growth(rows: Sequence[Mapping[str, Any]]) -> list[tuple[list[str], list[list[str]]]]:
-    """Seconds and memory by scale, a table for all jobs of the same scales; none for those of one scale."""
+    """Seconds and memory by scale: one table for the jobs of the same scales, none for jobs of one scale."""
     by_scales: dict[tuple[int, ...], list[str]] = {}
     for job, scales in _scales(rows).items():
         if len(scales) > 1:
@@ -174,7 +174,7 @@ def markdown(headings: Sequence[str], cells: Iterable[Sequence[str]], left: int 
 
 
 def print_table(title: str, headings: Sequence[str], cells: Iterable[Sequence[str]], left: int = 2) -> None:
-    """The same on the terminal."""
+    """Print a table on the terminal."""
     from rich.console import Console
     from rich.table import Table
 
@@ -191,7 +191,7 @@ def print_table(title: str, headings: Sequence[str], cells: Iterable[Sequence[st
 
 
 def replace_section(text: str, name: str, content: str) -> str:
-    r"""A document with what stands between two comments of that name replaced; added at the end if there is none.
+    r"""A document in which the text between the two comments of a name is replaced, or added at the end.
 
     >>> replace_section("a <!-- begin x -->old<!-- end x --> z", "x", "new")
     'a <!-- begin x -->\n\nnew\n\n<!-- end x --> z'

@@ -1,4 +1,4 @@
-"""What Parketto must reach beside its peers, and whether a run says that it does."""
+"""The ratios that Parketto must reach against its peers, and whether a run has met them."""
 
 from __future__ import annotations
 
@@ -13,15 +13,17 @@ SPARK = ("parketto/spark",)
 
 @dataclass(frozen=True)
 class Target:
-    """A job, a peer, and how they must compare.
+    """How Parketto must compare with a peer in a job.
 
     Attributes:
-        peer: The contestant that is the measure; None: only memory counts.
+        job: The name of the job.
+        peer: The contestant to compare with, or one for each of `ours`; None: only memory and growth count.
         least: How many times as long as Parketto the peer must take.
-        most: Instead: how many times as long as the peer Parketto may take.
-        ours: Who of ours must reach it, each alone; with several peers, each beside its own.
-        peak_mb: How much memory Parketto may use, the interpreter and its libraries included.
-        most_growth: How much more the last scale may take for each file than the first one, if that counts.
+        most: Instead of `least`: how many times as long as the peer Parketto may take.
+        ours: Parketto's contestants; each is judged on its own.
+        scale: The size of the data, as a multiple of the base.
+        peak_mb: The peak memory that Parketto may use, including the interpreter and its libraries.
+        most_growth: How many times as long, per file, the job may take at `scale` as at its first scale.
     """
 
     job: str
@@ -34,18 +36,18 @@ class Target:
     most_growth: float | None = None
 
     def pairs(self) -> Iterator[tuple[str, str | None]]:
-        """Each of ours, and its peer."""
+        """Each of Parketto's contestants with its peer."""
         for number, name in enumerate(self.ours):
             yield name, self.peer[number] if isinstance(self.peer, tuple) else self.peer
 
     @property
     def contestants(self) -> frozenset[str]:
-        """Who must take part."""
+        """The contestants that must take part."""
         return frozenset(name for pair in self.pairs() for name in pair if name)
 
     @property
     def said(self) -> str:
-        """As the table has it."""
+        """The text of the target in the table."""
         parts = []
         if self.least is not None:
             parts.append(f"{self.least:g}x")
@@ -90,12 +92,12 @@ MISSED = "missed"
 
 
 def needed(job: str) -> frozenset[str]:
-    """Who must take part in a job, so that its targets can be judged; nobody, if it has none."""
+    """The contestants that the targets of a job need; empty if it has no target."""
     return frozenset().union(*(target.contestants for target in TARGETS if target.job == job))
 
 
 def judged(rows: Iterable[Mapping[str, Any]]) -> list[dict[str, Any]]:
-    """Every target, for each of ours: the ratio, and `met`, `missed` or why there is no verdict."""
+    """Every target for each of Parketto's contestants: the ratio, and `met`, `missed` or why neither."""
     found = {(row["job"], row["scale"], row["contestant"]): row for row in rows}
     return [_judge(target, ours, peer, found) for target in TARGETS for ours, peer in target.pairs()]
 
@@ -123,7 +125,7 @@ def _judge(
         return verdict | {"verdict": "not measured"}
     misses = []
     if other is not None:
-        # As the target is told: above 1 is good for us where the peer is slower, below it where we may be so.
+        # The ratio that the target limits: the peer's time by Parketto's for `least`, the inverse for `most`.
         ratio = verdict["ratio"] = (
             other["seconds"] / mine["seconds"] if target.most is None else mine["seconds"] / other["seconds"]
         )
@@ -143,7 +145,7 @@ def _judge(
 
 
 def lines(verdicts: Sequence[Mapping[str, Any]]) -> list[list[str]]:
-    """The cells of the table, a job's name only where it begins."""
+    """The cells of the table; a job's name is only in its first row."""
     found: list[list[str]] = []
     seen: tuple[str, int] | None = None
     for row in verdicts:

@@ -200,7 +200,7 @@ class EditStats(TypedDict):
     files_rewritten: int
     #: Files without remaining rows.
     files_removed: int
-    #: New files: small neighbours that were rewritten became one; rows that moved to another partition got more.
+    #: The number of new files: one for neighbouring small files, more for rows that moved to other partitions.
     files_written: int
     rewritten_bytes: int
     partitions_affected: int

@@ -47,7 +47,7 @@ class Commit:
         identity: The id of the attempt.
         directory: Its folder in the workspace.
         listing: The listing that the operation is based on, if there is one.
-        learned: What the operation has read that the footer index lacks.
+        learned: Rows for the footer index, of files whose footers the operation has read.
         swap: Whether directories may be swapped.
         begun: When the operation began, on the monotonic clock.
     """
@@ -92,7 +92,7 @@ class Commit:
         if self._listing is not None and self._workspace.keeps_history:
             from parketto.commit.index_update import update_index
 
-            # Under the lock: a purge that comes later finds what is written here.
+            # Under the lock, so that a later purge removes what is written here.
             update_index(self._workspace, record, self._listing, self._learned, state.log.last)
         return True
 

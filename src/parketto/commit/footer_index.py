@@ -1,10 +1,10 @@
-"""The footer index: what the footers of data files say, in a few files in the workspace.
+"""The footer index: row counts, bounds and NULL counts of data files, in a few files in the workspace.
 
     .events.parketto/
         index/<id>.footers    a segment: one row per file, with its bounds
 
-A row says nothing about a file with another size or fingerprint. So the index can be missing, stale or damaged:
-then footers are read. Segments are written after a commit is final, never change, and are folded into larger ones.
+A row is used only for a file of the same size and fingerprint. So the index can be missing, stale or damaged: then
+footers are read. Segments are written after a commit is final, never change, and are folded into larger ones.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from parketto.storage.store import FileEntry, Store
 
 logger = logging.getLogger(__name__)
 
-#: Datasets with fewer files have no index: their footers are read as fast.
+#: Datasets with fewer files have no index: reading their footers is as fast.
 MIN_FILES = 64
 #: The first columns of a file, whose bounds are kept.
 MAX_COLUMNS = 32
@@ -85,7 +85,7 @@ class FooterIndex:
 
         Args:
             rows: The rows.
-            current: The keys of all current files, if known: rows of others are dropped when segments are folded.
+            current: Returns the keys of all current files: only their rows are kept by folding. None keeps all.
         """
         if not rows.num_rows:
             return
@@ -222,7 +222,7 @@ def keys_of(rows: pa.Table) -> pa.ChunkedArray:
 
 
 def entry_keys(entries: Sequence[FileEntry], root: str) -> pa.Table:
-    """The same fields of listed files."""
+    """The path, fingerprint and size of listed files, as index rows have them."""
     return pa.table(
         {
             "path": pa.array([path_text(entry.path, root) for entry in entries], pa.string()),
@@ -238,14 +238,14 @@ def has_version(entry: FileEntry) -> bool:
 
 
 def lasting(rows: pa.Table, entries: Sequence[FileEntry], begun: float) -> pa.Table:
-    """The rows of listed files, in the same order, that can be recognised later.
+    """The rows of those files whose fingerprint will change with their content.
 
-    A file that was just written may be written again within the resolution of its time.
+    The modification time of a file that was just written may stay the same if it is written again.
 
     Args:
-        rows: The rows.
-        entries: The files, as they were listed.
-        begun: A time before that, in seconds since the epoch.
+        rows: The rows of listed files.
+        entries: These files, in the same order.
+        begun: A time before they were listed, in seconds since the epoch.
     """
     line = begun - SETTLED_SECONDS
     kept = [has_version(entry) and (entry.modified is None or entry.modified < line) for entry in entries]
@@ -299,7 +299,7 @@ def _digest(content: Any) -> bytes:
 
 @contextlib.contextmanager
 def best_effort(folder: str) -> Any:
-    """Nothing depends on the index: an error is logged, and footers are read later."""
+    """Log errors instead of raising them: without the index, later operations read footers."""
     try:
         yield
     except _DAMAGE as error:

@@ -30,19 +30,19 @@ from parketto.storage.store import FileEntry
 def update_index(
     workspace: Workspace, record: Record, listing: Listing, learned: pa.Table | None, last: int
 ) -> None:
-    """Write what the operation has read, and the files that it has published.
+    """Write rows for the footers that the operation has read, and for the files that it has published.
 
     Args:
         workspace: The dataset's workspace.
         record: The commit.
         listing: The files that the operation has listed.
-        learned: What the operation has read that the index lacks.
-        last: The commit before.
+        learned: The rows of files whose footers the operation has read because the index lacked them.
+        last: The number of the commit before.
     """
     index = FooterIndex(workspace.store, workspace.path)
     with best_effort(index.folder):
         if record.arguments.get("purge"):
-            index.clear()  # bounds are values
+            index.clear()  # bounds are values of deleted rows
             return
         if len(listing.everything) < MIN_FILES and not listing.left_out:
             return

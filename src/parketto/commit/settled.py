@@ -31,7 +31,7 @@ class Listing:
 
     files: list[FileEntry]
     number: int | None
-    #: All that is below the dataset's folder then, data or not, in the folders that were listed.
+    #: All files at that moment, data or not, in the folders that were listed.
     everything: list[FileEntry]
     #: Which folders were listed; None: all.
     walk: Walk | None = None
@@ -45,7 +45,7 @@ class Listing:
 
     @property
     def seen(self) -> dict[str, set[str]]:
-        """The folders of data files below each of these, where the store has listed it all the same."""
+        """The folders of data files below each folder in `left_out` that the store has listed all the same."""
         return {} if self.walk is None else self.walk.seen
 
 
@@ -59,14 +59,14 @@ def list_settled(
 ) -> Listing:
     """The data files at a moment when no commit is half done, in this dataset, its parents or its partitions.
 
-    It neither locks nor writes, unless a commit was interrupted, or other writers commit all the time.
+    It neither locks nor writes, unless a commit was interrupted or other writers commit without a pause.
 
     Args:
         workspace: The dataset's workspace.
         partition_filter: Which partitions to list. Folders that it rules out are not read.
-        enter: Which folders to list besides, by their paths in the dataset.
-        to_change: The caller is about to commit. Then a commit in progress is settled first: a plan for the state
-            before it would conflict with it.
+        enter: A further rule for the folders to list, by their paths in the dataset.
+        to_change: The caller is about to commit. Then a commit in progress is settled first: a plan that is based
+            on the state before would conflict with it.
         locked: The caller holds the workspace's lock, and has recovered.
     """
     store, root = workspace.store, workspace.root
@@ -93,7 +93,7 @@ def list_settled(
         if last and workspace.locks:
             before = after
         if before != after and not locked and (store.is_local_disk or attempt < _FRESH_LISTINGS):
-            continue  # another writer has committed meanwhile: the listing may contain half of that
+            continue  # another writer has committed meanwhile: the listing may contain half of its files
         inner = workspace.unsettled_inner_workspaces(found)
         if not inner:
             shown = _as_settled(workspace, before, after, found, walk, last=last)
@@ -113,7 +113,7 @@ def _selected(
     walk: Walk | None,
     enter: Enter | None,
 ) -> list[FileEntry]:
-    """The data files that match, possibly none in the entered folders; errors describe the whole dataset."""
+    """The data files that match. An empty result is an error only if no file of the whole dataset matches."""
     store, root = workspace.store, workspace.root
     try:
         return select_data_files(store, root, shown, partition_filter)
@@ -145,7 +145,7 @@ def _as_settled(
 ) -> list[FileEntry] | None:
     """The files of a listing, as they are between two commits; None if that cannot be determined.
 
-    Records distinguish old files from new ones. So a reader need not wait for writers, write, or start again.
+    Records tell old files from new ones. So a reader need not wait for writers, write, or start again.
     """
     here = {relative(entry.path, workspace.root): entry for entry in found}
     try:
@@ -169,7 +169,7 @@ def _as_settled(
 
 
 def _listed(paths: set[str], walk: Walk | None) -> set[str]:
-    """Those of some paths in the dataset that are in folders which the listing enters."""
+    """The paths that are in folders which the listing enters."""
     return paths if walk is None else {path for path in paths if is_entered(path, walk)}
 
 

@@ -120,7 +120,7 @@ class Transaction:
         return self.listing(partition_filter).files
 
     def listing(self, partition_filter: PartitionFilter = None, enter: Enter | None = None) -> Listing:
-        """The same, with all other files of the folders that are listed; arguments as in `list_settled`."""
+        """The data files with all other files of the listed folders; arguments as in `list_settled`."""
         locked = self._lock is not None and self._workspace.locks
         self._listing = list_settled(self._workspace, partition_filter, enter=enter, to_change=True, locked=locked)
         return self._listing
@@ -150,7 +150,7 @@ class Transaction:
         )
 
     def learn(self, rows: pa.Table) -> None:
-        """Keep rows that the footer index lacks, for the commit to write."""
+        """Keep rows that the footer index lacks, until the commit writes them."""
         self._learned = rows
 
     @property
@@ -196,7 +196,7 @@ class Transaction:
             publish: The staged files.
             retire: The files that they replace.
             naming: Names the staged files now, when no other writer can take the same names.
-            named: Those of the staged files that have their names already.
+            named: The staged files that already have their final names.
             read: Files that the operation has based its decisions on: a change of one is a conflict.
             check_added: Refuses concurrently added data files that matter to the operation.
             follows: The partition columns of all files: concurrently added files with other ones are a

@@ -54,8 +54,8 @@ class ChangeableDataset(UndoableDataset):
                 among the rows of these.
             compression: The codec of rewritten rows; by default each file keeps its codec. Unchanged row groups
                 keep theirs.
-            pack: Whether small neighbours that must be rewritten become one file of up to 128 MB, without another
-                order of rows. False: one new file for each old one.
+            pack: Whether neighbouring small files that must be rewritten become one file of up to 128 MB. Rows
+                keep their order. False: one new file for each old one.
             dry_run: Only count: nothing of the dataset is written or removed.
             backup: A directory for the replaced files, from which `restore` brings them back: a path on the same
                 filesystem, or a URL.
@@ -156,8 +156,8 @@ class ChangeableDataset(UndoableDataset):
             tombstone_days: How long deletes are remembered. A record that is older than a delete and arrives later
                 than that is applied as if the delete had not happened.
             compression: The codec of written rows. Unchanged row groups keep theirs.
-            pack: Whether small neighbours that must be rewritten become one file of up to 128 MB, without another
-                order of rows. False: one new file for each old one.
+            pack: Whether neighbouring small files that must be rewritten become one file of up to 128 MB. Rows
+                keep their order. False: one new file for each old one.
             partition_by: The partition columns, if the dataset does not exist yet.
             expect: Rules by name that the records should meet, as for `write`. They come first. Records that
                 delete are checked, too: `"op = 'd' OR price > 0"`.

@@ -62,8 +62,8 @@ class EditableDataset(MergeableDataset):
                 dataset match no key, and keys that the dataset's types cannot hold match no row.
             partition_filter: The partitions to edit; the others are not read.
             compression: The codec of rewritten files; by default each file keeps its codec.
-            pack: Whether small neighbours that must be rewritten become one file of up to 128 MB, without another
-                order of rows. False: one new file for each old one.
+            pack: Whether neighbouring small files that must be rewritten become one file of up to 128 MB. Rows
+                keep their order. False: one new file for each old one.
             purge: For data protection: nothing of the deleted rows stays in files that are kept of this and
                 earlier commits, or in backups that the log names. These commits cannot be undone any more. The
                 result lists every file that contained the rows (`purged_files`). If it is interrupted, run it
@@ -159,8 +159,8 @@ class EditableDataset(MergeableDataset):
                 changes moves to its new partition.
             partition_filter: The partitions to edit; the others are not read.
             compression: The codec of rewritten files; by default each file keeps its codec.
-            pack: Whether small neighbours that must be rewritten become one file of up to 128 MB, without another
-                order of rows. False: one new file for each old one.
+            pack: Whether neighbouring small files that must be rewritten become one file of up to 128 MB. Rows
+                keep their order. False: one new file for each old one.
             dry_run: Only count: nothing is written or removed.
             backup: A directory for the replaced files, from which `restore` brings them back: a path on the same
                 filesystem, or a URL.

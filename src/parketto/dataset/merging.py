@@ -78,8 +78,8 @@ class MergeableDataset(ReadableDataset):
                 `"deduplicate"` is an upsert whose source may contain duplicate keys: the last row wins.
             dedup_order_by: For `"deduplicate"`: the row with the highest values of these columns wins instead.
             compression: The codec of written rows. Unchanged row groups keep theirs.
-            pack: Whether small neighbours that must be rewritten become one file of up to 128 MB, without another
-                order of rows. False: one new file for each old one.
+            pack: Whether neighbouring small files that must be rewritten become one file of up to 128 MB. Rows
+                keep their order. False: one new file for each old one.
             partition_by: The partition columns, if the dataset does not exist yet.
             update_columns: The columns that are updated for existing keys; by default all.
             partial: Whether the source may lack columns: existing keys keep their values, new rows get NULL.

@@ -149,7 +149,7 @@ class HasKeys:
     size_bytes = 0
 
     def run(self, worker: Worker) -> bool:
-        """Read the file until there is such a row. Raises if it lacks a key column, or has it in another kind."""
+        """Read the file until there is such a row. Raises if a key column is missing or of a different kind."""
         assert self.file.schema is not None, "files to read come from a snapshot"
         names = self.rows.schema.names
         fields = key_fields(names, self.rows.schema, self.spec.row_schema(self.file.schema), self.spec)

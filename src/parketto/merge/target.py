@@ -49,7 +49,7 @@ class MergeTarget:
     scope: Scope | None = None
     #: Files of the dataset that are outside of the scope.
     outside: tuple[FileInfo, ...] = ()
-    #: Whether small neighbours that are rewritten become one file.
+    #: Whether neighbouring small files that are rewritten become one file.
     pack: bool = True
     #: The number of processes that rewrite files at once.
     processes: int = 1

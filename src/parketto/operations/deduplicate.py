@@ -50,7 +50,7 @@ class DuplicateRequest:
     compression: str | None = None
     partition_filter: PartitionFilter = None
     commit_id: str | None = None
-    #: Whether small neighbours that are rewritten become one file.
+    #: Whether neighbouring small files that are rewritten become one file.
     pack: bool = True
 
     @classmethod

@@ -45,7 +45,7 @@ class KeyRequest:
     commit_id: str | None = None
     #: Whether nothing of the deleted rows is to stay anywhere; see `purge`.
     purge: bool = False
-    #: Whether small neighbours that are rewritten become one file.
+    #: Whether neighbouring small files that are rewritten become one file.
     pack: bool = True
 
     @classmethod
@@ -65,7 +65,7 @@ class KeyRequest:
         return cls(source, keys, compression, partition_filter, commit_id, pack=pack)
 
     def in_memory(self, dataset: DatasetContext) -> KeyRequest:
-        """The same keys, which can be read again and again: also those of a stream, or of an engine's frame."""
+        """The same request with keys that can be read several times, also if a stream or a frame has them."""
         names = self.source.schema.names
         if missing := [name for name in self.keys if name not in names]:
             raise ColumnNotFound(missing, names, "key_columns of the keys")

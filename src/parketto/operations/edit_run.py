@@ -1,6 +1,6 @@
 """Edits inside a transaction: the tasks for files that may match, what they stage, and what conflicts with them.
 
-Deletes and updates use it, and writes that replace the rows that match a condition.
+Used by deletes, updates, and writes that replace the rows that match a condition.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ class EditRequest:
     commit_id: str | None = None
     #: Whether row groups of another codec than `compression` are re-encoded; else copied ones keep theirs.
     recompress: bool = True
-    #: Whether small neighbours that are rewritten become one file.
+    #: Whether neighbouring small files that are rewritten become one file.
     pack: bool = True
     #: Whether nothing of the deleted rows may stay anywhere, not even in the log.
     purge: bool = False
@@ -59,7 +59,7 @@ class EditRequest:
 
 @dataclass(frozen=True)
 class EditRun:
-    """The files of a dataset, those that were searched, those in which rows change, and how they are rewritten."""
+    """The plan and the results of an edit: which files are searched, and which are rewritten in which groups."""
 
     files: Sequence[FileInfo]
     plan: Sequence[FindMatches]

@@ -32,7 +32,7 @@ def write_empty_file(engine: Engine, output: Output, directory: str, context: Co
 
 
 def in_same_places(operation: str, rewritten: Sequence[Replaced], paths: Iterable[str]) -> list[StagedFile]:
-    """Staged files under names that sort where the files sorted that they replace.
+    """Staged files under names that take the places of the files that they replace, in the order of names.
 
     Args:
         operation: What has replaced the files.

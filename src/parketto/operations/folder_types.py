@@ -1,4 +1,4 @@
-"""The types of partition columns that only paths contain, judged by the folders of all data files."""
+"""The types of partition columns that only paths contain, inferred from the folders of all data files."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def partitions_without_rows(rows: Iterable[tuple[PartitionValues, int]]) -> Set[
 
 @dataclass(frozen=True)
 class FolderTypes:
-    """Judges the types by a listing, which may have left out folders.
+    """Infers the types from a listing, which may have left out folders.
 
     Attributes:
         store: Where the dataset is.
@@ -46,7 +46,7 @@ class FolderTypes:
     sample: Sequence[FileInfo] = ()
 
     def without(self, empty: Set[PartitionValues]) -> Mapping[str, pa.DataType]:
-        """The types, judged without partitions that have no rows, if others have any."""
+        """The types, without regard to partitions that have no rows, if others have any."""
         listed = partitions_of(self.listing.everything, self.root)
         seen = {partition_values(each) for folders in self.listing.seen.values() for each in folders}
         here = (listed - empty) | seen or listed
@@ -60,7 +60,7 @@ class FolderTypes:
             others.setdefault(partition_values(folder), []).append(folder)
         if path_types([*here, *others]) == types:
             return types
-        # Folders without data say nothing.
+        # Folders without data do not count.
         return path_types(
             [*here, *(values for values, folders in others.items() if any(map(self._has_data, folders)))]
         )

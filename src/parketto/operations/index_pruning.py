@@ -55,9 +55,9 @@ class IndexSearch:
         index: The index.
         root: The dataset.
         read: Reads footers, with the bounds of some columns.
-        learn: Gets the rows that the index lacks; None if nobody keeps them.
+        learn: Receives the rows that the index lacks; None if they are not kept.
         begun: A time before the files were listed, in seconds since the epoch.
-        in_tasks: From how many files on tasks read footers; 0 if they never do.
+        in_tasks: The number of files from which on tasks read footers; 0 if they never do.
     """
 
     index: FooterIndex
@@ -151,7 +151,7 @@ class IndexedFiles:
         root: The dataset.
         entries: The files.
         rows: Their rows, in the same order.
-        kept: Footers that were read for that, by path.
+        kept: Footers that were read because the index lacks their rows, by path.
     """
 
     root: str
@@ -200,7 +200,7 @@ class IndexedFiles:
         return np.sort(first["at_min"].to_numpy())
 
     def by_folder(self, columns: Sequence[str], like: FileInfo) -> list[FileInfo]:
-        """For each folder a file that stands for all that have bounds of some columns."""
+        """For each folder, a file with the bounds of some columns over all of its files."""
         bounds = {name: _Bounds(self.rows, name) for name in columns}
         if not any(each.is_known for each in bounds.values()):
             return []

@@ -44,7 +44,7 @@ class MergeReport:
     files_rewritten: int = 0
     files_added: int = 0
     files_removed: int = 0
-    #: All new files; of small neighbours that were rewritten, one.
+    #: The number of new files; neighbouring small files that were rewritten became one.
     files_written: int = 0
     partitions_affected: int = 0
     rewritten_bytes: int = 0

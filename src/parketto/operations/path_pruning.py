@@ -1,8 +1,7 @@
 """Which folders a condition on partition columns rules out, before any of their files is listed.
 
-The values of folders are trusted, as all readers of partitioned datasets trust them. Two files, the first and the
-last one, show the schema in which the condition is read. What they imply is checked against the files that are
-listed.
+The values of folders are trusted, as in all readers of partitioned datasets. The condition is parsed in the schema
+of two files, the first and the last one. The listed files must confirm that schema; else all files are listed.
 """
 
 from __future__ import annotations
@@ -63,7 +62,7 @@ class RowCondition:
 
 @dataclass(frozen=True)
 class _View:
-    """The condition as the sample shows it, and the types of the columns by which folders are judged."""
+    """The condition in the schema of the sample, and the types of the columns by which folders are judged."""
 
     sample: Sequence[FileInfo]
     condition: Predicate
@@ -79,7 +78,7 @@ class PathPruning:
         store: Where the dataset is.
         root: Its path.
         rows: The condition.
-        partition_filter: Which partitions to look at.
+        partition_filter: The partitions that the operation is limited to.
     """
 
     def __init__(self, store: Store, root: str, rows: RowCondition, partition_filter: PartitionFilter) -> None:
@@ -123,7 +122,7 @@ class PathPruning:
 
     @cached_property
     def _view(self) -> _View | None:
-        """None if the condition cannot be read in the schema of the sample, or uses no trusted column."""
+        """None if the condition cannot be parsed in the schema of the sample, or uses no trusted column."""
         entries = {entry.path: entry for last in (False, True) if (entry := self._end(last=last)) is not None}
         if not entries:
             return None
@@ -162,7 +161,7 @@ class PathPruning:
         return dict(zip(folders, may_match(view.condition, shown, view.types), strict=True))
 
     def _levels(self, path: str) -> list[str]:
-        """The folders that a file is in, from the dataset's own ("") on, without the last one."""
+        """The folders above the one that a file is in, from the dataset's own ("") on."""
         segments = path[len(self._root) :].strip("/").split("/")[:-1]
         return ["/".join(segments[:count]) for count in range(len(segments))]
 

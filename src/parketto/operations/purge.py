@@ -1,8 +1,10 @@
 """Delete rows for good: also from the files that are kept of earlier commits, and from known backups.
 
-A kept file is removed if it contains rows that match the condition or have one of the keys, if that cannot be
-decided (it lacks a column), or if rows of it went into a file that contained deleted rows: it may have older
-versions of them.
+A kept file is removed in each of these cases:
+
+- It contains rows that match the condition or have one of the keys.
+- It lacks a column, so that this cannot be decided.
+- A file that contained deleted rows was made from it: it may have older versions of these rows.
 """
 
 from __future__ import annotations
@@ -91,7 +93,7 @@ class WithKeys:
 
     @classmethod
     def of(cls, dataset: DatasetContext, request: KeyRequest) -> WithKeys:
-        """Hold the keys in memory: they are looked up in every file that is kept."""
+        """Hold the keys in memory, because they are looked up in every kept file."""
         return cls(replace(request.in_memory(dataset), purge=True))
 
     @cached_property

@@ -273,7 +273,7 @@ class _Changes:
 
 
 def _refuse_added(added: Sequence[FileEntry], who: Callable[[str], str]) -> None:
-    """Refuse files that were added meanwhile: whether they fit is found out by planning again."""
+    """Refuse files that were added meanwhile: a new plan checks whether they fit."""
     for entry in added[:1]:
         matters = "may have other partitions or types than the files that come back"
         raise CommitConflict.because_of(entry.path, operation="undo", matters=matters, who=who(entry.path))

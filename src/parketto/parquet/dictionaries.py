@@ -53,7 +53,7 @@ def _adjacent_rows(column: pa.ChunkedArray, rows: int) -> pa.ChunkedArray:
 
 
 def _scattered_rows(column: pa.ChunkedArray, rows: int) -> pa.ChunkedArray:
-    # One row out of each of so many equal stretches, at a random place in it.
+    # One row at a random place in each of several equal ranges of rows.
     sampled = ((np.arange(rows) + _offsets(rows)) * (len(column) / rows)).astype(np.int64)
     found, start = [], 0
     for chunk in column.chunks:  # one take from all chunks would make Arrow concatenate them

@@ -150,7 +150,7 @@ class FileFormat:
             dictionaries: As in `open`, if Arrow encodes the rows; None: as they suggest.
         """
         from parketto.parquet.encoders.row_groups import (
-            encode_rows,  # here: whoever only compares formats needs none
+            encode_rows,  # imported here, because code that only compares formats does not need it
         )
 
         if rows is not None and (found := encode_rows(self, rows)) is not None:

@@ -47,7 +47,7 @@ _MIN_REMOTE_PAGED_BYTES = 8 * 1024 * 1024
 _MAX_FOOTER_BYTES = 256 * 1024  # a longer footer takes longer to decode than reading single pages saves
 _PAGE_ERRORS: tuple[type[Exception], ...] = (FooterError, pa.ArrowException, OSError)
 _MIN_PARALLEL_BYTES = 256 * 1024  # below this, waking threads takes longer than decoding
-# Polars decodes whole row groups of up to so many batches: parts of them take longer than with Arrow.
+# Polars decodes whole row groups of up to this many batches: decoding parts of them takes longer than in Arrow.
 _POLARS_BATCHES = 3
 # A rewrite must not turn corrupt pages into valid ones.
 _VERIFY = {"page_checksum_verification": True}

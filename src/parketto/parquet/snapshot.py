@@ -35,7 +35,7 @@ class RuledOut:
         files: Their number.
         rows: The number of their rows.
         listed: The paths of all listed files.
-        folders: For each folder a file with the bounds of partition columns that its files contain.
+        folders: For each folder, a file with the bounds of partition columns over all of its files.
     """
 
     files: int = 0

@@ -30,7 +30,7 @@ def edit_groups(
     pack: bool,
     processes: int = 1,
 ) -> list[EditGroup]:
-    """The groups of edited files, in path order. Files between which another one stays are not neighbours.
+    """The groups of edited files, in path order. Edited files are neighbours if no file between them stays.
 
     Args:
         files: The files that were read, with those to rewrite.

@@ -83,7 +83,7 @@ def is_small(weight: int, thresholds: Thresholds) -> bool:
 
 
 def pack_neighbours(weights: Sequence[int], thresholds: Thresholds) -> list[tuple[int, int]]:
-    """Ranges of positions that fill one file each, in order; a light last one joins the one before it.
+    """Ranges of positions that fill one file each, in order; a small last range joins the one before it.
 
     >>> pack_neighbours([60, 30, 20, 70, 9], Thresholds(100, None))
     [(0, 2), (2, 5)]

@@ -135,7 +135,7 @@ def _combined(one: Ordinals, other: Ordinals) -> Ordinals:
 
 
 def _text_ordinals(values: pa.Array) -> Ordinals:
-    """Ordinals of texts or binary values: the number of smaller ones, from eight bytes after the other."""
+    """Ordinals of texts or binary values: for each, the number of smaller ones. Compares eight bytes at a time."""
     data, starts, ends = _bytes_of(values)
     found = np.zeros(len(values), np.uint64)
     rows = np.arange(len(values))  # those that equal others so far
@@ -157,7 +157,7 @@ def _text_ordinals(values: pa.Array) -> Ordinals:
 
 
 def _refined(known: Unsigned, parts: Ordinals) -> tuple[Unsigned, npt.NDArray[np.bool_]]:
-    """Numbers of smaller values, told apart by further parts of these; and which of them are still equal."""
+    """The numbers of smaller values, refined by the next bytes; and which values are still equal to others."""
     keys = (known << np.uint64(parts.bits)) | parts.of_rows
     order = np.argsort(keys)
     keys = keys[order]

@@ -1,4 +1,4 @@
-"""Spilled runs: rows by number, in one file, however many numbers there are."""
+"""Spilled runs: rows by the number of their partition, in one file for any number of partitions."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ from parketto.sorting.spill import compression_of
 
 
 class SpillRuns:
-    """Rows by number, in batches that are spilled one after the other into a file, and read by number.
+    """Rows that are spilled in batches into one file, and read by the number of their partition.
 
-    An open file per number would be too many. Of each batch, only its number and place are held in memory.
+    One open file per number would be too many. Only the number and the place of each batch are in memory.
 
     Args:
         scratch: The local folder to write to.

@@ -32,14 +32,14 @@ _MAX_PACKED_BYTES = int(1.8 * DEFAULT_TARGET_MB * MEGABYTE)
 class FileRewriter:
     """Takes the row groups of files in order, and writes what replaces them.
 
-    A file alone keeps its row groups: an unchanged one is copied as it is, codec included; if some columns change,
-    the others are copied; one that loses rows is encoded, and its boundaries stay, unless it is too large for one
-    row group. If Arrow would not write the file's schema as it is (legacy list encodings, say), nothing is copied
-    and everything is encoded.
+    A file alone keeps its row groups. An unchanged one is copied as it is, codec included. If only some columns
+    change, the others are copied. A row group that loses rows is encoded, and keeps its boundaries, unless it is
+    too large for one row group. If Arrow would not write the file's schema as it is (legacy list encodings, say),
+    nothing is copied and everything is encoded.
 
     Several neighbours become one file. Their small row groups are encoded together; large ones are treated as
-    above. Clustered files keep all of their row groups, as these are what is clustered. A file that stays ends the
-    new file of the neighbours before it.
+    above. Clustered files keep all of their row groups, because the clustering is in them. A file that stays ends
+    the new file of the neighbours before it.
 
     Args:
         files: Neighbouring files of one directory, schema, layout, clustering and codec.

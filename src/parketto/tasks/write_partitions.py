@@ -31,7 +31,7 @@ from parketto.tasks.write_folder import folder_writer, stored_rows, write_folder
 _MIN_ROWS = 32 * 1024
 _MIN_BYTES = 4 * 1024 * 1024
 _MAX_OPEN = 256  # files that are written at once; the rows of further partitions are spilled
-_ROWS_PER_PIECE = 256  # of each partition in the rows that are split together: fewer take longer per row
+_ROWS_PER_PIECE = 256  # rows of each partition that are split together: with fewer, a row takes longer
 # Partitions are written in parallel only if each can have row groups of this many decoded bytes.
 _MIN_ROW_GROUP_BYTES = 16 * 1024 * 1024
 

@@ -155,7 +155,7 @@ class ShuffleMerge:
         return _multiple(wanted, self._cores)
 
     def _groups(self) -> list[tuple[int, ...]]:
-        """The groups of files that may have matches. Which of these have any, the tasks that rewrite them see."""
+        """The groups of files that may have matches. The tasks that rewrite them find out which files have any."""
         if not self._target.rules.edits or self._target.dry_run:
             return []
         files = self._target.files

@@ -1,7 +1,7 @@
 """Checks the headers of pages before Polars decodes them.
 
-Polars trusts them: it does not verify checksums, nor what gzip has of them, and a damaged number of values makes
-it abort the process.
+Polars trusts them: it verifies neither the checksums of pages nor those of gzip, and a damaged number of values
+makes it abort the process.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ class MemoryFile(pa.BufferReader):  # type: ignore[misc]
 def are_sound(
     source: Any, metadata: pq.FileMetaData, numbers: Iterable[int], names: Collection[str] | None = None
 ) -> bool:
-    """Whether Polars may decode the pages of row groups: their headers fit the footer, and none has a checksum.
+    """Whether Polars may decode the pages of row groups: headers agree with the footer, and none has a checksum.
 
     Args:
         source: The file: a `MemoryFile`, or one with a file descriptor.
