@@ -1,4 +1,4 @@
-"""Every operation of Parketto beside those who do the same: seconds, memory, bytes, and whether rows are right.
+"""Measures every operation of Parketto and of its peers: seconds, memory, bytes, and whether rows are right.
 
 Each contestant works on fresh links to the same data, in a process of its own, after the same work on a few rows;
 rounds are interleaved, and tables show medians. Seconds depend on the machine: compare the ratios.
@@ -112,7 +112,7 @@ def parse(given: Sequence[str]) -> argparse.Namespace:
         dest="earlier",
         nargs="+",
         metavar="PATH",
-        help="measure nothing, but tell, plot and document what --json wrote there, together",
+        help="measure nothing; report, plot and document results that --json wrote there, as one run",
     )
     arguments = parser.parse_args(given)
     if unknown := set(arguments.contestants or ()) - set(contestants()):
