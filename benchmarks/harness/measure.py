@@ -136,6 +136,7 @@ def in_process(environment: str, module: str, spec: Any, folder: str, timeout: f
     ours = [peers.HERE, os.path.join(peers.PROJECT, "src")]  # what lies beside, not what is installed
     path = os.pathsep.join([*ours, *filter(None, [os.environ.get("PYTHONPATH")])])
     variables = {**os.environ, "PYTHONPATH": path, "PYTHONWARNINGS": "ignore"}
+    variables.pop("PYTHONDONTWRITEBYTECODE", None)  # libraries are compiled once, as in an installation
     command = [peers.python_of(environment), "-m", module, given, answer]
     try:
         done = subprocess.run(

@@ -25,6 +25,7 @@ from parketto.errors import ParkettoError
 from parketto.parquet.dataset_schema import layout_key
 from parketto.parquet.file_info import FileInfo
 from parketto.planning.naming import time_ordered_id
+from parketto.runtime.arrays import array_of, integers
 from parketto.storage.listing import relative
 from parketto.storage.store import FileEntry, Store
 
@@ -61,6 +62,8 @@ _KEYS = pa.schema(
         "layout": pa.string(),
     }
 )
+_NO_ROWS = pa.table([array_of([], kind) for kind in _KEYS.types], schema=_KEYS)
+_SEPARATOR = array_of(["\0"], pa.string())[0]
 _DAMAGE = (OSError, ParkettoError, pa.ArrowException, ValueError, KeyError, IndexError)
 
 
@@ -78,7 +81,7 @@ class FooterIndex:
     def load(self, columns: Container[str] | None = ()) -> pa.Table:
         """All rows, with the bounds of some columns (None: of all). What cannot be read is left out."""
         found = [self._read(entry.path, columns) for entry in self._segments()]
-        return concatenated([_KEYS.empty_table(), *(each for each in found if each is not None)])
+        return concatenated([_NO_ROWS, *(each for each in found if each is not None)])
 
     def add(self, rows: pa.Table, current: Callable[[], pa.Table | None] = lambda: None) -> None:
         """Write rows to a new segment, and fold segments if there are many.
@@ -126,7 +129,7 @@ class FooterIndex:
             number += 1
         folded = segments[:number]
         tables = [each for entry in folded if (each := self._read(entry.path, None)) is not None]
-        rows = _newest(concatenated([_KEYS.empty_table(), *tables]))
+        rows = _newest(concatenated([_NO_ROWS, *tables]))
         if current is not None:
             rows = rows.filter(pc.is_in(keys_of(rows), keys_of(current)))
         if rows.num_rows:
@@ -166,9 +169,9 @@ def index_rows(files: Iterable[FileInfo], root: str, columns: Container[str] = (
                 values = bounds.setdefault(key, [])
                 values += [None] * (number - len(values))
                 values.append(value)
-    columns = [pa.array(values, kind) for values, kind in zip(keys.values(), _KEYS.types, strict=True)]
+    columns = [array_of(values, kind) for values, kind in zip(keys.values(), _KEYS.types, strict=True)]
     for key, values in bounds.items():
-        columns.append(pa.array([*values, *[None] * (number + 1 - len(values))], _type_of(key)))
+        columns.append(array_of([*values, *[None] * (number + 1 - len(values))], _type_of(key)))
     return pa.table(columns, names=[*_KEYS.names, *bounds])
 
 
@@ -218,16 +221,18 @@ def path_text(path: str, root: str) -> str:
 
 def keys_of(rows: pa.Table) -> pa.ChunkedArray:
     """What identifies a version of a file."""
-    return pc.binary_join_element_wise(rows["path"], rows["fingerprint"], rows["size"].cast(pa.string()), "\0")
+    return pc.binary_join_element_wise(
+        rows["path"], rows["fingerprint"], rows["size"].cast(pa.string()), _SEPARATOR
+    )
 
 
 def entry_keys(entries: Sequence[FileEntry], root: str) -> pa.Table:
     """The path, fingerprint and size of listed files, as index rows have them."""
     return pa.table(
         {
-            "path": pa.array([path_text(entry.path, root) for entry in entries], pa.string()),
-            "fingerprint": pa.array([entry.fingerprint for entry in entries], pa.string()),
-            "size": pa.array([entry.size_bytes for entry in entries], pa.int64()),
+            "path": array_of([path_text(entry.path, root) for entry in entries], pa.string()),
+            "fingerprint": array_of([entry.fingerprint for entry in entries], pa.string()),
+            "size": array_of([entry.size_bytes for entry in entries], pa.int64()),
         }
     )
 
@@ -249,7 +254,7 @@ def lasting(rows: pa.Table, entries: Sequence[FileEntry], begun: float) -> pa.Ta
     """
     line = begun - SETTLED_SECONDS
     kept = [has_version(entry) and (entry.modified is None or entry.modified < line) for entry in entries]
-    return rows.filter(pa.array(kept, pa.bool_()))
+    return rows.filter(array_of(kept, pa.bool_()))
 
 
 def concatenated(tables: Sequence[pa.Table]) -> pa.Table:
@@ -259,7 +264,7 @@ def concatenated(tables: Sequence[pa.Table]) -> pa.Table:
 
 def _newest(rows: pa.Table) -> pa.Table:
     """The first row of each path."""
-    numbered = pa.table({"path": rows["path"], "at": pa.array(range(rows.num_rows), pa.int64())})
+    numbered = pa.table({"path": rows["path"], "at": integers(range(rows.num_rows))})
     first = numbered.group_by("path", use_threads=False).aggregate([("at", "min")])["at_min"]
     return rows.take(first.sort())
 

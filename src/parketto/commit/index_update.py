@@ -22,6 +22,7 @@ from parketto.commit.settled import Listing
 from parketto.commit.workspace import Workspace
 from parketto.parquet.file_info import WithLeadingColumns
 from parketto.parquet.snapshot import read_snapshot
+from parketto.runtime.arrays import array_of
 from parketto.storage.hive import is_data_path
 from parketto.storage.listing import relative
 from parketto.storage.store import FileEntry
@@ -46,7 +47,7 @@ def update_index(
             return
         if len(listing.everything) < MIN_FILES and not listing.left_out:
             return
-        retired = pa.array([path_text(old.path, "") for old in record.retire], pa.string())
+        retired = array_of([path_text(old.path, "") for old in record.retire], pa.string())
         rows = [_published(workspace, record)]
         if learned is not None and listing.number == last:  # else another commit may have purged some of it
             rows.append(learned.filter(pc.invert(pc.is_in(learned["path"], retired))))

@@ -36,6 +36,7 @@ from parketto.parquet.file_info import FileInfo, MentionedColumns, StatsColumns,
 from parketto.parquet.partition_spec import PartitionSpec, partition_spec_of
 from parketto.parquet.row_group_info import UNKNOWN_STATS, ColumnStats, RowGroupInfo
 from parketto.parquet.snapshot import RuledOut, Snapshot
+from parketto.runtime.arrays import numbers
 from parketto.storage.hive import PartitionValues, partition_values
 from parketto.storage.listing import directory_of
 from parketto.storage.store import FileEntry
@@ -78,7 +79,7 @@ class IndexSearch:
             judged: The columns whose bounds are kept in rows.
         """
         rows = self.index.load(judged)
-        known = pc.is_in(keys_of(entry_keys(entries, self.root)), keys_of(rows).combine_chunks())
+        known = pc.is_in(keys_of(entry_keys(entries, self.root)), keys_of(rows))
         unknown = [entry for entry, found in zip(entries, known.to_pylist(), strict=True) if not found]
         all_bounds = self.learn is None or columns is None
         wanted = columns if all_bounds else WithLeadingColumns(columns or (), MAX_COLUMNS)
@@ -164,14 +165,13 @@ class IndexedFiles:
         cls, root: str, entries: Sequence[FileEntry], rows: pa.Table, kept: Mapping[str, FileInfo]
     ) -> IndexedFiles:
         """The files; each must have a row."""
-        at = pc.index_in(keys_of(entry_keys(entries, root)), keys_of(rows).combine_chunks())
+        at = pc.index_in(keys_of(entry_keys(entries, root)), keys_of(rows))
         return cls(root, entries, rows.take(at).combine_chunks(), kept)
 
     @cached_property
     def counts(self) -> Numbers:
         """The number of rows of each file."""
-        found: Numbers = self.rows["rows"].to_numpy()
-        return found
+        return numbers(self.rows["rows"])
 
     def select(self, numbers: Numbers) -> list[FileEntry]:
         """Some of the files."""

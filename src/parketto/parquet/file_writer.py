@@ -199,12 +199,8 @@ class FileWriter:
             next_number: Its number. The best boundary is the one before the roundest number.
         """
         self.end_row_group()
-        if self._sink is None:
+        if self._sink is None or (self._max_rows is None and self._is_below(_MIN_FILL, 1)):
             return
-        if self._max_rows is None and self._roll_bytes is not None:
-            most = self._most_bytes()
-            if most + most / self._row_groups < self._roll_bytes * _MIN_FILL:
-                return
         more = self._remaining_row_groups(next_rows)
         if more < 1 or (self._is_full_enough() and roundest(next_number - 1, next_number + more) == next_number):
             self._close_file()
@@ -244,10 +240,16 @@ class FileWriter:
         if self._row_limits is not None:
             self._max_rows = next(self._row_limits)
 
-    def _most_bytes(self) -> float:
-        """The most that the size of the file can be. Nothing waits for row groups that are being encoded."""
+    def _is_below(self, fill: float, more: float) -> bool:
+        """Whether the file is surely below this share of its target size, also with so many more row groups.
+
+        Nothing waits for row groups that are being encoded.
+        """
         encoded = 0 if self._appender is None else self._appender.size_bytes
-        return encoded + _MAX_EXPANSION * sum(each.decoded_bytes for each in self._encoding)
+        most = encoded + _MAX_EXPANSION * sum(each.decoded_bytes for each in self._encoding)
+        return (
+            self._roll_bytes is not None and most * (1 + more / max(1, self._row_groups)) < fill * self._roll_bytes
+        )
 
     def _size(self) -> int:
         """The size of the file so far, in bytes."""
@@ -255,10 +257,7 @@ class FileWriter:
         return self._open().size_bytes
 
     def _roll(self) -> None:
-        if self._roll_bytes is None or self._sink is None:
-            return
-        most = self._most_bytes()
-        if most + most / self._row_groups / 2 < self._roll_bytes:
+        if self._roll_bytes is None or self._sink is None or self._is_below(1, 0.5):
             return
         # Stop at the boundary that is nearer to the target: now, or after one more row group.
         size = self._size()
