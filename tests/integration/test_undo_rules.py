@@ -126,6 +126,8 @@ class TestFilesThatNothingCouldReadTogether:
         row = {"n": "x"} if what == "types" and not as_redo else {"n": 1}
         dataset.write(pa.table({"id": [9]} | {name: [value] for name, value in row.items()}))
         before = place.state()
+        possible = {commit["number"]: commit["can_undo"] for commit in dataset.history()}
+        assert possible[number] == (what == "types"), "folders are in the log, types are not"
         for dry_run in (True, False):
             with pytest.raises(CannotUndo, match=rf"nothing could read both.*restore\(to={number - 1}\)"):
                 dataset.undo(number, dry_run=dry_run)

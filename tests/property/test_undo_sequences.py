@@ -8,7 +8,7 @@ from typing import Any
 
 import fsspec
 import pyarrow as pa
-from hypothesis import HealthCheck, given, settings
+from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
 from conftest import Place
@@ -81,6 +81,7 @@ def test_undone_one_by_one(steps: list[tuple[str, int]]) -> None:
     steps=Steps,
     jumps=st.lists(st.tuples(st.sampled_from(["undo", "restore", "write"]), st.integers(0, 12)), max_size=5),
 )
+@example(steps=[("append", 0), ("repartition", 0), ("append", 0)], jumps=[("undo", 3)])
 def test_undo_restore_and_writes_in_any_order(steps: list[tuple[str, int]], jumps: list[tuple[str, int]]) -> None:
     """An undo that is possible changes exactly what its commits did, so undoing it gives the state before."""
     run = Run(steps)

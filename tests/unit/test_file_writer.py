@@ -125,7 +125,7 @@ def test_rows_round_trip_for_any_number_of_encoding_threads(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, threads: int
 ) -> None:
     """In several parts even without threads, in several row groups, with columns of every type."""
-    monkeypatch.setattr("parketto.parquet.file_writer._PART_BYTES", 2**18)
+    monkeypatch.setattr("parketto.parquet.column_parts._PART_BYTES", 2**18)
     rows = pa.concat_tables([exotic(seed) for seed in range(100)] * 20)
     rows = rows.append_column("nth", pa.array(range(rows.num_rows)))
     rows = rows.append_column("long", pa.array([f"{n:0300d}" for n in range(rows.num_rows)]))
@@ -207,7 +207,7 @@ def test_prefetch_threads_end_after_an_error(tmp_path: Path, monkeypatch: pytest
 
 @pytest.mark.parametrize("threads", [0, 2])
 def test_duplicate_column_names_are_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, threads: int) -> None:
-    monkeypatch.setattr("parketto.parquet.file_writer._MIN_PART_BYTES", 1)
+    monkeypatch.setattr("parketto.parquet.column_parts._MIN_PART_BYTES", 1)
     rows = pa.Table.from_arrays([pa.array(range(500)), pa.array(["a", "b"] * 250)] * 2, names=["x", "y", "y", "z"])
     staged = StagedFile(str(tmp_path / "new.parquet"), "")
     form = FileFormat(rows.schema, "snappy", {})

@@ -9,7 +9,7 @@ from typing import Any, TypedDict
 
 from parketto.commit.identity import identity_of
 from parketto.commit.log import LogView
-from parketto.commit.past import Commits, plan_undo
+from parketto.commit.past import Commits, mixes_folders, plan_undo
 from parketto.commit.retention import KeptFiles
 from parketto.commit.tombstones import check_tombstones_without
 from parketto.commit.workspace import Workspace
@@ -70,7 +70,8 @@ def _can_undo(workspace: Workspace, known: Commits, number: int, kept: Container
         check_tombstones_without(workspace, known, plan.undone)
     except CannotUndo:
         return False
-    return all((old.path, old.fingerprint) in kept for _, old in plan.restored)
+    is_kept = all((old.path, old.fingerprint) in kept for _, old in plan.restored)
+    return is_kept and not mixes_folders(known, plan)
 
 
 def _kept_until(entry: Mapping[str, Any]) -> str | None:

@@ -7,6 +7,7 @@ they are part of every state, and stay.
 
 from __future__ import annotations
 
+import posixpath
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -15,6 +16,7 @@ from parketto.commit.explained_files import BASELINE, FOUND
 from parketto.commit.record import Record, Retirement, paths_of
 from parketto.commit.undone import RENAMED, UndoneBy, only_moves_rows, undone_commits
 from parketto.errors import CannotUndo
+from parketto.storage.hive import partition_values
 from parketto.storage.store import FileEntry
 
 #: Commits that change no file, so there is nothing to undo.
@@ -132,6 +134,21 @@ def _returned(record: Record, undone: Sequence[int], set_aside: set[tuple[int, s
     back = {file for file in set_aside if file[0] in undone}
     set_aside -= back
     return {names.get(file, file[1]) for file in back}
+
+
+def mixes_folders(commits: Commits, plan: UndoPlan) -> bool:
+    """Whether files that come back have other partition columns in their paths than later commits' files."""
+    present: set[str] = set()
+    for _, record in commits.since(plan.undone[0]):
+        present = (present - paths_of(record.retire)) | paths_of(record.publish)
+    present -= set(plan.removed)
+    restored = {folder_columns(old.path) for _, old in plan.restored}
+    return bool(restored) and len(restored.union(map(folder_columns, present))) > 1
+
+
+def folder_columns(path: str) -> tuple[str, ...]:
+    """The partition columns in a path relative to the dataset."""
+    return tuple(name for name, _ in partition_values(posixpath.dirname(path)))
 
 
 def _only_moves(records: Mapping[int, Record], numbers: Iterable[int]) -> bool:

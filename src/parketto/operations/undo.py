@@ -12,7 +12,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from typing import Any
 
-from parketto.commit.past import Commits, UndoPlan, plan_restore, plan_undo
+from parketto.commit.past import Commits, UndoPlan, folder_columns, plan_restore, plan_undo
 from parketto.commit.tombstones import check_tombstones_without
 from parketto.commit.transaction import Transaction
 from parketto.commit.undone import ONLY_MOVED, RENAMED, RESTORE, UNDO, UNDONE
@@ -25,7 +25,6 @@ from parketto.parquet.partition_spec import partition_spec_of
 from parketto.parquet.snapshot import read_footers
 from parketto.results import UndoStats
 from parketto.runtime.staging import StagedFile
-from parketto.storage.hive import partition_values
 from parketto.storage.listing import relative
 from parketto.storage.store import FileEntry, Store
 
@@ -204,12 +203,12 @@ class _Changes:
         """
         root, groups = self.dataset.root, dict[tuple[object, tuple[str, ...]], list[FileEntry]]()
         for entry in self.staying:
-            groups.setdefault((None, _columns(entry.path, root)), []).append(entry)
+            groups.setdefault((None, folder_columns(relative(entry.path, root))), []).append(entry)
         kept = {}
         for file in self.restored:
             entry = FileEntry(f"{root}/{file.path}", file.kept.size_bytes, f"{_KEPT} {file.kept.fingerprint}")
             kept[entry.path, entry.fingerprint] = file.kept
-            groups.setdefault((file.number, _columns(entry.path, root)), []).append(entry)
+            groups.setdefault((file.number, folder_columns(relative(entry.path, root))), []).append(entry)
         found = {columns for _, columns in groups}
         if len(found) > 1 or (len(groups) > 1 and self.may_reshape):
             store = replace(self.dataset, past=PastState(0, (), kept)).snapshot_store()
@@ -277,11 +276,6 @@ def _refuse_added(added: Sequence[FileEntry], who: Callable[[str], str]) -> None
     for entry in added[:1]:
         matters = "may have other partitions or types than the files that come back"
         raise CommitConflict.because_of(entry.path, operation="undo", matters=matters, who=who(entry.path))
-
-
-def _columns(path: str, root: str) -> tuple[str, ...]:
-    """The partition columns of a file."""
-    return tuple(name for name, _ in partition_values(posixpath.dirname(relative(path, root))))
 
 
 def _example(store: Store, root: str, entries: Sequence[FileEntry]) -> FileInfo | None:

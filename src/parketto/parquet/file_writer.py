@@ -7,7 +7,7 @@ from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import replace
-from itertools import accumulate, repeat
+from itertools import repeat
 from types import TracebackType
 from typing import IO, NamedTuple
 
@@ -15,8 +15,8 @@ import pyarrow as pa
 
 from parketto.errors import FooterError, ParkettoError
 from parketto.parquet.appender import RowGroupAppender
+from parketto.parquet.column_parts import ColumnPart, column_parts
 from parketto.parquet.compatible import why_not_combinable
-from parketto.parquet.encoders.row_groups import polars_columns, suits_polars
 from parketto.parquet.file_format import FileFormat
 from parketto.parquet.footer import Footer, read_footer
 from parketto.parquet.output import Output
@@ -28,11 +28,6 @@ from parketto.sorting.buckets import roundest
 from parketto.storage.store import Store
 
 _ROW_GROUPS_AT_ONCE = 1  # row groups encoded in the background; each holds its decoded rows in memory
-# A row group is encoded in parts of some columns each. Two per thread keep all threads busy to the end. Parts of
-# 3 MB, decoded, limit the memory for encoded data. Below 512 KB, starting a part costs more than it saves.
-_PARTS_PER_THREAD = 2
-_PART_BYTES = 3 * 1024 * 1024
-_MIN_PART_BYTES = 512 * 1024
 # A file may end at the best row group boundary between 80 % and 120 % of its target size.
 _MIN_FILL = 0.8
 _MAX_FILL = 1.2
@@ -87,7 +82,7 @@ class FileWriter:
         self._threads = threads
         self._encoders, self._own_encoders = encoders, encoders is None
         self._encoding: deque[_Encoding] = deque()
-        self._parts: list[_Part] = []
+        self._parts: list[ColumnPart] = []
         self._parts_rows = 0  # rows of the row group from which the parts were chosen
         self._sink: IO[bytes] | None = None
         self._appender: RowGroupAppender | None = None
@@ -170,7 +165,7 @@ class FileWriter:
         positions = [self._format.schema.get_field_index(name) for name in columns.schema.names]
         if -1 in positions:
             raise FooterError("the file has duplicate column names")
-        part = _Part.of(columns, positions, replace(self._format, codec=codec))
+        part = ColumnPart.of(columns, positions, replace(self._format, codec=codec))
         patch = pa.BufferReader(part.encoded(columns))
         with self._appending(footer) as appender:
             appender.replace_columns(source, footer, number, patch, read_footer(patch), sorted_by)
@@ -330,12 +325,7 @@ class FileWriter:
         if self._parts and rows.num_rows <= 2 * self._parts_rows:
             return
         self._parts_rows = rows.num_rows
-        self._parts = [
-            _Part.of(rows.select(columns), columns, self._format)
-            for columns in _column_parts(
-                rows, self._threads * _PARTS_PER_THREAD, polars_columns(self._format, rows)
-            )
-        ]
+        self._parts = column_parts(self._format, rows, self._threads)
 
     def _append_encoded(self, count: int | None = None) -> None:
         """Append row groups that are being encoded, in order: all, or the first `count`."""
@@ -364,43 +354,9 @@ class _Encoding(NamedTuple):
     decoded_bytes: int
 
 
-class _Part(NamedTuple):
-    """Some columns of every row group: their positions, and how they are encoded."""
-
-    columns: Sequence[int]
-    format: FileFormat
-    #: None: each row group decides.
-    dictionaries: list[str] | None
-
-    @classmethod
-    def of(cls, rows: pa.Table, columns: Sequence[int], whole: FileFormat) -> _Part:
-        narrow = whole.narrowed(columns)
-        return cls(columns, narrow, None if suits_polars(narrow, rows) else narrow.dictionaries(rows))
-
-    def encoded(self, rows: pa.Table) -> pa.Buffer:
-        return self.format.encoded(rows, self.dictionaries)
-
-
 def _as_file(part: pa.Buffer) -> tuple[IO[bytes], Footer]:
     source = pa.BufferReader(part)
     return source, read_footer(source)
-
-
-def _column_parts(rows: pa.Table, at_least: int, by_polars: Sequence[bool]) -> list[list[int]]:
-    """The positions of columns in runs of about equal size: `at_least` runs, or more if columns are large.
-
-    Each run has columns that Polars encodes, or others.
-    """
-    if len(set(rows.schema.names)) < rows.num_columns:  # parts are identified by their column names
-        return [list(range(rows.num_columns))]
-    sizes = [column.nbytes + 1 for column in rows.columns]
-    whole = sum(sizes)
-    count = min(max(at_least, whole // _PART_BYTES, 1), max(1, whole // _MIN_PART_BYTES))
-    parts: dict[tuple[int, int], list[int]] = {}
-    changes = accumulate(one != two for one, two in zip(by_polars, [by_polars[0], *by_polars], strict=False))
-    for at, (size, end, run) in enumerate(zip(sizes, accumulate(sizes), changes, strict=True)):
-        parts.setdefault((run, int((end - size / 2) * count / whole)), []).append(at)
-    return list(parts.values())
 
 
 def why_not_combined(footer: Footer, file_format: FileFormat) -> str | None:
