@@ -16,7 +16,7 @@ from conftest import WAYS_TO_PUBLISH, Place, place_of
 from helpers.crash import DEATHS, mortal, sampled
 from helpers.kept import kept_contents, sound_manifests
 from parketto import Dataset, sql
-from parketto.commit import footer_index, index_update, retention
+from parketto.commit import index_rows, index_update, retention
 from parketto.operations import context
 from parketto.parquet.appender import RowGroupAppender
 
@@ -26,7 +26,7 @@ def _footer_index(monkeypatch: pytest.MonkeyPatch) -> None:
     """Small datasets have a footer index, too, and kills happen while it is written."""
     for module in (index_update, context):
         monkeypatch.setattr(module, "MIN_FILES", 1)
-    monkeypatch.setattr(footer_index, "SETTLED_SECONDS", -60.0)
+    monkeypatch.setattr(index_rows, "SETTLED_SECONDS", -60.0)
 
 
 @pytest.fixture(params=WAYS_TO_PUBLISH)

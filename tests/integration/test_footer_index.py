@@ -13,7 +13,7 @@ import pytest
 
 from conftest import Place
 from parketto import Dataset
-from parketto.commit import footer_index
+from parketto.commit import index_rows
 from parketto.commit.footer_index import FooterIndex
 from parketto.parquet.file_info import FooterReader
 from parketto.storage.local import LocalStore
@@ -23,7 +23,7 @@ FILES = 70
 
 @pytest.fixture(autouse=True)
 def _recognise_new_files(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(footer_index, "SETTLED_SECONDS", -60.0)
+    monkeypatch.setattr(index_rows, "SETTLED_SECONDS", -60.0)
 
 
 def numbers(place: Place, files: int = FILES, **more: Any) -> None:
@@ -102,6 +102,28 @@ class TestUse:
             del footers[:]
             assert local.dataset().count(where) == 1
             assert len(footers) <= 2
+
+    def test_merges_and_compactions(self, table: Place, footers: Footers) -> None:
+        """They plan with what the index says of files, and read the footers of those that they rewrite."""
+        changes = pa.table({"id": [355, 9000], "name": ["x", "y"]})
+        table.dataset().delete("id = 15")
+        del footers[:]
+        assert table.dataset().merge(changes, ["id"]) == {"inserted": 1, "updated": 1, "deleted": 0, "total": 700}
+        assert len(footers) < 12
+        del footers[:]
+        assert table.dataset().merge(changes, ["id"], dry_run=True)["total"] == 700
+        assert len(footers) < 8
+        del footers[:]
+        assert table.dataset().compact(dry_run=True)["before_file_count"] == FILES + 1
+        assert len(footers) < 4
+        assert table.dataset().compact()["after_file_count"] == 1
+        assert table.dataset().count("name = 'x'") == 1
+
+    def test_merges_teach_it(self, table: Place, footers: Footers) -> None:
+        table.dataset().merge(pa.table({"id": [355], "name": ["x"]}), ["id"])
+        del footers[:]
+        assert table.dataset().count("id = 351") == 1
+        assert len(footers) <= 2
 
     def test_files_of_other_programs(self, table: Place, footers: Footers) -> None:
         table.dataset().delete("id = 15")
@@ -200,6 +222,34 @@ def test_bounds_of_each_type(local: Place, kind: str) -> None:
     for each in segments(local):
         each.unlink()
     assert [_ids(local.dataset(), where) for where in wheres] == found
+
+
+@pytest.mark.parametrize("groups", [1, 3])
+@pytest.mark.parametrize("kind", [*VALUES])
+def test_files_are_described_as_by_their_footers(
+    local: Place, footers: Footers, kind: str, groups: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """With all that plans use: row groups, bounds, schema, metadata, and Python types of bounds."""
+    values = pa.chunked_array([VALUES[kind], VALUES[kind], pa.nulls(1, VALUES[kind].type)]).combine_chunks()
+    for n in range(FILES):
+        table = pa.table({"id": [n] * groups, "v": values[n : n + groups], "nested": [[{"a": n}]] * groups})
+        table = table.replace_schema_metadata({"note": "x"})
+        local.write_files({f"day={n % 3}/{n:03d}.parquet": table}, row_group_size=1)
+    local.dataset().delete("id = 69")
+    assert segments(local)
+    kept = kind not in {"long text", "wide decimal"}
+    for columns in ((), ("v",), ("id", "nested"), None):
+        del footers[:]
+        found = described(local, columns)
+        assert len(footers) <= 2 or (not kept and (columns is None or "v" in columns))
+        with monkeypatch.context() as patch:
+            patch.setattr(FooterIndex, "load", lambda *_, **__: index_rows.NO_ROWS)
+            assert described(local, columns) == found
+
+
+def described(place: Place, columns: Any) -> list[Any]:
+    files = place.dataset()._context.snapshot(None, columns, own_schemas=True).files
+    return [(file, repr(file.row_groups), str(file.schema), file.schema.metadata) for file in files]
 
 
 def _ids(dataset: Dataset, where: Any) -> list[int]:

@@ -12,7 +12,7 @@ import pyarrow as pa
 import pytest
 
 from conftest import Place
-from parketto.commit import footer_index, index_update
+from parketto.commit import index_rows, index_update
 from parketto.commit.footer_index import FooterIndex
 from parketto.commit.workspace import INDEX
 from parketto.operations import context, index_pruning
@@ -24,7 +24,7 @@ def _small_datasets_have_an_index() -> Iterator[None]:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(context, "MIN_FILES", 1)
         patch.setattr(index_update, "MIN_FILES", 1)
-        patch.setattr(footer_index, "SETTLED_SECONDS", -60.0)
+        patch.setattr(index_rows, "SETTLED_SECONDS", -60.0)
         yield
 
 
@@ -103,7 +103,7 @@ def test_names_of_files_that_are_not_utf8(local: Place) -> None:
 
 def test_files_that_are_young_when_they_are_listed(local: Place, monkeypatch: pytest.MonkeyPatch) -> None:
     """They may be written again within the resolution of their time, however long the reading takes."""
-    monkeypatch.setattr(footer_index, "SETTLED_SECONDS", 2.0)
+    monkeypatch.setattr(index_rows, "SETTLED_SECONDS", 2.0)
     local.write_files({f"f{n}.parquet": pa.table({"id": [n]}) for n in range(4)})
     for name, age in (("f1", 1.0), ("f2", 60.0)):
         at = time.time() - age

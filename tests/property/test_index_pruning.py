@@ -19,7 +19,7 @@ from hypothesis import strategies as st
 
 from conftest import Place
 from parketto import CannotUndo, Dataset, sql
-from parketto.commit import footer_index, index_update
+from parketto.commit import footer_index, index_rows, index_update
 from parketto.operations import context
 
 _numbers = count()
@@ -30,7 +30,7 @@ def _small_datasets_have_an_index() -> Iterator[None]:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(context, "MIN_FILES", 1)
         patch.setattr(index_update, "MIN_FILES", 1)
-        patch.setattr(footer_index, "SETTLED_SECONDS", -60.0)
+        patch.setattr(index_rows, "SETTLED_SECONDS", -60.0)
         patch.setattr(footer_index, "_FOLDED_AT", 2)
         yield
 
@@ -124,13 +124,21 @@ def test_sequences(tmp_path: Path, steps: list[tuple[str, int]], stored: bool) -
     dataset.write(_rows(8))
     for name, seed in steps:
         STEPS[name](place, dataset, seed)
-        found = _answers(dataset)
+        found, files = _answers(dataset), _files(dataset)
         aside = Path(place.root).parent / ".events.parketto" / "index"
         if aside.exists():
             aside.rename(aside.with_name("aside"))
         assert _answers(dataset) == found, name
+        assert _files(dataset) == files, name
         if aside.with_name("aside").exists():
             aside.with_name("aside").rename(aside)
+
+
+def _files(dataset: Dataset) -> list[Any]:
+    """What plans are made of: all that footers say of each file, with the bounds of some or all columns."""
+    wanted: list[Any] = [(), ("id", "name"), None]
+    snapshots = [dataset._context.snapshot(None, columns, own_schemas=True) for columns in wanted]
+    return [(file, file.schema.metadata, file.tail) for each in snapshots for file in each.files]
 
 
 def _answers(dataset: Dataset) -> list[Any]:

@@ -15,7 +15,7 @@ import pytest
 
 from helpers.s3 import Request, S3Place, kinds, recorded
 from parketto import Dataset
-from parketto.commit import footer_index
+from parketto.commit import index_rows
 from parketto.storage.opening import open_store
 
 pytest.importorskip("s3fs")
@@ -269,8 +269,8 @@ def test_every_way_to_read_returns_the_same_bytes(s3: S3Place) -> None:
 
 
 def test_the_footer_index_replaces_requests(s3: S3Place, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Footers are read of files that may match, and of one that shows the schema."""
-    monkeypatch.setattr(footer_index, "SETTLED_SECONDS", -60.0)
+    """Footers are read of files that an operation needs, and of one that shows the schema."""
+    monkeypatch.setattr(index_rows, "SETTLED_SECONDS", -60.0)
     s3.write_files({f"{number:03}.parquet": table(10, number) for number in range(80)})
     s3.dataset()._store.creates_exclusively(s3.root)
     assert of_data(asked(s3, lambda dataset: dataset.delete("id = 5")))["GET"] >= 80
@@ -278,6 +278,8 @@ def test_the_footer_index_replaces_requests(s3: S3Place, monkeypatch: pytest.Mon
         (lambda dataset: dataset.delete("id = 405"), 24),
         (lambda dataset: dataset.count("id = 505"), 10),
         (lambda dataset: dataset.count(), 7),
+        (lambda dataset: dataset.merge(table(1, 605), ["id"]), 40),
+        (lambda dataset: dataset.compact(dry_run=True), 10),
     ):
         requests = asked(s3, operation)
         print(len(requests), kinds(requests), of_data(requests))

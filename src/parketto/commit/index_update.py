@@ -5,18 +5,8 @@ from __future__ import annotations
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from parketto.commit.footer_index import (
-    MAX_COLUMNS,
-    MAX_PUBLISHED,
-    MIN_FILES,
-    FooterIndex,
-    best_effort,
-    concatenated,
-    entry_keys,
-    index_rows,
-    keys_of,
-    path_text,
-)
+from parketto.commit.footer_index import MAX_PUBLISHED, MIN_FILES, FooterIndex, best_effort
+from parketto.commit.index_rows import MAX_COLUMNS, concatenated, entry_keys, index_rows, keys_of, path_text
 from parketto.commit.record import Record
 from parketto.commit.settled import Listing
 from parketto.commit.workspace import Workspace

@@ -335,13 +335,13 @@ class DatasetContext:
 
         def found_in(listing: Listing, sample: Sequence[FileInfo] = ()) -> Snapshot:
             listed, types = listing.files, FolderTypes(self.store, self.root, listing, sample)
-            if rows is not None and len(listed) >= MIN_FILES and self.workspace.keeps_history:
+            if rows is not None and self._is_indexed(listed):
                 return self._index(learn, listing.begun).matching(
                     listed, stats_columns, rows, types.without, sample
                 )
             # If nothing is listed, a file without rows shows the schema.
             shown = () if listed else tuple(replace(file.stored, num_rows=0, row_groups=()) for file in sample[:1])
-            found = Snapshot(self.root, shown) if shown else self._read(listed, stats_columns)
+            found = Snapshot(self.root, shown) if shown else self._described(listing, stats_columns, learn)
             some = listing.left_out or len(listing.files) < len(listing.everything)
             if some and any(map(_has_path_only_columns, found.files)):
                 empty = partitions_without_rows((file.partition, file.num_rows) for file in found.files)
@@ -370,6 +370,19 @@ class DatasetContext:
         found = None if rows is None or own_schemas else retry_on_vanished_files(self.root, pruned)
         return retry_on_vanished_files(self.root, everything) if found is None else found
 
+    def _is_indexed(self, listed: Sequence[FileEntry]) -> bool:
+        return self.past is None and len(listed) >= MIN_FILES and self.workspace.keeps_history
+
+    def _described(
+        self, listing: Listing, stats_columns: StatsColumns, learn: Callable[[pa.Table], None] | None
+    ) -> Snapshot:
+        """The files of a listing, by the footer index as far as it knows them."""
+        if not self._is_indexed(listing.files):
+            return self._read(listing.files, stats_columns)
+        # Where a footer costs a request, its bounds cost nothing.
+        learns = stats_columns is None or not self.store.often_cached
+        return self._index(learn, listing.begun).described(listing.files, stats_columns, learns=learns)
+
     def _index(self, learn: Callable[[pa.Table], None] | None = None, begun: float = 0.0) -> IndexSearch:
         from parketto.operations.index_pruning import IndexSearch
 
@@ -384,13 +397,11 @@ class DatasetContext:
 
     def total_rows(self, partition_filter: PartitionFilter) -> int:
         """The number of rows of all files."""
-        if self.past is not None or not self.workspace.keeps_history:
-            return self.snapshot(partition_filter, own_schemas=True).total_rows
 
         def read() -> int:
             listed = self._listing(partition_filter).files
-            few = len(listed) < MIN_FILES
-            return self._read(listed, ()).total_rows if few else int(self._index().files(listed).counts.sum())
+            known = self._is_indexed(listed)
+            return int(self._index().files(listed).counts.sum()) if known else self._read(listed, ()).total_rows
 
         return retry_on_vanished_files(self.root, read)
 

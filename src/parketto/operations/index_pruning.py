@@ -7,7 +7,7 @@ ruled out never becomes an object.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence, Set
+from collections.abc import Callable, Container, Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
@@ -17,9 +17,9 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from parketto.commit.footer_index import (
+from parketto.commit.footer_index import FooterIndex
+from parketto.commit.index_rows import (
     MAX_COLUMNS,
-    FooterIndex,
     column_of,
     concatenated,
     entry_keys,
@@ -30,6 +30,7 @@ from parketto.commit.footer_index import (
 from parketto.expressions.conditions import Predicate
 from parketto.expressions.pruning import may_match
 from parketto.operations.folder_types import partitions_without_rows
+from parketto.operations.indexed_files import Read, indexed_files
 from parketto.operations.path_pruning import RowCondition
 from parketto.parquet.dataset_schema import unified
 from parketto.parquet.file_info import FileInfo, MentionedColumns, StatsColumns, WithLeadingColumns
@@ -63,7 +64,7 @@ class IndexSearch:
 
     index: FooterIndex
     root: str
-    read: Callable[[Sequence[FileEntry], StatsColumns], Iterable[FileInfo]]
+    read: Read
     learn: Callable[[pa.Table], None] | None
     begun: float = 0.0
     in_tasks: int = 0
@@ -94,6 +95,25 @@ class IndexSearch:
         if self.learn is not None:
             self.learn(lasting(fresh, unknown, self.begun))
         return IndexedFiles.of(self.root, entries, concatenated([fresh, rows]), kept)
+
+    def described(self, entries: Sequence[FileEntry], columns: StatsColumns, *, learns: bool) -> Snapshot:
+        """All files, by the index as far as it knows them.
+
+        Args:
+            entries: The files.
+            columns: The columns whose bounds are kept; None keeps all.
+            learns: Whether rows are made of the footers that the index lacks. They need the bounds of the first
+                columns, too.
+        """
+        found = indexed_files(self.index, entries, self.root, columns, self.read)
+        unknown = [entry for entry in entries if entry.path not in found]
+        keeps = self.learn is not None and learns
+        wanted = WithLeadingColumns(columns, MAX_COLUMNS) if keeps and columns is not None else columns
+        read = list(self.read(unknown, wanted))
+        if keeps and self.learn is not None:
+            self.learn(lasting(index_rows(read, self.root), unknown, self.begun))
+        found |= {file.path: file for file in read}
+        return Snapshot(self.root, tuple(found[entry.path] for entry in entries))
 
     def matching(
         self,

@@ -223,6 +223,21 @@ class _EitherColumns:
 StatsColumns: TypeAlias = Container[str] | None
 
 
+def with_clustering_columns(columns: StatsColumns, metadata: Mapping[bytes, bytes] | None) -> StatsColumns:
+    """The columns whose bounds are kept of a file, given its metadata.
+
+    How well rows are clustered shows in the bounds of the clustering columns.
+    """
+    clustering = read_clustering(metadata)
+    return columns if columns is None or clustering is None else _EitherColumns(columns, clustering.columns)
+
+
+def columns_with_bounds(names: Sequence[str], columns: StatsColumns) -> list[str]:
+    """Which columns of a file have bounds, of those that are not nested."""
+    leading = frozenset(names[: getattr(columns, "leading", 0)])
+    return [name for name in names if columns is None or name in leading or name in columns]
+
+
 class FooterReader:
     """Reads the footers of a dataset's files, from several threads.
 
@@ -293,10 +308,7 @@ class FooterReader:
         )
 
     def _layout(self, footer: pq.FileMetaData, raw: bytes) -> _Layout:
-        wanted = self._stats_columns
-        # How well rows are clustered shows in the bounds of the clustering columns.
-        if wanted is not None and (clustering := read_clustering(footer.metadata)) is not None:
-            wanted = _EitherColumns(wanted, clustering.columns)
+        wanted = with_clustering_columns(self._stats_columns, footer.metadata)
         # Newest first, and only some: the search must stay cheaper than computing a layout.
         for known in self._layouts[: -_LAYOUTS_COMPARED - 1 : -1]:
             if raw.startswith(known.head) and known.stats_columns == wanted:
@@ -341,12 +353,8 @@ class _Layout:
     def of(cls, head: bytes, schema: pq.ParquetSchema, stats_columns: StatsColumns) -> _Layout:
         columns = [schema.column(index) for index in range(len(schema))]
         names = {index: column.name for index, column in enumerate(columns) if column.path == column.name}
-        leading = frozenset(list(names.values())[: getattr(stats_columns, "leading", 0)])
-        wanted = {
-            name: at
-            for at, name in names.items()
-            if stats_columns is None or name in leading or name in stats_columns
-        }
+        kept = frozenset(columns_with_bounds(list(names.values()), stats_columns))
+        wanted = {name: at for at, name in names.items() if name in kept}
         return cls(head, _traits(columns, schema, head), names, wanted, stats_columns)
 
 

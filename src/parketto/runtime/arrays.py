@@ -21,6 +21,8 @@ def array_of(values: Sequence[Any], kind: pa.DataType) -> pa.Array:
     (['a', None, 'bc'], [True, None])
     >>> array_of([1, None, 3], pa.int64()).to_pylist()
     [1, None, 3]
+    >>> array_of([[1, 2], None, []], pa.list_(pa.int64())).to_pylist()
+    [[1, 2], None, []]
     """
     known = [value is not None for value in values]
     nulls = None if all(known) else _bits(known)
@@ -31,6 +33,11 @@ def array_of(values: Sequence[Any], kind: pa.DataType) -> pa.Array:
         if offsets[-1] < 2**31:
             data = [pa.py_buffer(offsets.astype(np.int32)), pa.py_buffer(b"".join(texts))]
             return pa.Array.from_buffers(kind, len(texts), [nulls, *data])
+    elif pat.is_list(kind):
+        offsets = np.zeros(len(values) + 1, np.int32)
+        np.cumsum([len(value or ()) for value in values], out=offsets[1:])
+        items = array_of([item for value in values for item in value or ()], kind.value_type)
+        return pa.Array.from_buffers(kind, len(values), [nulls, pa.py_buffer(offsets)], children=[items])
     elif pat.is_boolean(kind):
         return pa.Array.from_buffers(kind, len(known), [nulls, _bits([bool(value) for value in values])])
     elif pat.is_integer(kind) or pat.is_float64(kind):
