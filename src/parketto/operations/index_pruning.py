@@ -20,6 +20,7 @@ import pyarrow.compute as pc
 from parketto.commit.footer_index import FooterIndex
 from parketto.commit.index_rows import (
     MAX_COLUMNS,
+    NO_ROWS,
     column_of,
     concatenated,
     entry_keys,
@@ -33,7 +34,13 @@ from parketto.operations.folder_types import partitions_without_rows
 from parketto.operations.indexed_files import Read, indexed_files
 from parketto.operations.path_pruning import RowCondition
 from parketto.parquet.dataset_schema import unified
-from parketto.parquet.file_info import FileInfo, MentionedColumns, StatsColumns, WithLeadingColumns
+from parketto.parquet.file_info import (
+    FileInfo,
+    MentionedColumns,
+    StatsColumns,
+    WithLeadingColumns,
+    with_bounds_of,
+)
 from parketto.parquet.partition_spec import PartitionSpec, partition_spec_of
 from parketto.parquet.row_group_info import UNKNOWN_STATS, ColumnStats, RowGroupInfo
 from parketto.parquet.snapshot import RuledOut, Snapshot
@@ -84,11 +91,9 @@ class IndexSearch:
         unknown = [entry for entry, found in zip(entries, known.to_pylist(), strict=True) if not found]
         all_bounds = self.learn is None or columns is None
         wanted = columns if all_bounds else WithLeadingColumns(columns or (), MAX_COLUMNS)
-        size = max(_BATCH, self.in_tasks) if len(unknown) >= self.in_tasks else _BATCH
         kept: dict[str, FileInfo] = {}
         tables = []
-        for start in range(0, len(unknown), size):
-            found = list(self.read(unknown[start : start + size], wanted))
+        for found in self._batches(unknown, wanted):
             tables.append(index_rows(found, self.root, judged))
             kept |= {file.path: file for file in found} if len(unknown) <= _KEPT else {}
         fresh = concatenated(tables) if tables else rows.slice(0, 0)
@@ -107,12 +112,17 @@ class IndexSearch:
         """
         found = indexed_files(self.index, entries, self.root, columns, self.read)
         unknown = [entry for entry in entries if entry.path not in found]
-        keeps = self.learn is not None and learns
-        wanted = WithLeadingColumns(columns, MAX_COLUMNS) if keeps and columns is not None else columns
-        read = list(self.read(unknown, wanted))
-        if keeps and self.learn is not None:
-            self.learn(lasting(index_rows(read, self.root), unknown, self.begun))
-        found |= {file.path: file for file in read}
+        if self.learn is None or not learns:
+            found |= {file.path: file for file in self.read(unknown, columns)}
+        else:
+            tables = [NO_ROWS]
+            more = columns if columns is None else WithLeadingColumns(columns, MAX_COLUMNS)
+            for files in self._batches(unknown, more):
+                tables.append(index_rows(files, self.root))
+                few = len(unknown) <= _BATCH  # each batch may keep some bytes of files
+                slim = (with_bounds_of(file if few else replace(file, tail=b""), columns) for file in files)
+                found |= {file.path: file for file in slim}
+            self.learn(lasting(concatenated(tables), unknown, self.begun))
         return Snapshot(self.root, tuple(found[entry.path] for entry in entries))
 
     def matching(
@@ -158,6 +168,12 @@ class IndexSearch:
         )
         found = Snapshot(self.root, tuple(footers[entry.path] for entry in chosen), ruled_out=others)
         return found.with_path_types(types)
+
+    def _batches(self, entries: Sequence[FileEntry], columns: StatsColumns) -> Iterator[list[FileInfo]]:
+        """The footers of files, some at a time: the bounds of many columns take much memory."""
+        size = max(_BATCH, self.in_tasks) if len(entries) >= self.in_tasks else _BATCH
+        for start in range(0, len(entries), size):
+            yield list(self.read(entries[start : start + size], columns))
 
     def _read(self, entries: Sequence[FileEntry], columns: StatsColumns, footers: dict[str, FileInfo]) -> None:
         missing = [entry for entry in entries if entry.path not in footers]

@@ -238,6 +238,18 @@ def columns_with_bounds(names: Sequence[str], columns: StatsColumns) -> list[str
     return [name for name in names if columns is None or name in leading or name in columns]
 
 
+def with_bounds_of(file: FileInfo, columns: StatsColumns) -> FileInfo:
+    """A file with the bounds of fewer columns: those that are kept of its footer."""
+    wanted = with_clustering_columns(columns, file.metadata)
+    if wanted is None:
+        return file
+    groups = tuple(
+        replace(group, columns={name: found for name, found in group.columns.items() if name in wanted})
+        for group in file.row_groups
+    )
+    return replace(file, row_groups=groups)
+
+
 class FooterReader:
     """Reads the footers of a dataset's files, from several threads.
 
