@@ -24,11 +24,18 @@ from helpers import oracle
 from helpers.parquet_files import check_chunks, check_pages, read_by_duckdb, read_by_polars
 from parketto import Dataset, UnreadableFile
 from parketto.engines.base import Engine
+from parketto.parquet.codec import CODEC_VARIABLE
 from parketto.parquet.encoders import polars as streaming
 from parketto.parquet.footer import read_footer
 
 ROWS = 5000
 NAN = struct.unpack("<d", struct.pack("<Q", 0x7FF8000000001234))[0]
+
+
+@pytest.fixture(autouse=True)
+def _codec_is_free(monkeypatch: pytest.MonkeyPatch) -> None:
+    """These tests are about Polars, so they hold whatever the environment forces for the others."""
+    monkeypatch.delenv(CODEC_VARIABLE, raising=False)
 
 
 def repeated(values: list[Any], kind: pa.DataType) -> pa.Array:
