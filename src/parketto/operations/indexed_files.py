@@ -81,7 +81,7 @@ def indexed_files(
     # Another version of Arrow may serialize schemas in another way: new rows are better than these.
     stale = first.keys() - forms.keys()
     held = {name: form for name, form in forms.items() if form.is_held}
-    if {name for form in held.values() for name in form.names} - _columns(found):
+    if {name for form in held.values() for name in form.names} - _fields(found).keys():
         # Clustering columns, which the metadata of the forms show.
         wanted = frozenset(name for form in held.values() for name in form.names)
         rows = index.load(wanted, row_groups=True)
@@ -97,8 +97,13 @@ def indexed_files(
     }
 
 
-def _columns(rows: pa.Table) -> set[str]:
-    return {column for key in rows.schema.names if (column := column_of(key)) is not None}
+def _fields(rows: pa.Table) -> dict[str, list[str]]:
+    """The fields with the bounds of each column."""
+    found: dict[str, list[str]] = {}
+    for key in rows.schema.names:
+        if (column := column_of(key)) is not None:
+            found.setdefault(column, []).append(key)
+    return found
 
 
 class _Rows:
@@ -107,7 +112,7 @@ class _Rows:
     def __init__(self, rows: pa.Table, root: str, forms: Mapping[str, _Form]) -> None:
         self._root, self._forms = root, forms
         self._values: Values = {name: rows[name].to_pylist() for name in rows.schema.names}
-        self._bounds = {name: _Bounds.of(self._values, name) for name in _columns(rows)}
+        self._bounds = {name: _Bounds.of(self._values, name, keys) for name, keys in _fields(rows).items()}
         self._partitions: dict[str, PartitionValues] = {}
 
     def file(self, number: int, entry: FileEntry) -> FileInfo | None:
@@ -151,9 +156,8 @@ class _Bounds:
     group_ends: Sequence[Ends]
 
     @classmethod
-    def of(cls, values: Values, name: str) -> _Bounds:
-        """The bounds of a column."""
-        keys = [key for key in values if column_of(key) == name]
+    def of(cls, values: Values, name: str, keys: Sequence[str]) -> _Bounds:
+        """The bounds of a column, in some fields."""
 
         def ends(mark: str) -> list[Ends]:
             return [(values[key], values[f"max{key[3:]}"]) for key in keys if key.startswith(f"min{mark}:")]
