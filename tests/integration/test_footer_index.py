@@ -125,6 +125,30 @@ class TestUse:
         assert table.dataset().count("id = 351") == 1
         assert len(footers) <= 2
 
+    @pytest.mark.parametrize(
+        "more",
+        [{"note": ["x" * 300] * 10}, {f"c{n}": range(10) for n in range(40)}],
+        ids=["long text", "many columns"],
+    )
+    def test_rows_that_lack_bounds_are_written_once(self, local: Place, more: dict[str, Any]) -> None:
+        """Merges read these footers each time, and a second row would not say more."""
+        numbers(local, **more)
+        local.dataset().merge(pa.table({"id": [355], "name": ["x"]}), ["id"], partial=True)
+        local.dataset().merge(pa.table({"id": [455], "name": ["x"]}), ["id"], partial=True)
+        index = FooterIndex(LocalStore(), str(segments(local)[0].parent.parent))
+        assert index.load().num_rows == FILES + 1
+
+    def test_hashes_of_another_version_are_replaced(
+        self, table: Place, footers: Footers, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        with monkeypatch.context() as patch:
+            patch.setattr(index_rows, "form_of", lambda file: "0123456789abcdef")
+            table.dataset().merge(pa.table({"id": [355], "name": ["x"]}), ["id"])
+        table.dataset().merge(pa.table({"id": [455], "name": ["x"]}), ["id"])
+        del footers[:]
+        assert table.dataset().merge(pa.table({"id": [555], "name": ["x"]}), ["id"], dry_run=True)["updated"] == 1
+        assert len(footers) < 12
+
     def test_files_of_other_programs(self, table: Place, footers: Footers) -> None:
         table.dataset().delete("id = 15")
         table.write_files({"new.parquet": pa.table({"id": [351], "name": ["x"]})})

@@ -20,7 +20,6 @@ import pyarrow.compute as pc
 from parketto.commit.footer_index import FooterIndex
 from parketto.commit.index_rows import (
     MAX_COLUMNS,
-    NO_ROWS,
     column_of,
     concatenated,
     entry_keys,
@@ -110,19 +109,22 @@ class IndexSearch:
             learns: Whether rows are made of the footers that the index lacks. They need the bounds of the first
                 columns, too.
         """
-        found = indexed_files(self.index, entries, self.root, columns, self.read)
-        unknown = [entry for entry in entries if entry.path not in found]
-        if self.learn is None or not learns:
-            found |= {file.path: file for file in self.read(unknown, columns)}
-        else:
-            tables = [NO_ROWS]
+        rows = indexed_files(self.index, entries, self.root, columns, self.read)
+        found = {path: file for path, file in rows.items() if file is not None}
+        # A second row of a file would hold no more than its first.
+        lacking = [entry for entry in entries if entry.path not in rows]
+        if self.learn is not None and learns and lacking:
+            tables = []
             more = columns if columns is None else WithLeadingColumns(columns, MAX_COLUMNS)
-            for files in self._batches(unknown, more):
+            for files in self._batches(lacking, more):
                 tables.append(index_rows(files, self.root))
-                few = len(unknown) <= _BATCH  # each batch may keep some bytes of files
+                few = len(lacking) <= _BATCH  # each batch may keep some bytes of files
                 slim = (with_bounds_of(file if few else replace(file, tail=b""), columns) for file in files)
                 found |= {file.path: file for file in slim}
-            self.learn(lasting(concatenated(tables), unknown, self.begun))
+            self.learn(lasting(concatenated(tables), lacking, self.begun))
+        unknown = [entry for entry in entries if entry.path not in found]
+        if unknown:
+            found |= {file.path: file for file in self.read(unknown, columns)}
         return Snapshot(self.root, tuple(found[entry.path] for entry in entries))
 
     def matching(

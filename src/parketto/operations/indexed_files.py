@@ -52,8 +52,8 @@ class _Form:
 
 def indexed_files(
     index: FooterIndex, entries: Sequence[FileEntry], root: str, columns: StatsColumns, read: Read
-) -> dict[str, FileInfo]:
-    """The files whose rows hold all that their footers say, by path.
+) -> dict[str, FileInfo | None]:
+    """The files that have rows, by path; None if a footer says more than its row could.
 
     Args:
         index: The index.
@@ -69,29 +69,41 @@ def indexed_files(
     found = rows.take(pc.drop_null(at)).combine_chunks()
     listed = [entry for entry, number in zip(entries, at.to_pylist(), strict=True) if number is not None]
     first: dict[str, FileEntry] = {}
-    for entry, name in zip(listed, found["form"].to_pylist(), strict=True):
+    names = found["form"].to_pylist()
+    for entry, name in zip(listed, names, strict=True):
         if name is not None:
             first.setdefault(name, entry)
+    unmade = dict.fromkeys(entry.path for entry in listed)
     if len(listed) < _MIN_FILES_PER_FORM * len(first):
-        return {}
+        return unmade
     shown = dict(zip(first, read(list(first.values()), None), strict=True))
     forms = {name: _Form.of(file, columns) for name, file in shown.items() if form_of(file) == name}
+    # Another version of Arrow may serialize schemas in another way: new rows are better than these.
+    stale = first.keys() - forms.keys()
     held = {name: form for name, form in forms.items() if form.is_held}
-    if {name for form in held.values() for name in form.names} - _columns(found):
+    if {name for form in held.values() for name in form.names} - _fields(found).keys():
         # Clustering columns, which the metadata of the forms show.
         wanted = frozenset(name for form in held.values() for name in form.names)
         rows = index.load(wanted, row_groups=True)
         at = pc.index_in(keys_of(entry_keys(listed, root)), keys_of(rows))
         if at.null_count:
-            return {}  # segments were folded meanwhile
+            return unmade  # segments were folded meanwhile
         found = rows.take(at).combine_chunks()
     made = _Rows(found, root, held)
-    files = (made.file(number, entry) for number, entry in enumerate(listed))
-    return {file.path: file for file in files if file is not None}
+    return {
+        entry.path: made.file(number, entry)
+        for number, (entry, name) in enumerate(zip(listed, names, strict=True))
+        if name not in stale
+    }
 
 
-def _columns(rows: pa.Table) -> set[str]:
-    return {column for key in rows.schema.names if (column := column_of(key)) is not None}
+def _fields(rows: pa.Table) -> dict[str, list[str]]:
+    """The fields with the bounds of each column."""
+    found: dict[str, list[str]] = {}
+    for key in rows.schema.names:
+        if (column := column_of(key)) is not None:
+            found.setdefault(column, []).append(key)
+    return found
 
 
 class _Rows:
@@ -100,7 +112,7 @@ class _Rows:
     def __init__(self, rows: pa.Table, root: str, forms: Mapping[str, _Form]) -> None:
         self._root, self._forms = root, forms
         self._values: Values = {name: rows[name].to_pylist() for name in rows.schema.names}
-        self._bounds = {name: _Bounds.of(self._values, name) for name in _columns(rows)}
+        self._bounds = {name: _Bounds.of(self._values, name, keys) for name, keys in _fields(rows).items()}
         self._partitions: dict[str, PartitionValues] = {}
 
     def file(self, number: int, entry: FileEntry) -> FileInfo | None:
@@ -144,9 +156,8 @@ class _Bounds:
     group_ends: Sequence[Ends]
 
     @classmethod
-    def of(cls, values: Values, name: str) -> _Bounds:
-        """The bounds of a column."""
-        keys = [key for key in values if column_of(key) == name]
+    def of(cls, values: Values, name: str, keys: Sequence[str]) -> _Bounds:
+        """The bounds of a column, in some fields."""
 
         def ends(mark: str) -> list[Ends]:
             return [(values[key], values[f"max{key[3:]}"]) for key in keys if key.startswith(f"min{mark}:")]
