@@ -117,6 +117,10 @@ class TestExitCodes:
     def test_hints_name_the_options(self) -> None:
         assert "parketto recover PATH" in sentence(errors.CommitStateUnknown("half done."))
         assert "--engine duckdb" in sentence(errors.EngineUnavailable("PySpark is missing"))
+        wrong = errors.InvalidArgument("Pass schema='evolve' to add columns, or use mode='overwrite'")
+        assert sentence(wrong) == "Pass --schema evolve to add columns, or use --mode overwrite"
+        changed = errors.CannotUndo("Undo commit 5 first, or restore(to=3). Nothing was changed")
+        assert sentence(changed) == "Undo commit 5 first, or restore --to 3. Nothing was changed"
 
     def test_a_missing_dataset(self, tmp_path: Path) -> None:
         assert str(tmp_path / "none") in fails(1, "health", tmp_path / "none")
