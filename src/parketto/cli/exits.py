@@ -61,6 +61,7 @@ _HINTS: Sequence[tuple[type[BaseException], str]] = (
 _SPELLINGS: Sequence[tuple[str, str]] = (
     (r"\b(schema)='(cast|evolve)'", r"--\1 \2"),
     (r"\b(mode)='(overwrite)'", r"--\1 \2"),
+    (r"\b(strategy)='(deduplicate)'", r"--\1 \2"),
     (r"\brestore\(to=(\d+)\)", r"restore --to \1"),
 )
 
