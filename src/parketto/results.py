@@ -134,6 +134,8 @@ class AlterStats(TypedDict):
     dry_run: bool
     #: With `backup=`: where the replaced files are, for `restore`; None if none were replaced.
     backup_path: str | None
+    #: In a dry run: these files, as paths relative to the dataset, sorted.
+    rewritten_files: NotRequired[list[str]]
 
 
 class RestoreStats(TypedDict):

@@ -117,6 +117,12 @@ class TestExitCodes:
     def test_hints_name_the_options(self) -> None:
         assert "parketto recover PATH" in sentence(errors.CommitStateUnknown("half done."))
         assert "--engine duckdb" in sentence(errors.EngineUnavailable("PySpark is missing"))
+        wrong = errors.InvalidArgument("Pass schema='evolve' to add columns, or use mode='overwrite'")
+        assert sentence(wrong) == "Pass --schema evolve to add columns, or use --mode overwrite"
+        twice = errors.InvalidArgument("Use strategy='deduplicate', or make the keys unique first")
+        assert sentence(twice) == "Use --strategy deduplicate, or make the keys unique first"
+        changed = errors.CannotUndo("Undo commit 5 first, or restore(to=3). Nothing was changed")
+        assert sentence(changed) == "Undo commit 5 first, or restore --to 3. Nothing was changed"
 
     def test_a_missing_dataset(self, tmp_path: Path) -> None:
         assert str(tmp_path / "none") in fails(1, "health", tmp_path / "none")
@@ -165,6 +171,7 @@ class TestExitCodes:
 
     def test_sql_without_tables(self) -> None:
         assert "No table was named: add for example events=data/events" in fails(1, "sql", "SELECT * FROM events")
+        assert "No table was named" not in fails(1, "sql", "SELEC 1")
 
     def test_a_missing_package_is_one_sentence(self, tmp_path: Path) -> None:
         assert sentence(ImportError("Please install gcsfs")) == "Please install gcsfs"
@@ -289,6 +296,7 @@ class TestHistory:
         changed = json.loads(parketto("diff", events, 4, 5, "--keys", "id", "--rows", "changed", "--json").stdout)
         assert (changed["before"]["price"], changed["after"]["price"]) == (7.0, 0.0)
         assert "needs --keys" in fails(2, "diff", events, 4, "--rows", "changed")
+        assert lines("diff", events, 4)[0] == "commit 4 to 5: 1 row added, 1 removed"
 
     def test_vacuum_is_a_dry_run_by_default(self, events: str) -> None:
         result("compact", events)

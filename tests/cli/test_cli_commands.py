@@ -255,7 +255,13 @@ class TestColumns:
     def test_alter(self, events: str) -> None:
         assert "this would drop name, and rewrite 8 files" in fails(2, "alter", events, "--drop", "name")
         changes = ("--add", "note=string", "--rename", "price=cost", "--drop", "name", "--cast", "id=double")
-        assert lines("alter", events, *changes, "--dry-run")[0].startswith("alter: would rewrite 8 of 8 files")
+        headline, *branches = lines("alter", events, *changes, "--dry-run")
+        assert headline.startswith("alter: would rewrite 8 of 8 files")
+        assert "├── rename price to cost" in branches
+        assert "├── cast id to double" in branches
+        assert "├── drop name" in branches
+        assert "├── add note: string" in branches
+        assert sum(".parquet" in branch for branch in branches) == 8
         assert result("alter", events, *changes, "--yes")["files_rewritten"] == 8
         assert sorted(table_of(events).schema.names) == ["cost", "day", "id", "note"]
 
@@ -264,12 +270,18 @@ class TestColumns:
         root.mkdir()
         pq.write_table(pa.table({"id": pa.array([1], pa.int32())}), root / "a.parquet")
         pq.write_table(pa.table({"id": pa.array([2], pa.int64())}), root / "b.parquet")
-        assert lines("unify-schema", root, "--dry-run")[0].startswith("unify-schema: would rewrite 1 of 2 files")
+        headline, *branches = lines("unify-schema", root, "--dry-run")
+        assert headline.startswith("unify-schema: would rewrite 1 of 2 files")
+        assert branches == ["└── files", "    └── a.parquet"]
         assert result("unify-schema", root)["files_rewritten"] == 1
         assert lines("unify-schema", root) == ["nothing to unify-schema: all 2 files have this schema"]
 
     def test_repartition(self, events: str) -> None:
         assert "replace 8 files" in fails(2, "repartition", events, "--by", "name")
+        plan = lines("repartition", events, "--by", "name", "--dry-run")
+        folders = [line.split("name=")[1].split(":")[0] for line in plan if "name=" in line]
+        assert folders == sorted(folders)
+        assert not [line for line in plan if events in line], "paths are relative to the dataset"
         assert "pass the new partition columns" in fails(2, "repartition", events)
         assert result("repartition", events, "--no-partitions", "--yes")["rows_written"] == 80
         assert all("=" not in path[len(events) :] for path in oracle.data_files(events))
@@ -280,6 +292,7 @@ class TestState:
 
     def test_damage_has_an_exit_code(self, events: str) -> None:
         assert lines("check", events)[0].startswith("healthy: checked the footers of 8 files, 80 rows")
+        assert lines("check", events, "--deep")[0].startswith("healthy: checked all pages of 8 files, 80 rows")
         (path, *_) = oracle.data_files(events)
         Path(path).write_bytes(b"broken")
         done = parketto("check", events, "--deep", "--json", check=False)

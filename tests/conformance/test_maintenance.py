@@ -102,7 +102,7 @@ def test_files_that_differ_get_one_schema(place: Place, engine: Any) -> None:
     planned = dataset.maintain(policy, dry_run=True)
     run = dataset.maintain(policy)
     assert done(run) == done(planned) == [("unify_schema", None, 2, 2)]
-    assert "2 files in 1 partitions do not have the dataset's schema; columns that differ: 'note'" in str(run)
+    assert "2 files in 1 partition do not have the dataset's schema; columns that differ: 'note'" in str(run)
     assert {tuple(file.schema.names) for file in dataset.files() if file.schema is not None} == {("n", "note")}
     assert dataset.maintain(policy).actions == []
 

@@ -269,6 +269,7 @@ def test_exact_case_wins_and_ambiguity_is_refused():
         ("1=1; DROP TABLE x", "only one expression"),
         ("1=1; 2=2", "only one expression|exactly one"),
         ("id = ", "not valid SQL near '='"),
+        ("SELECT * FROM t WHERE id = 1", "expected an expression such as id = 7, not a whole SQL statement"),
         ("id = 1 garbage", "near 'garbage'"),
         ("'open", "not valid SQL"),
         ("  ", "empty"),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Annotated, Any
 
 import typer
@@ -77,7 +78,16 @@ def alter(
         files = f"{counted(plan['files_rewritten'], 'file')} ({size_text(plan['rewritten_bytes'])})"
         context.confirm(f"drop {', '.join(changes['drop'])}, and rewrite {files}", yes=yes)
     stats = dataset.alter(**changes, backup=backup, dry_run=dry_run, progress=context.progress)
-    return Result(stats, lambda: render.altered("alter", stats))
+    return Result(stats, lambda: render.altered("alter", stats, _described(changes)))
+
+
+def _described(changes: Mapping[str, Any]) -> list[str]:
+    return [
+        *(f"rename {old} to {new}" for old, new in (changes["rename"] or {}).items()),
+        *(f"cast {name} to {kind}" for name, kind in (changes["cast"] or {}).items()),
+        *(f"drop {name}" for name in changes["drop"] or ()),
+        *(f"add {name}: {kind}" for name, kind in (changes["add"] or {}).items()),
+    ]
 
 
 def unify_schema(

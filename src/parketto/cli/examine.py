@@ -107,7 +107,7 @@ def check(
 
     def rendered() -> Any:
         files, rows = counted(report["files_checked"], "file"), counted(report["rows"], "row")
-        how = "all pages" if deep else "footers"
+        how = "all pages" if deep else "the footers"
         verdict = "healthy" if report["healthy"] else "NOT healthy"
         damaged = [f"{each['path']}{_part(each)}: {each['reason']}" for each in report["damaged"]]
         changed = [f"{each['path']}: {each['reason']}" for each in report["changed"]]
@@ -122,7 +122,7 @@ def check(
             "other schemas": others,
         }
         return render.tree(
-            f"{verdict}: checked the {how} of {files}, {rows}, {size_text(report['bytes'])}",
+            f"{verdict}: checked {how} of {files}, {rows}, {size_text(report['bytes'])}",
             [*((name, render.some(lines)) for name, lines in found.items() if lines), *report["notes"]],
         )
 

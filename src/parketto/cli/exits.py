@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import sys
 from collections.abc import Sequence
 from enum import IntEnum
@@ -56,6 +57,13 @@ _HINTS: Sequence[tuple[type[BaseException], str]] = (
     (ExpectationFailed, "The option is --on-violation drop or --on-violation quarantine"),
     (CommitStateUnknown, "Run: parketto recover PATH"),
 )
+# How the command line writes an argument of the library.
+_SPELLINGS: Sequence[tuple[str, str]] = (
+    (r"\b(schema)='(cast|evolve)'", r"--\1 \2"),
+    (r"\b(mode)='(overwrite)'", r"--\1 \2"),
+    (r"\b(strategy)='(deduplicate)'", r"--\1 \2"),
+    (r"\brestore\(to=(\d+)\)", r"restore --to \1"),
+)
 
 
 def exit_code(error: BaseException) -> Exit:
@@ -88,6 +96,8 @@ def sentence(error: BaseException) -> str:
     if not is_explained(error):
         text = f"unexpected {type(error).__name__}: {text}"
         return f"{text.rstrip('.')}. Run the command with --debug for the traceback"
+    for written, option in _SPELLINGS:
+        text = re.sub(written, option, text)
     hint = next((hint for kind, hint in _HINTS if isinstance(error, kind)), None)
     return text if hint is None else f"{text.rstrip('.')}. {hint}"
 

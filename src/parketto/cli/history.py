@@ -209,7 +209,7 @@ def diff(
     def rendered() -> Any:
         changed = f", {found['rows_changed']:,} changed" if keys else ""
         return render.tree(
-            f"commit {found['start']} to {found['end']}: {found['rows_added']:,} rows added, "
+            f"commit {found['start']} to {found['end']}: {counted(found['rows_added'], 'row')} added, "
             f"{found['rows_removed']:,} removed{changed}",
             [f"compared {counted(found['files_compared'], 'file')}, {size_text(found['bytes_compared'])}"],
         )

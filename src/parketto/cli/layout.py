@@ -162,7 +162,7 @@ def repartition(
         dry_run=dry_run,
         progress=context.progress,
     )
-    return Result(stats, lambda: render.written(stats, "repartition"))
+    return Result(stats, lambda: render.written("repartition", dataset.path, stats))
 
 
 def maintain(

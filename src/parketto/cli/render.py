@@ -188,7 +188,7 @@ def changes(verb: str, stats: Mapping[str, Any], *, dry_run: bool) -> Renderable
     )
 
 
-def written(stats: Mapping[str, Any], verb: str = "write") -> RenderableType:
+def written(verb: str, root: str, stats: Mapping[str, Any]) -> RenderableType:
     """A write or a repartition, or the plan of one."""
     rows = stats["rows_written"]
     shown = "all rows" if rows is None else counted(rows, "row")
@@ -203,13 +203,14 @@ def written(stats: Mapping[str, Any], verb: str = "write") -> RenderableType:
     if "dry_run" not in stats:
         files = f"{counted(stats['files_written'], 'file')}, {size_text(stats['bytes_written'])}"
         return tree(f"{verb}: {shown} in {files}", branches)
-    folders = [f"{name}: {counted(count, 'row')}" for name, count in (stats["partitions"] or {}).items()]
+    folders = [f"{name}: {counted(count, 'row')}" for name, count in sorted((stats["partitions"] or {}).items())]
+    paths = [path.removeprefix(f"{root}/") for path in stats["replaced_files"] or ()]
     return tree(
         f"{verb} would write {shown}",
         [
             (counted(len(folders), "partition"), some(folders)) if folders else None,
             *branches,
-            ("files that would be replaced", some(stats["replaced_files"])) if stats["replaced_files"] else None,
+            ("files that would be replaced", some(paths)) if paths else None,
         ],
     )
 
@@ -223,13 +224,17 @@ def expectations(stats: Mapping[str, Any]) -> tuple[str, list[str]] | None:
     return f"{counted(stats['rows_violating'], 'row')} left out{where}", rules
 
 
-def altered(verb: str, stats: Mapping[str, Any]) -> RenderableType:
-    """A change of the schema."""
+def altered(verb: str, stats: Mapping[str, Any], changes: Iterable[str] = ()) -> RenderableType:
+    """A change of the schema; `changes` says for each column what changes."""
     files = f"{stats['files_rewritten']:,} of {counted(stats['files_before'], 'file')}"
     if not stats["files_rewritten"]:
         return tree(f"nothing to {verb}: all {counted(stats['files_before'], 'file')} have this schema")
     would = "would rewrite" if stats["dry_run"] else "rewrote"
     return tree(
         f"{verb}: {would} {files}, {size_text(stats['rewritten_bytes'])}",
-        [stats["backup_path"] and f"backup of the replaced files: {stats['backup_path']}"],
+        [
+            *changes,
+            ("files", some(stats["rewritten_files"])) if stats["dry_run"] else None,
+            stats["backup_path"] and f"backup of the replaced files: {stats['backup_path']}",
+        ],
     )

@@ -99,7 +99,7 @@ def write(
     stats = dataset.write_from(paths, mode, dry_run=dry_run, progress=context.progress, **arguments)
     if STDIN in files:
         stats["source_files"] = [STDIN]
-    return Result(stats, lambda: render.written(stats))
+    return Result(stats, lambda: render.written("write", dataset.path, stats))
 
 
 def read(

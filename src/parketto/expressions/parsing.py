@@ -56,6 +56,7 @@ def _parsed(text: str) -> Any:
     dialect = _dialect()
     try:
         tokens = dialect.tokenize(text)
+        _check_statement(tokens)
         _check_intervals(tokens)
         statements = dialect.parser().parse_into(exp.Condition, tokens, text)
     except ParseError as error:
@@ -65,6 +66,15 @@ def _parsed(text: str) -> Any:
     if len(statements) != 1 or statements[0] is None:
         raise InvalidArgument("expected exactly one expression")
     return statements[0]
+
+
+def _check_statement(tokens: Sequence[Any]) -> None:
+    from sqlglot import TokenType
+
+    if tokens and tokens[0].token_type in (TokenType.SELECT, TokenType.WITH, TokenType.WHERE):
+        raise InvalidArgument(
+            f"expected an expression such as id = 7, not a whole SQL statement: it starts with {tokens[0].text}"
+        )
 
 
 def _check_intervals(tokens: Sequence[Any]) -> None:

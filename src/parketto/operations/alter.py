@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import posixpath
 from collections.abc import Callable, Container, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TypeAlias
@@ -256,7 +257,9 @@ def _conform(
     dataset.check_exists()
     if dry_run:
         files = dataset.snapshot(own_schemas=True).files
-        return _stats(files, planner(files), dry_run=True)
+        tasks = planner(files)
+        paths = sorted(posixpath.relpath(task.file.path, dataset.root) for task in tasks)
+        return AlterStats(**{**_stats(files, tasks, dry_run=True), "rewritten_files": paths})
 
     def attempt(transaction: Transaction) -> AlterStats:
         files = dataset.snapshot_in(transaction, own_schemas=True).files

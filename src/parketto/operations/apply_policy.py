@@ -13,6 +13,7 @@ from typing import Any
 import pyarrow as pa
 
 from parketto.arguments import check_columns_exist
+from parketto.display import counted
 from parketto.engines.base import ProgressCallback
 from parketto.errors import (
     CommitConflict,
@@ -367,8 +368,8 @@ class _Run:
 def _differing(files: Mapping[str, Sequence[FileInfo]], columns: Sequence[str]) -> str:
     count = sum(map(len, files.values()))
     return (
-        f"{count:,} files in {len(files):,} partitions do not have the dataset's schema; columns that differ: "
-        f"{quoted(columns)}"
+        f"{counted(count, 'file')} in {counted(len(files), 'partition')} "
+        f"{'does' if count == 1 else 'do'} not have the dataset's schema; columns that differ: {quoted(columns)}"
     )
 
 
