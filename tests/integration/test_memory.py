@@ -44,6 +44,8 @@ elif operation == "update":
     dataset.update("n % 2 = 0", {"value": sql("value")})
 elif operation == "repartition":
     dataset.repartition("p")
+elif operation == "deduplicate":
+    dataset.deduplicate("n")
 else:
     dataset.optimize(["n"] if operation == "optimize" else ["n", "m"])
 print(json.dumps({"before": before, "peak": peak(), "files": len(dataset.files())}))
@@ -166,6 +168,17 @@ def test_memory_does_not_grow_with_the_number_of_files(local: Place) -> None:
         found = measure(root, "encode", memory_mb=32)
         peaks.append(found["peak"] - found["before"])
     assert peaks[1] < peaks[0] + 48, peaks
+
+
+@pytest.mark.parametrize("operation", ["deduplicate", "merge"])
+def test_memory_is_bounded_for_many_narrow_keys(local: Place, operation: str) -> None:
+    """What is noted about each row takes several times as much memory as a key that is a number."""
+    os.makedirs(local.root)
+    keys = np.arange(12_000_000) * 7919 % 12_000_017  # each row group has small and large ones
+    pq.write_table(pa.table({"n": keys}), f"{local.root}/0.parquet", use_dictionary=False)
+    pq.write_table(pa.table({"n": keys[:2]}), f"{local.root}-source")
+    found = measure(local.root, operation, memory_mb=512)
+    assert found["peak"] - found["before"] < 512 + ON_TOP_MB, found
 
 
 def test_duckdb_spills(local: Place) -> None:

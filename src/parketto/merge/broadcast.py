@@ -24,6 +24,8 @@ from parketto.runtime.task import Worker
 from parketto.tasks.write import write_rows
 
 _ADDED_ROWS = 64 * 1024  # rows that are taken from the source at once
+# What looking up a row adds to its keys, in bytes: its hash, place, result and row group. Comparing takes copies.
+_LOOKUP_BYTES = 32
 
 
 @dataclass(frozen=True)
@@ -113,7 +115,7 @@ class MatchFile:
             for batch in worker.until_cancelled(rows):
                 batches.append(batch)
                 numbers.append(number)
-                size += batch.nbytes
+                size += batch.nbytes + _LOOKUP_BYTES * batch.num_rows
                 if size >= worker.run_bytes:
                     yield _piece(batches, numbers)
                     batches, numbers, size = [], [], 0

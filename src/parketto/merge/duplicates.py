@@ -28,6 +28,8 @@ POSITION = "position"  # of a row: the number of its file and, in the low bits, 
 _ROW_BITS = 40
 _ROW_MASK = (1 << _ROW_BITS) - 1
 _INTEGER = np.dtype("<i8")
+# What a row adds to its keys, in bytes: its position, hash, order and code. Comparing takes copies of these.
+_ROW_BYTES = 32
 
 
 @dataclass(frozen=True)
@@ -188,7 +190,7 @@ class ReadKeys:
                 parts.append(batch)
                 positions.append(row + np.arange(batch.num_rows))
                 row += batch.num_rows
-                size += batch.nbytes
+                size += batch.nbytes + _ROW_BYTES * batch.num_rows
                 if size >= worker.run_bytes:
                     yield self.rules.keyed(pa.Table.from_batches(parts), np.concatenate(positions))
                     parts, positions, size = [], [], 0
