@@ -458,7 +458,8 @@ def test_random_histories(
 ) -> None:
     found = play_many(tmp_path, forker, seeds, isolation)
     assert found["committed"] > 3 * len(seeds), found
-    assert found["undo"], found
+    # Whether an undo is refused depends on what others commit first.
+    assert found["undo"] + found["refused"] > 0, found
     count_histories(len(seeds))
 
 
