@@ -7,6 +7,7 @@ import os
 from typing import Any
 
 import pyarrow as pa
+import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
@@ -14,6 +15,7 @@ from conftest import Place
 from helpers import oracle
 from parketto import Dataset
 from parketto.arguments import Thresholds
+from parketto.merge import small_files
 from parketto.parquet.file_info import FileInfo
 from parketto.planning.edit_groups import edit_groups
 from parketto.planning.packing import is_small
@@ -28,14 +30,22 @@ COMMON = {
 }
 
 
+MERGES = ["upsert", "same values", "full merge", "delete when"]
+EDITS = ["delete", "update", "delete keys", "move", *MERGES]
+
+
 @st.composite
 def cases(draw: st.DrawFn) -> dict[str, Any]:
     return {
         "sizes": draw(st.lists(st.sampled_from([0, 1, 2, 5, 40_000]), min_size=1, max_size=7)),
         "folders": draw(st.lists(st.sampled_from(["", "p=1/", "p=2/"]), min_size=7, max_size=7)),
         "partitioned": draw(st.booleans()),
-        "edit": draw(st.sampled_from(["delete", "update", "upsert", "delete keys", "move"])),
+        "edit": draw(st.sampled_from(EDITS)),
         "step": draw(st.integers(1, 7)),
+        "repeated": draw(st.booleans()),
+        "together": draw(st.sampled_from([1, 4, small_files._ROWS_TOGETHER])),
+        "ahead": draw(st.sampled_from([1, 2, small_files._FILES_AHEAD])),
+        "threads": draw(st.sampled_from([1, 2])),
     }
 
 
@@ -51,10 +61,15 @@ def _edit(dataset: Dataset, case: dict[str, Any], rows: int, *, pack: bool) -> N
             dataset.update(where, {"text": "x"}, pack=pack)
         case "delete keys":
             dataset.delete(keys=source, key_columns="id", pack=pack)
-        case "upsert":
+        case edit if edit in MERGES:
+            if case["edit"] == "same values":  # files stay in which no value changes
+                texts = [str(n) if n % 3 else "new" for n in source["id"].to_pylist()]
+                values = source.append_column("text", pa.array(texts))
             if case["partitioned"]:
                 values = values.append_column("p", pa.array([1] * len(values)))
-            dataset.merge(values, "id", strategy="update", pack=pack)
+            strategy = "full_merge" if case["edit"] == "full merge" else "update"
+            condition = "target.id % 2 = 0" if case["edit"] == "delete when" else None
+            dataset.merge(values, "id", strategy=strategy, delete_when=condition, pack=pack)
         case "move":
             dataset.update(where, {"p": 2} if case["partitioned"] else {"text": None}, pack=pack)
 
@@ -63,7 +78,8 @@ def _write(place: Place, case: dict[str, Any]) -> int:
     first = 0
     tables = {}
     for number, (size, folder) in enumerate(zip(case["sizes"], case["folders"], strict=False)):
-        ids = range(first, first + size)
+        # Keys that are in several files: the source updates one row, and removes the others.
+        ids = [n // 2 if case["repeated"] else n for n in range(first, first + size)]
         table = pa.table({"id": pa.array(ids, pa.int64()), "text": pa.array([str(n) for n in ids], pa.string())})
         tables[f"{folder if case['partitioned'] else ''}{number}.parquet"] = table
         first += size
@@ -83,7 +99,7 @@ def _contents(place: Place) -> dict[str, list[Any]]:
 
 
 @given(case=cases())
-@settings(max_examples=60, **COMMON)
+@settings(max_examples=100, **COMMON)
 def test_packed_edits_have_the_same_rows_in_the_same_order(memory: Place, case: dict[str, Any]) -> None:
     found = []
     for pack in (True, False):
@@ -91,11 +107,14 @@ def test_packed_edits_have_the_same_rows_in_the_same_order(memory: Place, case: 
         rows = _write(place, case)
         before = len(oracle.data_files(place.root, place.fs))
         folders = {os.path.dirname(path) for path in oracle.data_files(place.root, place.fs)}
-        dataset = place.dataset(engine="pyarrow")
-        _edit(dataset, case, rows, pack=pack)
+        dataset = place.dataset(engine="pyarrow", threads=case["threads"])
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(small_files, "_ROWS_TOGETHER", case["together"])
+            patch.setattr(small_files, "_FILES_AHEAD", case["ahead"])
+            _edit(dataset, case, rows, pack=pack)
         after = oracle.data_files(place.root, place.fs)
         found.append((_contents(place), len(after)))
-        moves = case["partitioned"] and case["edit"] in ("move", "upsert")
+        moves = case["edit"] == "full merge" or (case["partitioned"] and case["edit"] in ("move", *MERGES))
         if pack:
             assert len(after) <= before + moves * (len(folders) + 1)
             state = _contents(place)
@@ -129,7 +148,7 @@ FILES = st.lists(
 
 
 @given(FILES, st.booleans(), st.sampled_from([1, 2, 8]))
-@settings(max_examples=300, **COMMON)
+@settings(max_examples=100, **COMMON)
 def test_groups_are_neighbours_within_the_limits(found: list[Any], pack: bool, processes: int) -> None:
     files = [
         FileInfo(f"{folder}/{number:03d}.parquet", size, 100, codec=codec)

@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import chain
-from typing import Protocol
 
-import numpy as np
 import pyarrow as pa
 
-from parketto.merge.row_edits import Rewriting, RowEdits, effective_edits, kept_rows, moved_rows, together
+from parketto.merge.moved import MovedRows
+from parketto.merge.row_edits import Edits, Rewriting, RowEdits, changes_any, effective_edits, kept_rows, together
+from parketto.merge.small_files import EditsTogether, SmallFiles
 from parketto.merge.source import prepared_schema
 from parketto.parquet.file_info import FileInfo
 from parketto.parquet.logical_reader import LogicalReader
@@ -18,9 +18,7 @@ from parketto.parquet.output import Rewrite, Written
 from parketto.parquet.partition_spec import PartitionSpec
 from parketto.parquet.reader import OpenFile
 from parketto.runtime.task import Worker
-from parketto.sorting.spill import SpillFiles
 from parketto.tasks.file_rewriter import FileRewriter
-from parketto.tasks.write import write_rows
 
 
 @dataclass(frozen=True)
@@ -37,26 +35,12 @@ class Rewritten:
         return cls(Rewrite.total(each.files for each in found), Written.total(each.moved_out for each in found))
 
 
-class Edits(Protocol):
-    """The edits of a file, requested in row order."""
-
-    @property
-    def columns(self) -> Sequence[str]:
-        """The columns that identify rows; empty if row numbers do."""
-
-    def touch(self, number: int, stop: int) -> bool:
-        """Whether the next row group has edits; `stop` is the number of the row after its last."""
-
-    def of(self, start: int, batch: pa.RecordBatch) -> RowEdits:
-        """The edits of the next rows; `start` is the number of the first."""
-
-
 def rewrite_files(
     files: Sequence[FileInfo], edits: Iterable[tuple[FileInfo, Edits]], rewriting: Rewriting, worker: Worker
 ) -> Rewritten:
     """Rewrite neighbouring files: row groups without changes are copied, the others are decoded and encoded.
 
-    Files without edits stay, and so do those in which nothing changes.
+    Files without edits stay, and so do those in which nothing changes. Small files are edited together.
 
     Args:
         files: The files, see `FileRewriter`.
@@ -68,13 +52,22 @@ def rewrite_files(
     assert schema is not None, "files to rewrite come from a snapshot"
     changed = rewriting.changed(schema.names)
     readers = _Readers(files[0], rewriting.spec, worker)
-    moved = _MovedRows(rewriting, worker)
-    with FileRewriter(files, "merge", worker, rewriting.compression, changed) as rewriter:
+    moved = MovedRows(rewriting, worker)
+    with (
+        FileRewriter(files, "merge", worker, rewriting.compression, changed) as rewriter,
+        SmallFiles(filter(rewriter.encodes, files), readers.made(readers.whole.schema.names), worker) as small,
+    ):
+        joint = EditsTogether(rewriter, rewriting, readers.names, moved, worker)
         for file, found in edits:
+            if (rows := small.rows(file)) is not None:
+                joint.add(file, rows, found)
+                continue
+            joint.apply()
             with readers.whole.open(file) as opened:
                 rewriter.next_file(opened)
                 if not _FileRewrite(opened, readers, rewriter, rewriting, changed, moved).run(found):
                     rewriter.keep_file()
+        joint.apply()
     return Rewritten(rewriter.result, moved.write())
 
 
@@ -93,8 +86,12 @@ class _Readers:
         """A reader of some columns."""
         wanted = tuple(names)
         if wanted not in self._known:
-            self._known[wanted] = logical_reader(self.worker, self._like, wanted, self._spec)
+            self._known[wanted] = self.made(wanted)
         return self._known[wanted]
+
+    def made(self, names: Sequence[str]) -> LogicalReader:
+        """A reader of some columns, for another thread."""
+        return logical_reader(self.worker, self._like, names, self._spec)
 
     def rows(
         self, opened: OpenFile, number: int, names: Collection[str] | None = None
@@ -104,30 +101,6 @@ class _Readers:
             return self.worker.until_cancelled(self.whole.rows(opened, number))
         reader = self.of([name for name in self.whole.schema.names if name in names] or self.names[:1])
         return self.worker.until_cancelled(reader.rows(reader.also(opened), number))
-
-
-class _MovedRows:
-    """The rows that move to other partitions, spilled until all files are rewritten."""
-
-    def __init__(self, rewriting: Rewriting, worker: Worker) -> None:
-        self._rewriting, self._worker = rewriting, worker
-        self._spilled: SpillFiles[None] | None = None
-
-    def add(self, batch: pa.RecordBatch, edits: RowEdits) -> None:
-        """Keep the rows of a batch that move."""
-        if edits.moves_out.any():
-            self._spilled = self._spilled or SpillFiles(self._worker.scratch_directory())
-            self._spilled.write(None, moved_rows(batch, edits, self._rewriting.updated))
-
-    def write(self) -> Written:
-        """Write them."""
-        if self._spilled is None:
-            return Written()
-        output = self._rewriting.elsewhere
-        assert output is not None, "rows that move need an output"
-        self._spilled.close()
-        moved = (part.select(output.row_schema.names) for part in self._spilled[None])
-        return write_rows(moved, output, self._worker, at_least_one=False)
 
 
 class _FileRewrite:
@@ -140,7 +113,7 @@ class _FileRewrite:
         rewriter: FileRewriter,
         rewriting: Rewriting,
         changed: frozenset[str],
-        moved: _MovedRows,
+        moved: MovedRows,
     ) -> None:
         self._opened, self._readers, self._rewriter, self._rewriting = opened, readers, rewriter, rewriting
         self._changed, self._names, self._moved = changed, readers.names, moved
@@ -190,7 +163,8 @@ class _FileRewrite:
         """
         if not touched:
             return None
-        rewriting, compared = self._rewriting, self._compared
+        rewriting = self._rewriting
+        compared = rewriting.compared(self._names)
         rows = self._readers.rows(self._opened, number, None if all_columns else {*compared, *edits.columns})
         held: list[pa.RecordBatch] | None = [] if all_columns else None
         found, first, size = [], start, 0
@@ -201,16 +175,10 @@ class _FileRewrite:
             size += batch.nbytes
             if held is not None:
                 held = [*held, batch] if size <= self._readers.worker.row_group_bytes else None
-            if len(part.at) or not (rewriting.keeps_others or len(part.untouched) == batch.num_rows):
+            if changes_any(part, batch.num_rows, rewriting):
                 known = _KnownEdits(start, first, together(found), edits)
                 return _Changes(known, None if held is None else chain(held, rows))
         return None
-
-    @property
-    def _compared(self) -> frozenset[str]:
-        """The columns of rows that get new values; of the path only those that rows move by."""
-        by_path = self._rewriting.updated or frozenset()
-        return self._changed | by_path.intersection(self._rewriting.spec.path_only)
 
     def _write(self, number: int, start: int, changes: _Changes) -> None:
         """Write a row group with its changes."""
@@ -301,15 +269,7 @@ class _KnownEdits:
     def of(self, start: int, batch: pa.RecordBatch) -> RowEdits:
         """The edits of a batch, whose first row has the number `start`."""
         first, known = start - self.start, min(max(self.stop - start, 0), batch.num_rows)
-        untouched = self.edits.untouched
-        here = slice(*np.searchsorted(self.edits.at, [first, first + known]).tolist())
-        found = RowEdits(
-            self.edits.at[here] - first,
-            self.edits.in_place[here],
-            self.edits.moves_out[here],
-            self.edits.rows.slice(here.start, here.stop - here.start),
-            untouched[slice(*np.searchsorted(untouched, [first, first + known]).tolist())] - first,
-        )
+        found = self.edits.between(first, first + known)
         if known == batch.num_rows:
             return found
         return together([found, self.others.of(start + known, batch.slice(known)).shifted(known)])

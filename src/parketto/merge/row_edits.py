@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
+from typing import Protocol
 
 import numpy as np
 import numpy.typing as npt
@@ -43,6 +44,37 @@ class RowEdits:
         """The same edits, with positions from an earlier row on."""
         return replace(self, at=self.at + rows, untouched=self.untouched + rows)
 
+    def rows_left(self, num_rows: int, *, keeps_others: bool) -> int:
+        """How many of so many rows stay, updated or not."""
+        removed = len(self.at) - int(self.in_place.sum())
+        return num_rows - removed if keeps_others else int(self.in_place.sum()) + len(self.untouched)
+
+    def between(self, start: int, stop: int) -> RowEdits:
+        """The edits of the rows from `start` to before `stop`, with positions from `start` on."""
+        here = slice(*np.searchsorted(self.at, [start, stop]).tolist())
+        there = slice(*np.searchsorted(self.untouched, [start, stop]).tolist())
+        return RowEdits(
+            self.at[here] - start,
+            self.in_place[here],
+            self.moves_out[here],
+            self.rows.slice(here.start, here.stop - here.start),
+            self.untouched[there] - start,
+        )
+
+
+class Edits(Protocol):
+    """The edits of a file, requested in row order."""
+
+    @property
+    def columns(self) -> Sequence[str]:
+        """The columns that identify rows; empty if row numbers do."""
+
+    def touch(self, number: int, stop: int) -> bool:
+        """Whether the next row group has edits; `stop` is the number of the row after its last."""
+
+    def of(self, start: int, batch: pa.RecordBatch) -> RowEdits:
+        """The edits of the next rows; `start` is the number of the first."""
+
 
 @dataclass(frozen=True)
 class Rewriting:
@@ -62,6 +94,10 @@ class Rewriting:
     def changed(self, names: Iterable[str]) -> frozenset[str]:
         """The columns of a file that get new values."""
         return frozenset(names) - self.keys if self.updated is None else self.updated
+
+    def compared(self, names: Iterable[str]) -> frozenset[str]:
+        """The columns of rows that get new values; of the path only those that rows move by."""
+        return self.changed(names) | (self.updated or frozenset()).intersection(self.spec.path_only)
 
 
 def together(parts: Sequence[RowEdits]) -> RowEdits:
@@ -101,6 +137,11 @@ def effective_edits(
         edits.rows.filter(pa.array(kept)) if edits.rows.num_columns else edits.rows,
         np.sort(np.append(edits.untouched, edits.at[same])),
     )
+
+
+def changes_any(edits: RowEdits, num_rows: int, rewriting: Rewriting) -> bool:
+    """Whether effective edits change anything about so many rows."""
+    return len(edits.at) > 0 or not (rewriting.keeps_others or len(edits.untouched) == num_rows)
 
 
 def kept_rows(batch: pa.RecordBatch, edits: RowEdits, rewriting: Rewriting) -> pa.Table:

@@ -29,8 +29,8 @@ from parketto.storage.store import Store
 FOLDER = "parketto:folder"
 
 
-# One index of up to this many rows serves all files: with many small files, building one for each takes longer.
-_INDEXED_ROWS = 64 * 1024
+# One index of up to this many rows (24 bytes each) serves all files: one for each small file would take longer.
+_INDEXED_ROWS = 1024 * 1024
 
 
 @dataclass(frozen=True)

@@ -69,6 +69,7 @@ class FileRewriter:
         self._calendar = CalendarCheck(self._schema, first.metadata, first.traits.int96)
         self._format = output_like(first, prefix, compression).format
         self._at = -1
+        self._file: FileInfo | None = None
         self._opened: OpenFile | None = None
         self._writer: FileWriter | None = None
         self._rows_before = 0
@@ -93,19 +94,28 @@ class FileRewriter:
         """What became of the files, once all are done."""
         return Rewrite(tuple(self._replaced), tuple(self._emptied))
 
-    def next_file(self, opened: OpenFile) -> None:
-        """Begin a file. Files of the group that are skipped stay."""
+    def encodes(self, file: FileInfo) -> bool:
+        """Whether none of a file's row groups is copied: they are small, and encoded together with others."""
+        return not any(self._worth_copying(file))
+
+    def next_encoded(self, file: FileInfo) -> None:
+        """Begin a file that it `encodes`. It need not be open. Files of the group that are skipped stay."""
         self._end_file()
         at = self._at + 1
-        while self._files[at].path != opened.file.path:
+        while self._files[at].path != file.path:
             at += 1
         if at > self._at + 1:
             self._end_neighbours()
-        self._at, self._opened = at, opened
+        self._at, self._file, self._opened = at, file, None
         self._rows_before = 0 if self._writer is None else self._writer.num_rows
         self._order = b""
         self._footer: Footer | None = None
         self._copyable: Sequence[bool] = ()
+
+    def next_file(self, opened: OpenFile) -> None:
+        """Begin a file. Files of the group that are skipped stay."""
+        self.next_encoded(opened.file)
+        self._opened = opened
         worth = self._worth_copying(opened.file)
         if any(worth) and opened.file.has_stored_types:
             footer = copyable_footer(opened.source, len(opened.file.row_groups))
@@ -116,7 +126,7 @@ class FileRewriter:
 
     def keep_file(self) -> None:
         """The file stays as it is: nothing of it was written."""
-        self._opened = None
+        self._file = self._opened = None
         self._end_neighbours()
 
     def may_copy(self, number: int) -> bool:
@@ -201,10 +211,10 @@ class FileRewriter:
     def _writing(self) -> FileWriter:
         """The writer of the new file, which begins with the current file's first row."""
         if self._writer is None:
-            assert self._opened is not None, "rows belong to a file"
-            output = self._output(self._opened.file)
+            assert self._file is not None, "rows belong to a file"
+            output = self._output(self._file)
             self._writer = file_writer(output, self._worker, single_file=self._keeps_row_groups, index_all=True)
-            if self._alone and self._footer is not None and self._copyable:
+            if self._alone and self._opened is not None and self._footer is not None and self._copyable:
                 self._writer.adopt_schema(self._opened.source, self._footer)
             if self._keeps_row_groups:
                 self._writer.end_row_group(self._order)
@@ -212,9 +222,9 @@ class FileRewriter:
 
     def _end_file(self) -> None:
         """Note whether the current file has rows left."""
-        if self._opened is None:
+        file, self._file, self._opened = self._file, None, None
+        if file is None:
             return
-        file, self._opened = self._opened.file, None
         if self._writer is not None and self._writer.num_rows > self._rows_before:
             self._neighbours.append(file)
         else:
