@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import json
 import posixpath
+import sys
 from collections.abc import Container, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from typing import Any, NamedTuple, TypeAlias
@@ -116,7 +117,8 @@ class FileInfo:
 
     def __post_init__(self) -> None:
         if not self.directory:
-            object.__setattr__(self, "directory", posixpath.dirname(self.path))
+            # Interned: files of a folder share it, which counts where there are a million files.
+            object.__setattr__(self, "directory", sys.intern(posixpath.dirname(self.path)))
 
     @property
     def entry(self) -> FileEntry:

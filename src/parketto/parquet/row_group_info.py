@@ -40,6 +40,8 @@ class ColumnStats(NamedTuple):
 
 
 UNKNOWN_STATS = ColumnStats(None, None, None)
+# One mapping for all row groups without bounds: with a million files, one for each would take 64 MB.
+_NO_COLUMNS: Mapping[str, ColumnStats] = {}
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,7 +51,7 @@ class RowGroupInfo:
     num_rows: int
     total_byte_size: int
     sorted_by: tuple[str, ...] = ()
-    columns: Mapping[str, ColumnStats] = field(default_factory=dict)
+    columns: Mapping[str, ColumnStats] = field(default_factory=lambda: _NO_COLUMNS)
     codec: str | None = None
 
     def __repr__(self) -> str:
@@ -70,12 +72,13 @@ def read_row_groups(
     groups = []
     for number in range(footer.num_row_groups):
         group = footer.row_group(number)
+        columns = {name: _column_stats(group.column(index)) for name, index in wanted.items()}
         groups.append(
             RowGroupInfo(
                 num_rows=group.num_rows,
                 total_byte_size=group.total_byte_size,
                 sorted_by=_declared_order(group, names),
-                columns={name: _column_stats(group.column(index)) for name, index in wanted.items()},
+                columns=columns or _NO_COLUMNS,
                 codec=_codec(group),
             )
         )
