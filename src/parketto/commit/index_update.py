@@ -10,7 +10,7 @@ from parketto.commit.index_rows import MAX_COLUMNS, concatenated, entry_keys, in
 from parketto.commit.record import Record
 from parketto.commit.settled import Listing
 from parketto.commit.workspace import Workspace
-from parketto.parquet.file_info import WithLeadingColumns
+from parketto.parquet.bounded_columns import WithLeadingColumns
 from parketto.parquet.snapshot import read_snapshot
 from parketto.runtime.arrays import array_of
 from parketto.storage.hive import is_data_path

@@ -11,8 +11,9 @@ import pyarrow as pa
 from parketto.errors import DatasetNotFound
 from parketto.operations.context import DatasetContext
 from parketto.operations.read import RowQuery, Scan, scan_of
+from parketto.parquet.bounded_columns import MentionedColumns
 from parketto.parquet.dataset_schema import template_file, unified
-from parketto.parquet.file_info import FileInfo, MentionedColumns
+from parketto.parquet.file_info import FileInfo
 from parketto.parquet.snapshot import Snapshot, read_snapshot
 from parketto.storage.store import FileEntry
 

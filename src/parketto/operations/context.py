@@ -32,7 +32,8 @@ from parketto.errors import (
     quoted,
 )
 from parketto.expressions.time_zones import Clock
-from parketto.parquet.file_info import FileInfo, StatsColumns
+from parketto.parquet.bounded_columns import StatsColumns
+from parketto.parquet.file_info import FileInfo
 from parketto.parquet.partition_spec import path_types
 from parketto.parquet.snapshot import Snapshot, read_snapshot
 from parketto.runtime.staging import Staging

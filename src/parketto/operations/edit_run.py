@@ -25,8 +25,9 @@ from parketto.expressions.time_zones import Clock
 from parketto.operations.context import DatasetContext, entries
 from parketto.operations.edits import in_same_places, write_empty_file
 from parketto.operations.path_pruning import RowCondition
+from parketto.parquet.bounded_columns import MentionedColumns, StatsColumns
 from parketto.parquet.dataset_schema import unified
-from parketto.parquet.file_info import FileInfo, MentionedColumns, StatsColumns
+from parketto.parquet.file_info import FileInfo
 from parketto.parquet.output import Output, output_like
 from parketto.parquet.partition_spec import PartitionSpec, partition_spec_of
 from parketto.parquet.partitions import folder_names

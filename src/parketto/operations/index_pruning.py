@@ -32,14 +32,9 @@ from parketto.expressions.pruning import may_match
 from parketto.operations.folder_types import partitions_without_rows
 from parketto.operations.indexed_files import Read, indexed_files
 from parketto.operations.path_pruning import RowCondition
+from parketto.parquet.bounded_columns import MentionedColumns, StatsColumns, WithLeadingColumns
 from parketto.parquet.dataset_schema import unified
-from parketto.parquet.file_info import (
-    FileInfo,
-    MentionedColumns,
-    StatsColumns,
-    WithLeadingColumns,
-    with_bounds_of,
-)
+from parketto.parquet.file_info import FileInfo, with_bounds_of
 from parketto.parquet.partition_spec import PartitionSpec, partition_spec_of
 from parketto.parquet.row_group_info import UNKNOWN_STATS, ColumnStats, RowGroupInfo
 from parketto.parquet.snapshot import RuledOut, Snapshot

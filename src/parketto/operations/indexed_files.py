@@ -11,7 +11,8 @@ import pyarrow.compute as pc
 
 from parketto.commit.footer_index import FooterIndex
 from parketto.commit.index_rows import MAX_COLUMNS, column_of, entry_keys, form_of, keys_of
-from parketto.parquet.file_info import FileInfo, StatsColumns, columns_with_bounds, with_clustering_columns
+from parketto.parquet.bounded_columns import StatsColumns, columns_with_bounds, with_clustering_columns
+from parketto.parquet.file_info import FileInfo
 from parketto.parquet.row_group_info import ColumnStats, RowGroupInfo
 from parketto.storage.hive import PartitionValues, partition_values
 from parketto.storage.listing import directory_of

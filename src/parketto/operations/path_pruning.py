@@ -20,7 +20,8 @@ from parketto.expressions.dispatch import assignments, predicate
 from parketto.expressions.pruning import may_match, partition_value
 from parketto.expressions.time_zones import Clock
 from parketto.expressions.values import ARROW_ERRORS, family, plain_type
-from parketto.parquet.file_info import FileInfo, MentionedColumns
+from parketto.parquet.bounded_columns import MentionedColumns
+from parketto.parquet.file_info import FileInfo
 from parketto.parquet.partition_spec import partition_spec_of, path_types
 from parketto.parquet.snapshot import Snapshot, read_snapshot
 from parketto.storage.hive import (

@@ -33,7 +33,7 @@ from parketto.operations.edit_run import EditRequest
 from parketto.operations.past_states import commits_of
 from parketto.operations.read import RowQuery, scan_of
 from parketto.operations.vacuum import remove_kept_folders
-from parketto.parquet.file_info import MentionedColumns
+from parketto.parquet.bounded_columns import MentionedColumns
 from parketto.parquet.partition_spec import partition_spec_of
 from parketto.parquet.row_source import ArrowRows
 from parketto.parquet.snapshot import read_snapshot

@@ -16,8 +16,9 @@ from parketto.expressions.conditions import Predicate, predicate
 from parketto.expressions.pruning import may_match, row_groups_may_match, rows_may_match
 from parketto.operations.context import DatasetContext
 from parketto.operations.path_pruning import RowCondition
+from parketto.parquet.bounded_columns import MentionedColumns
 from parketto.parquet.decoded_types import recast
-from parketto.parquet.file_info import FileInfo, MentionedColumns
+from parketto.parquet.file_info import FileInfo
 from parketto.parquet.logical_reader import LogicalReader
 from parketto.parquet.page_reader import PageReader
 from parketto.parquet.parallel_reader import read_parallel

@@ -6,9 +6,9 @@ import functools
 import json
 import posixpath
 import sys
-from collections.abc import Container, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
-from typing import Any, NamedTuple, TypeAlias
+from typing import Any, NamedTuple
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -16,6 +16,7 @@ import pyarrow.parquet as pq
 from parketto.display import counted, readable_bytes, table
 from parketto.errors import FooterError, UnreadableFile
 from parketto.parquet.annotations import Annotation, read_annotations
+from parketto.parquet.bounded_columns import StatsColumns, columns_with_bounds, with_clustering_columns
 from parketto.parquet.clustering_metadata import Clustering, read_clustering
 from parketto.parquet.footer import MAGIC, FileKeys
 from parketto.parquet.int96 import int96_leaves, int96_type, is_micros, with_instants
@@ -179,65 +180,6 @@ class FileInfo:
             max(stats.max for stats in bounded) if known else None,
             None if None in counts else sum(count or 0 for count in counts),
         )
-
-
-@dataclass(frozen=True)
-class MentionedColumns:
-    """The columns that a text mentions: a condition in any language, before it is parsed.
-
-    These may be more than the condition needs. The bounds of a column whose name is escaped are not known.
-
-    >>> "price" in MentionedColumns("Price > 3"), "size" in MentionedColumns("Price > 3")
-    (True, False)
-    """
-
-    text: str
-
-    def __contains__(self, name: object) -> bool:
-        return isinstance(name, str) and name.casefold() in self.text.casefold()
-
-
-@dataclass(frozen=True)
-class WithLeadingColumns:
-    """Some columns, and the first ones of each file."""
-
-    others: Container[str]
-    leading: int
-
-    def __contains__(self, name: object) -> bool:
-        return name in self.others
-
-
-@dataclass(frozen=True)
-class _EitherColumns:
-    one: Container[str]
-    other: Container[str]
-
-    @property
-    def leading(self) -> int:
-        return getattr(self.one, "leading", 0)
-
-    def __contains__(self, name: object) -> bool:
-        return name in self.one or name in self.other
-
-
-#: The columns whose bounds are kept; None keeps all.
-StatsColumns: TypeAlias = Container[str] | None
-
-
-def with_clustering_columns(columns: StatsColumns, metadata: Mapping[bytes, bytes] | None) -> StatsColumns:
-    """The columns whose bounds are kept of a file, given its metadata.
-
-    How well rows are clustered shows in the bounds of the clustering columns.
-    """
-    clustering = read_clustering(metadata)
-    return columns if columns is None or clustering is None else _EitherColumns(columns, clustering.columns)
-
-
-def columns_with_bounds(names: Sequence[str], columns: StatsColumns) -> list[str]:
-    """Which columns of a file have bounds, of those that are not nested."""
-    leading = frozenset(names[: getattr(columns, "leading", 0)])
-    return [name for name in names if columns is None or name in leading or name in columns]
 
 
 def with_bounds_of(file: FileInfo, columns: StatsColumns) -> FileInfo:

@@ -14,8 +14,9 @@ import pyarrow as pa
 
 from parketto.display import counted, readable_bytes
 from parketto.errors import UnreadableFile
+from parketto.parquet.bounded_columns import StatsColumns
 from parketto.parquet.dataset_schema import unified
-from parketto.parquet.file_info import FileInfo, FooterReader, StatsColumns
+from parketto.parquet.file_info import FileInfo, FooterReader
 from parketto.storage.hive import partition_values
 from parketto.storage.listing import directory_of, retry_on_vanished_files
 from parketto.storage.store import FileEntry, Store

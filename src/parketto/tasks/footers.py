@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from parketto.parquet.file_info import FileInfo, StatsColumns
+from parketto.parquet.bounded_columns import StatsColumns
+from parketto.parquet.file_info import FileInfo
 from parketto.parquet.snapshot import read_snapshot
 from parketto.runtime.task import Worker
 from parketto.storage.store import FileEntry
