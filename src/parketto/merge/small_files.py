@@ -60,23 +60,25 @@ class SmallFiles:
         piece: dict[str, list[pa.RecordBatch] | None] = {}
         held = 0
         for file in self._files:
-            rows: list[pa.RecordBatch] | None = []
-            size = 0
-            with self._reader.open(file) as opened:
-                for batch in self._worker.until_cancelled(self._reader.rows(opened, *range(len(file.row_groups)))):
-                    size += batch.nbytes
-                    if size > self._most:  # values expand when they are decoded
-                        rows, size = None, 0
-                        break
-                    assert rows is not None, "it is not too large"
-                    rows.append(batch)
-            piece[file.path] = rows
+            piece[file.path], size = self._all_rows(file)
             held += size
             if held >= self._most // 2 or len(piece) == _FILES_AHEAD:
                 yield piece
                 piece, held = {}, 0
         if piece:
             yield piece
+
+    def _all_rows(self, file: FileInfo) -> tuple[list[pa.RecordBatch] | None, int]:
+        """The rows of a file, and their bytes; None if these are too many: values expand when they are decoded."""
+        rows: list[pa.RecordBatch] = []
+        size = 0
+        with self._reader.open(file) as opened:
+            for batch in self._worker.until_cancelled(self._reader.rows(opened, *range(len(file.row_groups)))):
+                size += batch.nbytes
+                if size > self._most:
+                    return None, 0
+                rows.append(batch)
+        return rows, size
 
 
 class EditsTogether:
