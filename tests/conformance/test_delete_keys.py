@@ -11,7 +11,7 @@ import pytest
 
 from conftest import Place
 from helpers import oracle
-from parketto import CommitConflict, IncompatibleTypes
+from parketto import CommitConflict, IncompatibleTypes, InvalidArgument
 from parketto.engines.base import Engine
 from parketto.engines.pyarrow.engine import PyArrowEngine
 
@@ -227,3 +227,12 @@ def test_wrong_arguments_are_refused(local: Place, arguments: Any, error: type[E
 def test_a_missing_dataset_is_an_error(local: Place) -> None:
     with pytest.raises(FileNotFoundError):
         local.dataset().delete(keys=pa.table({"id": [1]}), key_columns=["id"])
+
+
+@pytest.mark.parametrize("key", [[1], {"a": 1}], ids=["list", "struct"])
+def test_keys_without_an_order_are_refused(place: Place, key: object) -> None:
+    place.write_files({"a.parquet": pa.table({"id": [key, key]})})
+    before = place.state()
+    with pytest.raises(InvalidArgument, match="rows cannot be ordered by 'id'"):
+        place.dataset().delete(keys=pa.table({"id": [key]}), key_columns="id")
+    assert place.state() == before

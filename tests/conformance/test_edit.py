@@ -230,6 +230,13 @@ class TestUpdate:
             lambda r: {**r, "side": None},
         )
 
+    @pytest.mark.parametrize("where", ["id = 1", "id > 0"])
+    def test_nested_columns_with_views(self, place: Place, where: str) -> None:
+        kind = pa.list_(pa.string_view())
+        place.write_files({"a.parquet": pa.table({"id": [1, 2], "tags": pa.array([["a"], ["b"]], kind)})})
+        place.dataset().update(where, {"tags": None})
+        assert place.dataset().read()["tags"].to_pylist() == [None, ["b"] if where == "id = 1" else None]
+
     def test_equal_values_rewrite_nothing(self, market: Place, engine: Engine) -> None:
         """A second update finds the new values, and leaves all files alone."""
         dataset = market.dataset(engine=engine)

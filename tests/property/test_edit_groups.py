@@ -44,6 +44,7 @@ def cases(draw: st.DrawFn) -> dict[str, Any]:
         "step": draw(st.integers(1, 7)),
         "repeated": draw(st.booleans()),
         "together": draw(st.sampled_from([1, 4, small_files._ROWS_TOGETHER])),
+        "bytes": draw(st.sampled_from([64, 4096, small_files._MAX_BYTES_TOGETHER])),
         "ahead": draw(st.sampled_from([1, 2, small_files._FILES_AHEAD])),
         "threads": draw(st.sampled_from([1, 2])),
     }
@@ -110,6 +111,7 @@ def test_packed_edits_have_the_same_rows_in_the_same_order(memory: Place, case: 
         dataset = place.dataset(engine="pyarrow", threads=case["threads"])
         with pytest.MonkeyPatch.context() as patch:
             patch.setattr(small_files, "_ROWS_TOGETHER", case["together"])
+            patch.setattr(small_files, "_MAX_BYTES_TOGETHER", case["bytes"])
             patch.setattr(small_files, "_FILES_AHEAD", case["ahead"])
             _edit(dataset, case, rows, pack=pack)
         after = oracle.data_files(place.root, place.fs)

@@ -290,7 +290,9 @@ def _scattered(old: pa.Array, mask: pa.BooleanArray, new: pa.Array, target: pa.F
     # Indices into the old values, followed by the new ones.
     chosen = np.arange(len(old))
     chosen[mask.to_numpy(zero_copy_only=False)] = np.arange(len(old), len(old) + len(new))
-    both = pa.concat_arrays([plain(old), plain(new)]).take(pa.array(chosen))
+    # Old values are decoded: nested ones may have another type than new values, which have the stored type.
+    before, after = plain(old), plain(new)
+    both = pa.concat_arrays([before, after.cast(before.type)]).take(pa.array(chosen))
     return own_type(both, target, "")
 
 

@@ -174,7 +174,9 @@ class _FileRewrite:
             first += batch.num_rows
             size += batch.nbytes
             if held is not None:
-                held = [*held, batch] if size <= self._readers.worker.row_group_bytes else None
+                held.append(batch)
+                if size > self._readers.worker.row_group_bytes:
+                    held = None
             if changes_any(part, batch.num_rows, rewriting):
                 known = _KnownEdits(start, first, together(found), edits)
                 return _Changes(known, None if held is None else chain(held, rows))

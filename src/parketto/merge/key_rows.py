@@ -18,6 +18,7 @@ from parketto.parquet.file_info import FileInfo
 from parketto.parquet.partition_spec import PartitionSpec
 from parketto.parquet.promotion import is_castable
 from parketto.runtime.task import Worker
+from parketto.sorting.order import check_orderable
 
 
 def key_fields(keys: Sequence[str], given: pa.Schema, schema: pa.Schema, spec: PartitionSpec) -> pa.Schema:
@@ -39,6 +40,7 @@ def key_fields(keys: Sequence[str], given: pa.Schema, schema: pa.Schema, spec: P
     ]
     if wrong:
         raise IncompatibleTypes(f"incompatible types: {'; '.join(wrong)}. Cast the keys first")
+    check_orderable(keys, schema)
     return pa.schema([schema.field(name) for name in keys])
 
 

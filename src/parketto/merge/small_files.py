@@ -1,4 +1,4 @@
-"""Edits of several small files together: calls for each of them would take longer than the work on their rows."""
+"""Reads and edits small files together: calls for each of them would take longer than the work on their rows."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from types import TracebackType
 
 import pyarrow as pa
 
+from parketto.arguments import MEGABYTE
 from parketto.merge.moved import MovedRows
 from parketto.merge.row_edits import Edits, Rewriting, RowEdits, changes_any, effective_edits, kept_rows, together
 from parketto.parquet.file_info import FileInfo
@@ -18,6 +19,7 @@ from parketto.runtime.task import Worker
 from parketto.tasks.file_rewriter import FileRewriter
 
 _ROWS_TOGETHER = 64 * 1024  # from here on, calls take no noticeable part of the time
+_MAX_BYTES_TOGETHER = 64 * MEGABYTE  # an Arrow array of strings holds 2 GB, however much memory there is
 _FILES_AHEAD = 16  # files that another thread reads at once; handing each over takes 0.1 ms
 
 
@@ -32,7 +34,7 @@ class SmallFiles:
 
     def __init__(self, files: Iterable[FileInfo], reader: LogicalReader, worker: Worker) -> None:
         self._reader, self._worker = reader, worker
-        self._most = worker.batch_bytes
+        self._most = min(worker.batch_bytes, _MAX_BYTES_TOGETHER)
         self._files = [
             file for file in files if sum(group.total_byte_size for group in file.row_groups) <= self._most
         ]
@@ -82,7 +84,7 @@ class SmallFiles:
 
 
 class EditsTogether:
-    """The edits of several small files: calls for each of them would take longer than the work on their rows."""
+    """Applies the edits of several small files at once."""
 
     def __init__(
         self,
@@ -93,7 +95,7 @@ class EditsTogether:
         worker: Worker,
     ) -> None:
         self._rewriter, self._rewriting, self._names, self._moved = rewriter, rewriting, names, moved
-        self._most_bytes = worker.batch_bytes
+        self._most_bytes = min(worker.batch_bytes, _MAX_BYTES_TOGETHER)
         self._begin()
 
     def _begin(self) -> None:
