@@ -90,6 +90,19 @@ def test_types_that_differ(dataset: Dataset) -> None:
     assert [dataset.diff(last)[key] for key in ("rows_added", "rows_removed", "rows_changed")] == [0, 0, 0]
 
 
+def test_columns_of_paths_have_the_types_of_the_states(local: Place) -> None:
+    """Not those that the paths of the files that differ would imply."""
+    dataset = local.dataset()
+    days = pa.table({"id": [1, 2], "day": ["01", "1"]})
+    dataset.write(days, partition_by="day", partition_columns="path")
+    dataset.write(pa.table({"id": [3], "day": ["x"]}))
+    dataset.update("id = 2", {"id": 20})
+    assert dataset.diff(1, 2).added.read_all().to_pylist() == [{"id": 3, "day": "x"}]
+    found = dataset.diff(2)
+    assert found.removed.read_all().to_pylist() == [{"id": 2, "day": "1"}]
+    assert found.added.read_all().to_pylist() == [{"id": 20, "day": "1"}]
+
+
 def test_states_without_files(dataset: Dataset) -> None:
     assert dataset.diff(0, key_columns="id")["rows_added"] == 5
     assert dataset.diff(2, 0, key_columns="id")["rows_removed"] == 5

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import datetime as dt
 import os
 import time
 from collections.abc import Iterator
@@ -12,6 +13,7 @@ import pyarrow as pa
 import pytest
 
 from conftest import Place
+from parketto import CommitFailed, UnreadableFile
 from parketto.commit import index_rows, index_update
 from parketto.commit.footer_index import FooterIndex
 from parketto.commit.workspace import INDEX
@@ -68,6 +70,41 @@ def test_nulls_in_a_listed_folder_are_noticed(local: Place, stored: list[int | N
     local.write_files({"day=2/b.parquet": pa.table({"id": [9, 9], "day": pa.array([1, None], day)})})
     local.dataset().delete("id = 4")
     assert local.dataset().read(where="day = 1 AND id = 9").column("id").to_pylist() == [9]
+
+
+def test_bounds_in_the_legacy_calendar_are_not_compared(local: Place) -> None:
+    """Files of one schema may differ in their calendar: each is judged by its own."""
+    legacy = {b"org.apache.spark.version": b"3.0.1", b"org.apache.spark.legacyDateTime": b""}
+
+    def days(year: int, unit: str = "us", notes: dict[bytes, bytes] | None = None) -> pa.Table:
+        when = pa.array([dt.datetime(year, 1, 1, tzinfo=dt.UTC)], pa.timestamp(unit, "UTC"))
+        return pa.table({"id": [year], "at": when}).replace_schema_metadata(notes)
+
+    local.write_files({f"b{n}.parquet": days(2000) for n in range(4)})
+    local.write_files({"y.parquet": days(2001, "ns"), "z.parquet": days(1800, notes=legacy)})
+    local.dataset().write(days(2002))
+    local.dataset().update("id = 2002", {"id": 2003})
+    with pytest.raises(UnreadableFile, match="before 1582"):
+        local.dataset().count("at > TIMESTAMP '1900-06-01'")
+
+
+def test_purges_and_vacuums_wait_for_commits(local: Place, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A commit that folds segments would write the bounds of purged rows again."""
+    local.write_files({f"f{n}.parquet": pa.table({"id": [n]}) for n in range(3)})
+    local.dataset().delete("id = 0")
+    assert indexed(local).num_rows
+    dataset, held = local.dataset(), []
+    clear = FooterIndex.clear
+
+    def clearing(self: FooterIndex) -> None:
+        with pytest.raises(CommitFailed):
+            dataset._context.workspace.lock(timeout=0)
+        held.append(True)
+        clear(self)
+
+    monkeypatch.setattr(FooterIndex, "clear", clearing)
+    dataset.vacuum(dry_run=False)
+    assert held
 
 
 class TestRowsThatMove:

@@ -134,6 +134,14 @@ def updated(dataset: Dataset) -> Any:
     return dataset.update("id < 10 AND day = 1", {"n": 5})
 
 
+def deleted_where(dataset: Dataset) -> Any:
+    return dataset.delete("id = 5 OR day = 'xyz'")
+
+
+def updated_where(dataset: Dataset) -> Any:
+    return dataset.update("id = 5 OR day = 'xyz'", {"id": 50})
+
+
 def merged(dataset: Dataset) -> Any:
     return dataset.merge(table(id=[2, 40, 60], day=[1, 1, 1], n=[9, 9, 9]), ["id"])
 
@@ -198,6 +206,18 @@ for number in range(10):
     stats = dataset.merge(pa.table({"id": [first, first + 2], "n": [number, number]}), ["id"])
     assert stats["updated"] == 2, stats
 """
+
+
+@pytest.mark.parametrize("operation", [deleted_where, updated_where])
+def test_added_files_have_the_types_of_all_paths(
+    local: Place, operation: Callable[[Dataset], Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The path of an added file alone may look like a number, where others are text."""
+    days = pa.table({"id": [1, 2, 5], "day": ["1", "abc", "xyz"]})
+    local.dataset().write(days, partition_by="day", partition_columns="path")
+    more = pa.table({"id": [5], "day": ["1"]})
+    with before_the_commit(monkeypatch, lambda: local.dataset().write(more)):
+        assert operation(local.dataset(retries=3))["rows_matched"] == 2
 
 
 def test_two_writers_do_not_starve(local: Place) -> None:

@@ -34,7 +34,7 @@ MIN_FILES = 64
 MAX_PUBLISHED = 1000
 _SUFFIX = ".footers"
 # The version of the format, and a checksum of the rest.
-_MAGIC = b"parketto footers, version 1\n"
+_MAGIC = b"parketto footers, version 2\n"
 _DIGEST_BYTES = 16
 _FOLDED_AT = 8  # segments
 _DAMAGE = (OSError, ParkettoError, pa.ArrowException, ValueError, KeyError, IndexError)
@@ -75,6 +75,11 @@ class FooterIndex:
         segments = self._segments()
         if len(segments) > _FOLDED_AT:
             self._fold(segments, current())
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether it has no segments."""
+        return not self._segments()
 
     def clear(self) -> None:
         """Remove all rows."""

@@ -14,6 +14,7 @@ from typing import Any, NamedTuple
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from parketto.parquet.calendars import OldCalendar
 from parketto.parquet.dataset_schema import layout_key
 from parketto.parquet.file_info import FileInfo
 from parketto.runtime.arrays import array_of
@@ -39,7 +40,7 @@ KEYS = pa.schema(
         "fingerprint": pa.string(),
         "size": pa.int64(),
         "rows": pa.int64(),
-        # What is equal for files with the same schema.
+        # What is equal for files with the same schema and calendar, which say what bounds mean.
         "layout": pa.string(),
         # What is equal for files whose footers differ only in numbers, sizes and bounds; see `form_of`.
         "form": pa.string(),
@@ -125,7 +126,8 @@ def form_of(file: FileInfo) -> str | None:
 def _template(file: FileInfo) -> _Template:
     assert file.schema is not None, "a footer always has a schema"
     leading = frozenset(file.schema.names[:MAX_COLUMNS])
-    return _Template(_hash(layout_key(file)), form_of(file), leading, file)
+    layout = _hash((layout_key(file), OldCalendar.of(file.metadata)))
+    return _Template(layout, form_of(file), leading, file)
 
 
 def _shape(file: FileInfo) -> tuple[tuple[str | None, tuple[str, ...]], ...]:

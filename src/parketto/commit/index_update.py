@@ -54,6 +54,14 @@ def update_index(
         index.add(found.filter(pc.invert(pc.is_null(keys_of(found)))), current)
 
 
+def clear_index(workspace: Workspace) -> None:
+    """Remove all rows, because bounds are values. No commit folds them into a new segment meanwhile."""
+    index = FooterIndex(workspace.store, workspace.path)
+    if not index.is_empty:
+        with workspace.locked():
+            index.clear()
+
+
 def _published(workspace: Workspace, record: Record) -> pa.Table:
     """The rows of new files. Where files are copied, their fingerprints are not known yet."""
     root, store = workspace.root, workspace.store

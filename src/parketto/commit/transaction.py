@@ -122,6 +122,7 @@ class Transaction:
     def listing(self, partition_filter: PartitionFilter = None, enter: Enter | None = None) -> Listing:
         """The data files with all other files of the listed folders; arguments as in `list_settled`."""
         locked = self._lock is not None and self._workspace.locks
+        self._learned = None  # rows of an earlier listing may be of files that a purge has removed since
         self._listing = list_settled(self._workspace, partition_filter, enter=enter, to_change=True, locked=locked)
         return self._listing
 

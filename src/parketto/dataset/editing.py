@@ -156,7 +156,7 @@ class EditableDataset(MergeableDataset):
                 `timezone`; so do new values without a time zone.
             values: New values by column: plain values, `parketto.sql("price * 2")`, or expressions of PyArrow,
                 Polars or Spark, in any combination. All of them see the old row. A row whose partition column
-                changes moves to its new partition.
+                changes moves to its new partition. If a partition column is set, matching rows come last there.
             partition_filter: The partitions to edit; the others are not read.
             compression: The codec of rewritten files; by default each file keeps its codec.
             pack: Whether neighbouring small files that must be rewritten become one file of up to 128 MB. Rows

@@ -412,6 +412,12 @@ class DatasetContext:
 
         return path_types(partitions_of(self.listed_if_any(), self.root))
 
+    def with_path_types(self, files: Sequence[FileInfo]) -> tuple[FileInfo, ...]:
+        """Some files, with the types of partition columns that the paths of all current files imply."""
+        if not any(map(_has_path_only_columns, files)):
+            return tuple(files)
+        return Snapshot(self.root, tuple(files)).with_path_types(self.partition_types()).files
+
     def _read(self, listed: Sequence[FileEntry], stats_columns: StatsColumns) -> Snapshot:
         """Read footers in local threads or, from the engine's threshold on, in its tasks."""
         if self.past is not None:

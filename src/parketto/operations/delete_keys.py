@@ -219,7 +219,9 @@ class _ConflictCheck:
         if not candidates:
             return
         found = read_snapshot(self.dataset.store, root, candidates, self.request.keys).files
-        tasks = _tasks(unified([self.like, *found]).files[1:], self.prepared, self.request)
+        tasks = _tasks(
+            unified([self.like, *self.dataset.with_path_types(found)]).files[1:], self.prepared, self.request
+        )
         counts = self.dataset.engine.run(tasks, replace(self.context, progress=None))
         for task, count in zip(tasks, counts, strict=True):
             if count:

@@ -14,8 +14,10 @@ from parketto.arguments import check_columns_exist, check_names
 from parketto.errors import IncompatibleTypes, StateUnavailable
 from parketto.merge.row_diff import MAX_LEVEL, RowDiff, by_bucket, compared, hashed
 from parketto.operations.context import DatasetContext, PastState
+from parketto.operations.folder_types import partitions_of
 from parketto.operations.past_states import LoggedFiles, StateLike, refuse_without_history, state_of
 from parketto.operations.read import RowQuery, Scan, row_schema, scan_of
+from parketto.parquet.partition_spec import path_types
 from parketto.parquet.promotion import common_type, promoted
 from parketto.parquet.snapshot import read_snapshot
 from parketto.sorting.spill import ScratchFolder, SpillFiles
@@ -109,7 +111,9 @@ class _Side:
             return cls(files, None, pa.schema([]))
         context = replace(dataset, past=state)
         # If all files are the same, one of them shows the columns.
-        snapshot = read_snapshot(context.snapshot_store(), dataset.root, files or state.files[:1]).unified()
+        snapshot = read_snapshot(context.snapshot_store(), dataset.root, files or state.files[:1])
+        types = path_types(partitions_of(state.files, dataset.root))
+        snapshot = snapshot.with_path_types(types).unified()
         return cls(files, scan_of(context, snapshot, RowQuery()) if files else None, row_schema(snapshot))
 
     def batches(self, schema: pa.Schema) -> Iterator[pa.RecordBatch]:

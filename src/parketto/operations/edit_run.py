@@ -206,7 +206,7 @@ class Editor:
             return
         found = read_snapshot(self.dataset.store, root, candidates, self.stats_columns).files
         # The condition refers to columns of the dataset, which added files may lack.
-        files = unified([*known, *found]).files[len(known) :]
+        files = unified([*known, *self.dataset.with_path_types(found)]).files[len(known) :]
         for task in self._plan(files, dry_run=True):
             raise CommitConflict.because_of(
                 task.file.path,

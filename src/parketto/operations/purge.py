@@ -18,8 +18,8 @@ from typing import Protocol
 import pyarrow as pa
 
 from parketto.commit.backup import kept_file, read_manifest
-from parketto.commit.footer_index import FooterIndex
 from parketto.commit.identity import identity_of
+from parketto.commit.index_update import clear_index
 from parketto.commit.record import paths_of
 from parketto.commit.recovery import recover
 from parketto.commit.retention import KeptFiles, Manifest
@@ -134,7 +134,7 @@ def purge(
     history = list(traces.kept())
     backups = [(path, *opened, files) for path, opened, files in traces.backups(open_backup)]
     if not dry_run:
-        FooterIndex(dataset.store, dataset.workspace.path).clear()  # bounds are values
+        clear_index(dataset.workspace)  # bounds are values
         names = {posixpath.basename(manifest.folder) for manifest, _ in history} | traces.without_manifest()
         if names:
             remove_kept_folders(dataset.workspace, names)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection
 
-from parketto.commit.footer_index import FooterIndex
+from parketto.commit.index_update import clear_index
 from parketto.commit.recovery import recover_locked, settle
 from parketto.commit.retention import KeptFiles
 from parketto.commit.workspace import Workspace
@@ -26,7 +26,7 @@ def vacuum(dataset: DatasetContext, older_than: float | None, *, dry_run: bool) 
     chosen = names.keys() & set(kept.expired() if older_than is None else kept.older_than(older_than))
     found = {name: _size(kept, name) for name in names}
     if not dry_run:
-        FooterIndex(dataset.store, dataset.workspace.path).clear()  # it may have bounds of removed files
+        clear_index(dataset.workspace)  # it may have bounds of removed files
     if chosen and not dry_run:
         chosen = remove_kept_folders(dataset.workspace, chosen)
     left = names.keys() - chosen
