@@ -13,13 +13,15 @@ from parketto.commit.footer_index import FooterIndex
 from parketto.commit.index_rows import MAX_COLUMNS, column_of, entry_keys, form_of, keys_of
 from parketto.parquet.bounded_columns import StatsColumns, columns_with_bounds, with_clustering_columns
 from parketto.parquet.file_info import FileInfo
-from parketto.parquet.row_group_info import ColumnStats, RowGroupInfo
+from parketto.parquet.row_group_info import NO_COLUMNS, ColumnStats, RowGroupInfo
 from parketto.storage.hive import PartitionValues, partition_values
 from parketto.storage.listing import directory_of
 from parketto.storage.store import FileEntry
 
 # If the files of one form are fewer on average, their footers are read: one of each form is needed anyway.
 _MIN_FILES_PER_FORM = 4
+# Fields that files are found by, and not made of: as Python values they would take 320 bytes for each file.
+_IDENTITY = frozenset({"path", "fingerprint", "size", "layout"})
 
 Read: TypeAlias = Callable[[Sequence[FileEntry], StatsColumns], Iterable[FileInfo]]
 Values: TypeAlias = dict[str, list[Any]]
@@ -112,7 +114,8 @@ class _Rows:
 
     def __init__(self, rows: pa.Table, root: str, forms: Mapping[str, _Form]) -> None:
         self._root, self._forms = root, forms
-        self._values: Values = {name: rows[name].to_pylist() for name in rows.schema.names}
+        used = [name for name in rows.schema.names if name not in _IDENTITY]
+        self._values: Values = {name: rows[name].to_pylist() for name in used}
         self._bounds = {name: _Bounds.of(self._values, name, keys) for name, keys in _fields(rows).items()}
         self._partitions: dict[str, PartitionValues] = {}
 
@@ -143,7 +146,7 @@ class _Rows:
         like = form.like.row_groups
         for at, (count, size) in enumerate(zip(counts, sizes, strict=True)):
             one = like[at if len(like) == len(counts) else 0]  # if the numbers differ, all groups are alike
-            columns = {name: stats[at] for name, stats in bounds}
+            columns = {name: stats[at] for name, stats in bounds} or NO_COLUMNS
             yield RowGroupInfo(count, size, one.sorted_by, columns, one.codec)
 
 

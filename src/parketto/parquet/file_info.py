@@ -21,7 +21,7 @@ from parketto.parquet.clustering_metadata import Clustering, read_clustering
 from parketto.parquet.footer import MAGIC, FileKeys
 from parketto.parquet.int96 import int96_leaves, int96_type, is_micros, with_instants
 from parketto.parquet.promotion import means_the_same
-from parketto.parquet.row_group_info import UNKNOWN_STATS, ColumnStats, RowGroupInfo, read_row_groups
+from parketto.parquet.row_group_info import NO_COLUMNS, UNKNOWN_STATS, ColumnStats, RowGroupInfo, read_row_groups
 from parketto.parquet.thrift import LIST, find_field, skip
 from parketto.parquet.unreadable import naming_file
 from parketto.storage.hive import PartitionValues
@@ -188,7 +188,7 @@ def with_bounds_of(file: FileInfo, columns: StatsColumns) -> FileInfo:
     if wanted is None:
         return file
     groups = tuple(
-        replace(group, columns={name: found for name, found in group.columns.items() if name in wanted})
+        replace(group, columns={n: found for n, found in group.columns.items() if n in wanted} or NO_COLUMNS)
         for group in file.row_groups
     )
     return replace(file, row_groups=groups)

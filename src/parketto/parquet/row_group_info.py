@@ -41,7 +41,7 @@ class ColumnStats(NamedTuple):
 
 UNKNOWN_STATS = ColumnStats(None, None, None)
 # One mapping for all row groups without bounds: with a million files, one for each would take 64 MB.
-_NO_COLUMNS: Mapping[str, ColumnStats] = {}
+NO_COLUMNS: Mapping[str, ColumnStats] = {}
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,7 +51,7 @@ class RowGroupInfo:
     num_rows: int
     total_byte_size: int
     sorted_by: tuple[str, ...] = ()
-    columns: Mapping[str, ColumnStats] = field(default_factory=lambda: _NO_COLUMNS)
+    columns: Mapping[str, ColumnStats] = field(default_factory=lambda: NO_COLUMNS)
     codec: str | None = None
 
     def __repr__(self) -> str:
@@ -78,7 +78,7 @@ def read_row_groups(
                 num_rows=group.num_rows,
                 total_byte_size=group.total_byte_size,
                 sorted_by=_declared_order(group, names),
-                columns=columns or _NO_COLUMNS,
+                columns=columns or NO_COLUMNS,
                 codec=_codec(group),
             )
         )
