@@ -2,21 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
 import numpy as np
 import pyarrow as pa
 
+from parketto.merge.file_edits import rewrite_files
 from parketto.merge.keys import Indices
+from parketto.merge.row_edits import Rewriting, RowEdits
 from parketto.parquet.file_info import FileInfo
 from parketto.parquet.logical_reader import LogicalReader
 from parketto.parquet.output import Rewrite
 from parketto.parquet.partition_spec import PartitionSpec
-from parketto.parquet.reader import OpenFile
 from parketto.runtime.task import Worker
-from parketto.tasks.file_rewriter import FileRewriter
 
 
 class RowNumbers(Protocol):
@@ -45,39 +45,36 @@ class DropRows:
 
     def run(self, worker: Worker) -> Rewrite:
         """Rewrite the files."""
-        first = self.files[0]
-        assert first.schema is not None, "files to rewrite come from a snapshot"
-        reader = row_reader(worker, first, PartitionSpec(), first.schema.names)
+        found = zip(self.files, (_Dropped(each.rows(worker)) for each in self.dropped), strict=True)
         codec = self.compression if self.recompress else None
-        with FileRewriter(self.files, self.operation, worker, self.compression, codec=codec) as rewriter:
-            for file, dropped in zip(self.files, self.dropped, strict=True):
-                with reader.open(file) as opened:
-                    rewriter.next_file(opened)
-                    _drop(opened, dropped.rows(worker), reader, rewriter, worker)
-        return rewriter.result
+        rewriting = Rewriting(PartitionSpec(), self.compression, frozenset(), keeps_others=True)
+        return rewrite_files(self.files, found, rewriting, worker, self.operation, codec).files
 
 
-def _drop(opened: OpenFile, rows: Indices, reader: LogicalReader, rewriter: FileRewriter, worker: Worker) -> None:
-    start = 0
-    for number, group in enumerate(opened.file.row_groups):
-        first, stop = np.searchsorted(rows, [start, start + group.num_rows])
-        if stop - first < group.num_rows and not (first == stop and rewriter.copy(number)):
-            rewriter.begin(number)
-            kept = _without(rows[first:stop] - start, reader.rows(opened, number))
-            for batch in worker.until_cancelled(kept):
-                rewriter.write(batch)
-        start += group.num_rows
+class _Dropped:
+    """Edits that delete rows.
 
+    Args:
+        rows: Their numbers, sorted.
+    """
 
-def _without(rows: Indices, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-    """The batches without the rows of these numbers."""
-    start = 0
-    for batch in batches:
-        first, stop = np.searchsorted(rows, [start, start + batch.num_rows])
-        keep = np.ones(batch.num_rows, np.bool_)
-        keep[rows[first:stop] - start] = False
-        yield batch if first == stop else batch.filter(pa.array(keep))
-        start += batch.num_rows
+    columns: Sequence[str] = ()
+
+    def __init__(self, rows: Indices) -> None:
+        self._rows = rows
+        self._start = 0
+
+    def touch(self, _number: int, stop: int) -> bool:
+        """Whether any row before `stop` is deleted that was not asked for before."""
+        start, self._start = self._start, stop
+        first, last = np.searchsorted(self._rows, [start, stop])
+        return bool(first < last)
+
+    def of(self, start: int, batch: pa.RecordBatch) -> RowEdits:
+        """The edits of a batch."""
+        first, last = np.searchsorted(self._rows, [start, start + batch.num_rows])
+        never = np.zeros(last - first, np.bool_)
+        return RowEdits(self._rows[first:last] - start, never, never, pa.table({}))
 
 
 def row_reader(worker: Worker, file: FileInfo, spec: PartitionSpec, names: Sequence[str]) -> LogicalReader:

@@ -36,7 +36,12 @@ class Rewritten:
 
 
 def rewrite_files(
-    files: Sequence[FileInfo], edits: Iterable[tuple[FileInfo, Edits]], rewriting: Rewriting, worker: Worker
+    files: Sequence[FileInfo],
+    edits: Iterable[tuple[FileInfo, Edits]],
+    rewriting: Rewriting,
+    worker: Worker,
+    prefix: str = "merge",
+    codec: str | None = None,
 ) -> Rewritten:
     """Rewrite neighbouring files: row groups without changes are copied, the others are decoded and encoded.
 
@@ -47,6 +52,8 @@ def rewrite_files(
         edits: Files, in the same order, each with its edits.
         rewriting: How to rewrite them.
         worker: The resources of the task.
+        prefix: The prefix of the names of new files.
+        codec: The codec that row groups must have to be copied; None accepts any.
     """
     schema = files[0].schema
     assert schema is not None, "files to rewrite come from a snapshot"
@@ -54,7 +61,7 @@ def rewrite_files(
     readers = _Readers(files[0], rewriting.spec, worker)
     moved = MovedRows(rewriting, worker)
     with (
-        FileRewriter(files, "merge", worker, rewriting.compression, changed) as rewriter,
+        FileRewriter(files, prefix, worker, rewriting.compression, changed, codec) as rewriter,
         SmallFiles(filter(rewriter.encodes, files), readers.made(readers.whole.schema.names), worker) as small,
     ):
         joint = EditsTogether(rewriter, rewriting, readers.names, moved, worker)
