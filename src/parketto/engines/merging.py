@@ -13,12 +13,13 @@ import pyarrow.compute as pc
 from parketto.merge.broadcast import AddRows, FileEdits, MatchFile, RewriteMatches
 from parketto.merge.decision import FileMatches, MergeDecision, decide
 from parketto.merge.file_edits import Rewritten
-from parketto.merge.keys import Indices, may_share_key
+from parketto.merge.keys import may_share_key
 from parketto.merge.source import FOLDER, Prepared, PrepareSource, SpooledSource
 from parketto.merge.target import MergeOutcome, MergeTarget
 from parketto.parquet.output import Replaced, Written
 from parketto.parquet.row_source import ArrowRows, FileRows
 from parketto.planning.edit_groups import EditGroup
+from parketto.runtime.arrays import Indices
 from parketto.runtime.task import AnyTask
 
 if TYPE_CHECKING:

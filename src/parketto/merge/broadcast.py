@@ -12,14 +12,15 @@ import pyarrow.compute as pc
 from parketto.merge.clauses import Clauses, Verdicts
 from parketto.merge.decision import distinct_numbers
 from parketto.merge.file_edits import Rewritten, logical_reader, rewrite_files
-from parketto.merge.keys import Indices, KeyIndex, Rows
-from parketto.merge.row_edits import Flags, Rewriting, RowEdits
+from parketto.merge.keys import KeyIndex, Rows
+from parketto.merge.row_edits import Rewriting, RowEdits
 from parketto.merge.rules import MergeRules, null_keys
 from parketto.merge.scope import Scope
 from parketto.merge.source import FOLDER, Prepared, SpooledSource
 from parketto.parquet.file_info import FileInfo
 from parketto.parquet.output import Output, Written
 from parketto.parquet.partition_spec import PartitionSpec
+from parketto.runtime.arrays import Flags, Indices
 from parketto.runtime.task import Worker
 from parketto.tasks.write import write_rows
 

@@ -13,13 +13,13 @@ from parketto.arguments import check_names
 from parketto.errors import ColumnNotFound, InvalidArgument, quoted
 from parketto.expressions.conditions import Predicate
 from parketto.merge.changes import IS_CURRENT, VALID_FROM, VALID_TO, Records, last_records
-from parketto.merge.keys import Flags
 from parketto.merge.rules import MergeRules, check_schemas, null_keys
 from parketto.merge.source import as_target, prepared_schema
 from parketto.merge.target import MergeTarget
 from parketto.parquet.file_info import FileInfo
 from parketto.parquet.partition_spec import PartitionSpec
 from parketto.parquet.row_source import FileRows
+from parketto.runtime.arrays import Flags
 from parketto.runtime.task import Worker
 from parketto.sorting.order import check_orderable
 

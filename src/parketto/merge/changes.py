@@ -14,7 +14,8 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from parketto.merge.keys import Flags, Indices, KeyIndex
+from parketto.merge.keys import KeyIndex
+from parketto.runtime.arrays import Flags, Indices
 from parketto.sorting.order import comparable
 
 #: The columns of a version (SCD type 2).

@@ -7,10 +7,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from typing import TypeAlias
 
 import numpy as np
-import numpy.typing as npt
 import pyarrow as pa
 
 from parketto.errors import ColumnNotFound, InvalidArgument
@@ -19,12 +17,12 @@ from parketto.expressions.parsing import parsed
 from parketto.expressions.sql import find_column
 from parketto.expressions.time_zones import Clock
 from parketto.expressions.values import plain, plain_type
+from parketto.merge.keys import Rows
 from parketto.merge.rules import MergeRules
 from parketto.parquet.decoded_types import decoded_type
 from parketto.parquet.partition_spec import PartitionSpec
+from parketto.runtime.arrays import Flags
 
-Flags = npt.NDArray[np.bool_]
-Rows: TypeAlias = pa.Table | pa.RecordBatch
 SOURCE, TARGET = "source", "target"
 
 

@@ -11,8 +11,7 @@ import numpy.typing as npt
 from parketto.merge.rules import Change, MergeRules
 from parketto.merge.scope import Scope
 from parketto.parquet.file_info import FileInfo
-
-Indices = npt.NDArray[np.int64]
+from parketto.runtime.arrays import Indices
 
 
 @dataclass(frozen=True)

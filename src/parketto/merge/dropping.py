@@ -10,12 +10,11 @@ import numpy as np
 import pyarrow as pa
 
 from parketto.merge.file_edits import rewrite_files
-from parketto.merge.keys import Indices
 from parketto.merge.row_edits import Rewriting, RowEdits
 from parketto.parquet.file_info import FileInfo
-from parketto.parquet.logical_reader import LogicalReader
 from parketto.parquet.output import Rewrite
 from parketto.parquet.partition_spec import PartitionSpec
+from parketto.runtime.arrays import Indices
 from parketto.runtime.task import Worker
 
 
@@ -75,17 +74,3 @@ class _Dropped:
         first, last = np.searchsorted(self._rows, [start, start + batch.num_rows])
         never = np.zeros(last - first, np.bool_)
         return RowEdits(self._rows[first:last] - start, never, never, pa.table({}))
-
-
-def row_reader(worker: Worker, file: FileInfo, spec: PartitionSpec, names: Sequence[str]) -> LogicalReader:
-    """A reader of some columns of a file, in decoded types."""
-    assert file.schema is not None, "files to read come from a snapshot"
-    whole = spec.row_schema(file.schema)
-    return LogicalReader(
-        worker.store,
-        pa.schema([whole.field(name) for name in names]),
-        worker.batch_bytes,
-        spec,
-        use_threads=worker.use_threads,
-        widths=worker.widths,
-    )

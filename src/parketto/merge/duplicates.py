@@ -14,13 +14,14 @@ import pyarrow as pa
 
 from parketto.errors import UnreadableFile
 from parketto.merge.digests import comparable_keys
-from parketto.merge.dropping import row_reader
 from parketto.merge.hashing import Hashes, key_hashes
-from parketto.merge.keys import Indices, KeyIndex, key_columns, matchable
+from parketto.merge.keys import KeyIndex, key_columns, matchable
 from parketto.merge.rules import MergeRules
 from parketto.merge.source import distinct_rows
 from parketto.parquet.file_info import FileInfo
+from parketto.parquet.logical_reader import LogicalReader
 from parketto.parquet.partition_spec import PartitionSpec
+from parketto.runtime.arrays import Indices
 from parketto.runtime.task import Worker
 from parketto.sorting.order import by_number, comparable
 
@@ -274,3 +275,10 @@ def by_file(found: Iterable[Found]) -> Mapping[int, SpooledRows]:
         for number, span in each.dropped:
             spans.setdefault(number, []).append(span)
     return {number: SpooledRows(tuple(each)) for number, each in spans.items()}
+
+
+def row_reader(worker: Worker, file: FileInfo, spec: PartitionSpec, names: Sequence[str]) -> LogicalReader:
+    """A reader of some columns of a file, in decoded types."""
+    assert file.schema is not None, "files to read come from a snapshot"
+    whole = spec.row_schema(file.schema)
+    return LogicalReader.of(worker, pa.schema([whole.field(name) for name in names]), spec)

@@ -289,7 +289,4 @@ def logical_reader(worker: Worker, file: FileInfo, names: Sequence[str], spec: P
     assert file.schema is not None, "files to read come from a snapshot"
     string_spec = replace(spec, path_only={name: pa.string() for name in spec.path_only})
     whole = prepared_schema(string_spec.row_schema(file.schema), string_spec)
-    schema = pa.schema([whole.field(name) for name in names])
-    return LogicalReader(
-        worker.store, schema, worker.batch_bytes, string_spec, use_threads=worker.use_threads, widths=worker.widths
-    )
+    return LogicalReader.of(worker, pa.schema([whole.field(name) for name in names]), string_spec)

@@ -16,13 +16,14 @@ import pyarrow.compute as pc
 from parketto.merge.broadcast import judged
 from parketto.merge.hashing import key_hashes
 from parketto.merge.join import FileCounts
-from parketto.merge.keys import Flags, Indices, KeyIndex, key_columns
+from parketto.merge.keys import KeyIndex, key_columns
 from parketto.merge.rules import MergeRules
 from parketto.merge.source import FOLDER, distinct_rows
 from parketto.merge.target import MergeTarget
 from parketto.parquet.exchange_types import exchange_name
 from parketto.parquet.output import Output, Written
 from parketto.parquet.row_source import FileRows
+from parketto.runtime.arrays import Flags, Indices
 from parketto.runtime.task import Worker
 from parketto.sorting.external_sort import sort_batches
 from parketto.sorting.order import by_number

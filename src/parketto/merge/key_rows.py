@@ -11,12 +11,13 @@ import pyarrow.compute as pc
 
 from parketto.errors import ColumnNotFound, IncompatibleTypes
 from parketto.merge.file_edits import logical_reader
-from parketto.merge.keys import Indices, KeyIndex
+from parketto.merge.keys import KeyIndex
 from parketto.merge.rules import MergeRules, path_text_type, same_kind
 from parketto.merge.source import Prepared, SortedSource, SpooledSource, sorted_keys
 from parketto.parquet.file_info import FileInfo
 from parketto.parquet.partition_spec import PartitionSpec
 from parketto.parquet.promotion import is_castable
+from parketto.runtime.arrays import Indices
 from parketto.runtime.task import Worker
 from parketto.sorting.order import check_orderable
 

@@ -8,7 +8,6 @@ from decimal import Decimal
 from typing import Any, TypeAlias
 
 import numpy as np
-import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.types as pat
@@ -17,10 +16,9 @@ from parketto.merge.hashing import Hashes, is_one_word, key_hashes, words
 from parketto.parquet.bounds import bounds, row_group_bounds
 from parketto.parquet.file_info import FileInfo
 from parketto.parquet.row_group_info import RowGroupInfo
+from parketto.runtime.arrays import Flags, Indices
 from parketto.sorting.order import order_indices, order_keys
 
-Indices = npt.NDArray[np.int64]
-Flags = npt.NDArray[np.bool_]
 Rows: TypeAlias = pa.Table | pa.RecordBatch
 
 

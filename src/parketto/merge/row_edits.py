@@ -7,7 +7,6 @@ from dataclasses import dataclass, field, replace
 from typing import Protocol
 
 import numpy as np
-import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.types as pat
@@ -16,14 +15,12 @@ from parketto.parquet.equality import equal_values
 from parketto.parquet.output import Output
 from parketto.parquet.partition_spec import PartitionSpec
 from parketto.parquet.variants import cast
+from parketto.runtime.arrays import Flags, Indices
 
 # With at least this many rows per edit, slices of texts are faster than one `take`: 0.03 ms against 0.2 to 0.3 ms
 # for 30,000 rows with 20 edits. With 300 edits, slices take 1.5 ms, and `take` 0.5 ms. Numbers are replaced by a
 # mask, in 0.01 ms.
 _MIN_ROWS_PER_EDIT = 512
-
-Indices = npt.NDArray[np.int64]
-Flags = npt.NDArray[np.bool_]
 
 
 @dataclass(frozen=True)

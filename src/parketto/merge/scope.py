@@ -4,18 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import TypeAlias
 
 import numpy as np
-import numpy.typing as npt
 import pyarrow as pa
 
 from parketto.errors import InvalidArgument
 from parketto.expressions.conditions import Predicate
+from parketto.merge.keys import Rows
 from parketto.parquet.file_info import FileInfo
-
-Flags = npt.NDArray[np.bool_]
-Rows: TypeAlias = pa.Table | pa.RecordBatch
+from parketto.runtime.arrays import Flags
 
 
 @dataclass(frozen=True)

@@ -14,7 +14,7 @@ import pyarrow.types as pat
 
 from parketto.errors import InvalidArgument
 from parketto.merge.clauses import Clauses
-from parketto.merge.keys import Indices, KeyIndex, SortedKeys, have_different_values, sort_by_key
+from parketto.merge.keys import KeyIndex, SortedKeys, have_different_values, sort_by_key
 from parketto.merge.rules import MergeRules, duplicate_keys, null_keys
 from parketto.merge.scope import Scope
 from parketto.parquet.decoded_types import cast_column, decoded_schema, exact_values
@@ -22,6 +22,7 @@ from parketto.parquet.file_info import FileInfo
 from parketto.parquet.partition_spec import PartitionSpec
 from parketto.parquet.partitions import folders
 from parketto.parquet.row_source import ArrowRows, FileRows
+from parketto.runtime.arrays import Indices
 from parketto.runtime.task import Worker
 from parketto.sorting.order import order_keys
 from parketto.storage.store import Store

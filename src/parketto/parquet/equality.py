@@ -8,7 +8,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.types as pat
 
-Flags = npt.NDArray[np.bool_]
+from parketto.runtime.arrays import Flags
+
 _BITS = {16: pa.uint16(), 32: pa.uint32(), 64: pa.uint64()}
 
 

@@ -14,6 +14,7 @@ from parketto.parquet.page_reader import PageReader
 from parketto.parquet.partition_spec import PartitionSpec
 from parketto.parquet.reader import MAX_BATCH_ROWS, BatchReader, OpenFile
 from parketto.parquet.row_ranges import Ranges, rows_at
+from parketto.runtime.task import Worker
 from parketto.storage.store import Store
 
 
@@ -47,6 +48,13 @@ class LogicalReader:
         self._reader = BatchReader(store, pa.schema(inside), batch_bytes, use_threads=use_threads, widths=widths)
         self._has_path_columns = len(inside) < len(self.schema.names)
         self._has_file_columns = bool(inside)
+
+    @classmethod
+    def of(cls, worker: Worker, schema: pa.Schema, spec: PartitionSpec) -> LogicalReader:
+        """A reader of some columns, with the resources of a task."""
+        return cls(
+            worker.store, schema, worker.batch_bytes, spec, use_threads=worker.use_threads, widths=worker.widths
+        )
 
     def read(self, file: FileInfo) -> Iterator[pa.RecordBatch]:
         """The rows of one file, in decoded types. Its row groups are read together: on S3 by fewer requests."""

@@ -13,6 +13,9 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.types as pat
 
+Indices = npt.NDArray[np.int64]
+Flags = npt.NDArray[np.bool_]
+
 
 def array_of(values: Sequence[Any], kind: pa.DataType) -> pa.Array:
     """Values of a type; None is NULL.

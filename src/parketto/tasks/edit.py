@@ -70,14 +70,7 @@ class Edit:
         if columns is not None:
             # A condition without any column (`TRUE`) still needs the number of rows.
             schema = pa.schema([schema.field(name) for name in tuple(columns) or schema.names[:1]])
-        return LogicalReader(
-            worker.store,
-            schema,
-            worker.batch_bytes,
-            self.spec,
-            use_threads=worker.use_threads,
-            widths=worker.widths,
-        )
+        return LogicalReader.of(worker, schema, self.spec)
 
     def values_reader(self, like: FileInfo, worker: Worker) -> LogicalReader:
         """A reader of only the columns that change, and those that they depend on."""
