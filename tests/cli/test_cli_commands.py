@@ -98,6 +98,17 @@ def test_a_full_merge_asks_because_it_deletes(events: str, tmp_path: Path) -> No
     assert stats["deleted"] == 1
 
 
+@pytest.mark.parametrize("strategy", ["upsert", "update", "deduplicate"])
+def test_a_merge_asks_before_it_deletes_duplicates_of_the_target(tmp_path: Path, strategy: str) -> None:
+    (tmp_path / "old.csv").write_text("id,n\n1,1\n1,2\n2,3\n")
+    (tmp_path / "new.csv").write_text("id,n\n1,9\n")
+    result("write", tmp_path / "ds", tmp_path / "old.csv")
+    merge = ("merge", tmp_path / "new.csv", tmp_path / "ds", "--keys", "id", "--strategy", strategy)
+    assert "this would delete 1 row (0 inserted, 1 updated)" in fails(2, *merge)
+    assert result(*merge, "--yes")["deleted"] == 1
+    assert result(*merge)["updated"] == 1, "it does not ask if nothing would be deleted"
+
+
 def test_change_records(tmp_path: Path) -> None:
     records = '{"id": 1, "at": 1, "op": "u"}\n{"id": 2, "at": 2, "op": "u"}\n{"id": 1, "at": 3, "op": "d"}\n'
     (tmp_path / "changes.jsonl").write_text(records)

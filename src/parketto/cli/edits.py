@@ -248,7 +248,8 @@ def merge(
             progress=progress,
         )
 
-    deletes = strategy == "full_merge" or delete_when is not None
+    # Updates delete rows, too: those that share their key with the row that is updated.
+    deletes = strategy != "insert" or delete_when is not None
     return _merged(context, "merge", run, dry_run=dry_run, yes=yes or not deletes)
 
 
