@@ -273,19 +273,47 @@ class TestHistory:
         before = oracle.file_state(events)
         result("delete", events, "--where", "id < 40", "--yes")
         assert "this would undo commit 5, bring back 4 files" in fails(2, "undo", events)
-        assert lines("undo", events, "--dry-run")[0].startswith("undo would undo commit 5, bring back 4 files")
-        assert result("undo", events, "--yes")["undone"] == [5]
+        assert lines("undo", events, "--dry-run")[0].startswith("would undo commit 5, bring back 4 files")
+        assert lines("undo", events, "--yes")[0] == "commit 5 undone, 4 files back"
         assert oracle.file_state(events) == before
         result("compact", events)
-        assert result("restore", events, "--to", 4, "--yes")["undone"][-1] == 7
+        planned = lines("restore", events, "--to", 4, "--dry-run")[0]
+        assert planned.startswith("restore would undo commits 5, 6 and 7, bring back 8 files")
+        assert lines("restore", events, "--to", 4, "--yes")[0] == (
+            "restored: commits 5, 6 and 7 undone, 8 files back, 2 removed"
+        )
         assert oracle.file_state(events) == before
         assert result("history", events, "-n", 2)[1]["undone_by"] == 8
         assert "pass the path of a backup, or --to" in fails(2, "restore", events)
 
     def test_restore_of_a_backup(self, events: str, tmp_path: Path) -> None:
+        rows = oracle.rows(events)
         stats = result("delete", events, "--where", "id < 40", "--yes", "--backup", tmp_path / "backups")
-        assert "this would replace files" in fails(2, "restore", events, stats["backup_path"])
-        assert result("restore", events, stats["backup_path"], "--yes")["rows_restored"] == 40
+        plan = "bring back 4 files with 40 rows, and remove 0 files"
+        assert f"this would {plan}" in fails(2, "restore", events, stats["backup_path"])
+        before = oracle.file_state(events)
+        shown = lines("restore", events, stats["backup_path"], "--dry-run")
+        assert shown[:2] == [f"restore would {plan}", "└── files that come back"]
+        document = result("restore", events, stats["backup_path"], "--dry-run")
+        assert (document["dry_run"], len(document["restored_files"]), document["removed_files"]) == (True, 4, [])
+        assert oracle.file_state(events) == before
+        restored = result("restore", events, stats["backup_path"], "--yes")
+        assert restored == document | {"dry_run": False}
+        assert oracle.rows(events) == rows
+        again = fails(3, "restore", events, stats["backup_path"], "--dry-run")
+        assert "already exists, so the backup" in again
+
+    def test_the_folder_of_backups_is_not_a_backup(self, events: str, tmp_path: Path) -> None:
+        """The message lists those inside."""
+        edit = ("update", events, "--where", "id = 7", "--backup", tmp_path / "backups", "--yes")
+        one = result(*edit, "--set", "price=0")["backup_path"]
+        refused = fails(1, "restore", events, tmp_path / "backups", "--yes")
+        assert refused.endswith(f"it has no manifest.json, but the folder of one; pass {one!r}")
+        two = result(*edit, "--set", "price=1")["backup_path"]
+        refused = fails(1, "restore", events, tmp_path / "backups", "--yes")
+        listed = ", ".join(map(repr, sorted([one, two])))
+        assert refused.endswith(f"but the folder of 2 backups; pass one of them: {listed}")
+        assert "manifest.json" in fails(1, "restore", events, tmp_path, "--yes")
 
     def test_time_travel_and_diff(self, events: str) -> None:
         result("update", events, "--where", "id = 7", "--set", "price=0", "--yes")
@@ -306,6 +334,29 @@ class TestHistory:
         assert result("vacuum", events, "--older-than", "0", "--yes")["files_removed"] == 8
         assert "is not a time span" in fails(2, "vacuum", events, "--older-than", "soon")
         assert "no longer kept" in fails(1, "undo", events, "--yes")
+
+    def test_dry_run_wins_over_yes(self, events: str, tmp_path: Path) -> None:
+        """In every command that has both options."""
+        stats = result("update", events, "--where", "id < 40", "--set", "price=0", "--backup", tmp_path / "b", "-y")
+        source = tmp_path / "new.csv"
+        source.write_text("id,day,price,name\n1,1,9.5,new\n")
+        before = oracle.file_state(events), os.listdir(tmp_path), result("history", events)
+        for command, *options in (
+            ("vacuum", events, "--older-than", "0"),
+            ("undo", events),
+            ("restore", events, "--to", 2),
+            ("restore", events, stats["backup_path"]),
+            ("delete", events, "--where", "id < 40"),
+            ("update", events, "--where", "id < 40", "--set", "price=0"),
+            ("deduplicate", events, "--keys", "day"),
+            ("merge", source, events, "--keys", "id", "--strategy", "full_merge", "--schema", "cast"),
+            ("apply-changes", source, events, "--keys", "id", "--sequence-by", "price", "--delete-when", "id = 1"),
+            ("alter", events, "--drop", "name"),
+            ("repartition", events, "--no-partitions"),
+            ("write", events, source, "--mode", "overwrite"),
+        ):
+            result(command, *options, "--dry-run", "--yes")
+            assert (oracle.file_state(events), os.listdir(tmp_path), result("history", events)) == before, command
 
     def test_purge(self, events: str) -> None:
         result("update", events, "--where", "id = 7", "--set", "price=0", "--yes")

@@ -318,8 +318,8 @@ class TestArguments:
     def test_restore_needs_one_of_backup_and_state(self, dataset: Dataset) -> None:
         with pytest.raises(InvalidArgument, match="either"):
             dataset.restore()  # type: ignore[call-overload]
-        with pytest.raises(InvalidArgument, match="dry_run needs to"):
-            dataset.restore("/nowhere", dry_run=True)  # type: ignore[call-overload]
+        with pytest.raises(InvalidArgument, match="is not a backup: it has no manifest"):
+            dataset.restore("/nowhere", dry_run=True)
 
     @pytest.mark.parametrize("older_than", [-1, "1 day", True])
     def test_vacuum(self, dataset: Dataset, older_than: Any) -> None:
