@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import datetime as dt
 import json
 import os
 import subprocess
@@ -123,6 +124,63 @@ class TestExitCodes:
         assert sentence(twice) == "Use --strategy deduplicate, or make the keys unique first"
         changed = errors.CannotUndo("Undo commit 5 first, or restore(to=3). Nothing was changed")
         assert sentence(changed) == "Undo commit 5 first, or restore --to 3. Nothing was changed"
+
+    @pytest.mark.parametrize(
+        ("library", "command_line"),
+        [
+            ("run it again, or use isolation='snapshot'", "run it again"),
+            (
+                "Choose one with Dataset.unify_schema(cast={'my id': ...}), or move the files",
+                "Choose one with parketto unify-schema PATH --cast my id=TYPE, or move the files",
+            ),
+            ("select one with format=, or with a pattern", "select one with --format, or with a pattern"),
+            ("otherwise name it with format=, one of 'csv'", "otherwise name it with --format, one of 'csv'"),
+            (
+                "quarantine needs expect= and on_violation='quarantine'",
+                "quarantine needs --expect and --on-violation quarantine",
+            ),
+            (
+                "mode='overwrite_partitions' needs partition_by, because",
+                "--mode overwrite_partitions needs --partition-by, because",
+            ),
+            (
+                "key_columns of the source not found: 'key_columns'",
+                "--keys of the source not found: 'key_columns'",
+            ),
+            ("target_mb_per_file must be greater than 0", "--target-mb must be greater than 0"),
+            ("a delete with purge=True", "a delete with --purge"),
+        ],
+    )
+    def test_advice_names_what_the_command_line_has(self, library: str, command_line: str) -> None:
+        assert sentence(errors.InvalidArgument(library)) == command_line
+
+    def test_hints_are_not_repeated(self) -> None:
+        missing = errors.EngineUnavailable("DuckDB is not installed; or use engine='pyarrow', which is there")
+        assert sentence(missing) == "DuckDB is not installed; or use --engine pyarrow, which is there"
+        broken = errors.ExpectationFailed(2, 1, {"v > 3": 1}, {"v > 3": {"v": 1, "day": dt.date(2026, 11, 2)}})
+        assert sentence(broken) == (
+            "1 of 2 rows break expectations (NULL breaks them, too): 'v > 3' by 1 row, for example {'v': 1, 'day': "
+            "2026-11-02}. Correct these rows, or pass --on-violation drop, or --on-violation quarantine "
+            "--quarantine PATH. Nothing was changed"
+        )
+
+    def test_change_records_have_no_schema_to_advise(self, tmp_path: Path) -> None:
+        (tmp_path / "old.csv").write_text("id,v\n1,1\n")
+        (tmp_path / "new.csv").write_text("id,v\n1,x\n")
+        result("write", tmp_path / "ds", tmp_path / "old.csv")
+        merge = (tmp_path / "new.csv", tmp_path / "ds", "--keys", "id")
+        assert "or pass --schema cast" in fails(1, "merge", *merge)
+        assert fails(1, "apply-changes", *merge, "--sequence-by", "id").endswith("Cast the source's columns first")
+
+    def test_names_that_do_not_exist(self, events: str, tmp_path: Path) -> None:
+        assert "error: columns not found: 'usr'; " in fails(1, "optimize", events, "--columns", "usr")
+        done = parketto("compact", events, "--partition", "day", check=False)
+        assert done.returncode == 2
+        assert "'day' is not of the form COLUMN=VALUE" in done.stderr
+        refused = fails(2, "read", events, "-o", tmp_path / "rows.txt")
+        assert refused.endswith("is unknown: pass --format csv, json or parquet")
+        refused = fails(1, "read", events, "--as-of", 99)
+        assert refused.endswith("the log leads from 0 to 4. You can read the states after commits 0 to 4")
 
     def test_a_missing_dataset(self, tmp_path: Path) -> None:
         assert str(tmp_path / "none") in fails(1, "health", tmp_path / "none")
@@ -333,11 +391,13 @@ class TestHistory:
         assert "this would remove 8 files" in refused
         assert result("vacuum", events, "--older-than", "0", "--yes")["files_removed"] == 8
         assert "is not a time span" in fails(2, "vacuum", events, "--older-than", "soon")
-        assert "no longer kept" in fails(1, "undo", events, "--yes")
+        assert "no longer kept: a vacuum or a purge removed it" in fails(1, "undo", events, "--yes")
 
     def test_dry_run_wins_over_yes(self, events: str, tmp_path: Path) -> None:
         """In every command that has both options."""
-        stats = result("update", events, "--where", "id < 40", "--set", "price=0", "--backup", tmp_path / "b", "-y")
+        stats = result(
+            "update", events, "--where", "id < 40", "--set", "price=0", "--backup", tmp_path / "b", "-y"
+        )
         source = tmp_path / "new.csv"
         source.write_text("id,day,price,name\n1,1,9.5,new\n")
         before = oracle.file_state(events), os.listdir(tmp_path), result("history", events)

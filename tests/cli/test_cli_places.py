@@ -112,9 +112,9 @@ class TestReport:
 
     def test_errors(self, events: str, tmp_path: Path) -> None:
         assert "nope" in fails(1, "report", events, "--columns", "nope", "-o", tmp_path / "a.html")
-        assert "No such file or directory" in fails(
-            1, "report", events, "-o", tmp_path / "no" / "folder" / "a.html"
-        )
+        page = tmp_path / "no" / "folder" / "a.html"
+        refused = fails(2, "report", events, "-o", page)
+        assert refused == f"error: cannot write {str(page)!r}: the folder {str(page.parent)!r} does not exist"
         assert sorted(os.listdir(tmp_path)) == [".events.parketto", "events"]
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator
 from typing import Annotated, Any
 
@@ -146,10 +147,18 @@ def report(
     target_mb: options.TargetMb = None,
 ) -> Result:
     """Write the health as one HTML page. It needs no network; open it in a browser."""
+    _check_folder(output)
     dataset = context.dataset(path)
     page = dataset.report(output, partition_filter=partition, columns=options.names(columns), **_target(target_mb))
     document = shapes.ReportDocument(path=dataset.path, report=output, bytes=len(page.encode()))
     return Result(document, lambda: render.tree(f"wrote {output}, {size_text(document['bytes'])}"))
+
+
+def _check_folder(output: str) -> None:
+    """Raise if a local file cannot be created because its folder does not exist."""
+    folder = os.path.dirname(os.path.abspath(output))
+    if "://" not in output and not os.path.isdir(folder):
+        raise UsageProblem(f"cannot write {output!r}: the folder {folder!r} does not exist")
 
 
 def _target(target_mb: float | None) -> dict[str, float]:
