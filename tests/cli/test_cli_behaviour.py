@@ -159,8 +159,8 @@ class TestExitCodes:
         assert sentence(missing) == "DuckDB is not installed; or use --engine pyarrow, which is there"
         broken = errors.ExpectationFailed(2, 1, {"v > 3": 1}, {"v > 3": {"v": 1, "day": dt.date(2026, 11, 2)}})
         assert sentence(broken) == (
-            "1 of 2 rows break expectations (NULL breaks them, too): 'v > 3' by 1 row, for example {'v': 1, 'day': "
-            "2026-11-02}. Correct these rows, or pass --on-violation drop, or --on-violation quarantine "
+            "1 of 2 rows break expectations (NULL breaks them, too): 'v > 3' by 1 row, for example {'v': 1, "
+            "'day': 2026-11-02}. Correct these rows, or pass --on-violation drop, or --on-violation quarantine "
             "--quarantine PATH. Nothing was changed"
         )
 
@@ -322,6 +322,27 @@ class TestJson:
         document = json.loads(done.stderr)
         jsonschema.validate(document, closed_schema("error"))
         assert document["error"]["type"] == "DatasetNotFound"
+
+    @pytest.mark.parametrize(
+        ("arguments", "message"),
+        [
+            (["merge", "a", "b", "--keys", "id", "--strategy", "foo"], "Invalid value for '--strategy': 'foo' is"),
+            (["compact"], "Missing argument 'PATH'"),
+            (["compact", "a", "--nope"], "No such option: --nope"),
+            (["compact", "a", "--partition", "day"], "Invalid value for '--partition': 'day' is not of the form"),
+            (["nope"], "No such command 'nope'"),
+        ],
+    )
+    def test_wrong_command_lines_are_documents_too(self, arguments: list[str], message: str) -> None:
+        done = parketto(*arguments, "--json", check=False)
+        assert (done.returncode, done.stdout) == (2, "")
+        document = json.loads(done.stderr)
+        jsonschema.validate(document, closed_schema("error"))
+        assert (document["error"]["type"], document["error"]["exit_code"]) == ("UsageProblem", 2)
+        assert document["error"]["message"].startswith(message)
+        shown = parketto(*arguments, check=False).stderr
+        assert message in shown
+        assert shown.startswith("Usage: parketto")
 
 
 class TestHistory:
