@@ -270,6 +270,7 @@ class TestExitCodes:
         assert (done.returncode, done.stderr) == (5, "")
         assert done.stdout.startswith("Needs attention: 80 rows in 40 files")
         assert f"parketto compact {root}" in done.stdout
+        assert "schema: the same in all files" in done.stdout
         assert parketto("health", root, "--fail-on", "any", check=False).returncode == 5
         assert "choices: 'any', 'damaged-files'" in fails(2, "health", root, "--fail-on", "nope")
         result("health", root)
@@ -443,6 +444,8 @@ class TestHistory:
         result("update", events, "--where", "id = 7", "--set", "price=0", "--yes")
         purged = result("delete", events, "--where", "id = 7", "--purge", "--yes")["purged_files"]
         assert {each["location"] for each in purged} == {"dataset", "history"}
+        shown = "\n".join(lines("delete", events, "--where", "id = 8", "--purge", "--yes"))
+        assert " that held, or may have held, these rows purged" in shown
 
     def test_purge_by_keys_asks_also_if_only_the_history_has_the_rows(self, events: str, tmp_path: Path) -> None:
         result("delete", events, "--where", "id = 7", "--yes")

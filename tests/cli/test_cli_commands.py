@@ -62,7 +62,7 @@ def test_deletes_and_updates(events: str) -> None:
     assert (stats["rows_matched"], stats["rows_after"]) == (3, 77)
     assert (
         lines("update", events, "--where", "id = 5", "--set", "name='x=y'", "--set", "price=price + 1", "-y")[0]
-        == "updated 1 row: 77 rows → 77"
+        == "updated 1 of 77 rows"
     )
     (row,) = table_of(events).filter(pa.compute.field("id") == 5).to_pylist()
     assert (row["name"], row["price"]) == ("x=y", 6.0)
@@ -133,7 +133,7 @@ class TestWrite:
             (tmp_path / f"{n}.csv").write_text(f"id,day\n{n},{n}\n")
         files = [tmp_path / f"{n}.csv" for n in range(3)]
         planned = lines("write", tmp_path / "new", *files, "--partition-by", "day", "--dry-run")
-        assert planned[:2] == ["write would write 3 rows", "├── 3 partitions"]
+        assert planned[:2] == ["would write 3 rows", "├── 3 partitions"]
         assert not (tmp_path / "new").exists()
         stats = result("write", tmp_path / "new", *files, "--partition-by", "day")
         assert (stats["rows_written"], stats["files_written"]) == (3, 3)
@@ -285,7 +285,7 @@ class TestColumns:
         assert headline.startswith("unify-schema: would rewrite 1 of 2 files")
         assert branches == ["└── files", "    └── a.parquet"]
         assert result("unify-schema", root)["files_rewritten"] == 1
-        assert lines("unify-schema", root) == ["nothing to unify-schema: all 2 files have this schema"]
+        assert lines("unify-schema", root) == ["nothing to do: all 2 files have the dataset's schema"]
 
     def test_repartition(self, events: str) -> None:
         assert "replace 8 files" in fails(2, "repartition", events, "--by", "name")

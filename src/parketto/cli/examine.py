@@ -80,7 +80,10 @@ def _numbers(health: Any) -> Iterator[Any]:
         median = f"median {size_text(parts['median_bytes'])}"
         yield f"partitions by {','.join(parts['columns'])}: {parts['count']:,}, {median}, skew {parts['skew']:.1f}"
     yield f"codecs: {', '.join(each['codec'] for each in health['codecs'])}"
-    yield f"schema: {counted(health['schema']['differing_files'], 'file')} with another one"
+    differing = health["schema"]["differing_files"]
+    yield (
+        f"schema: {counted(differing, 'file')} with another one" if differing else "schema: the same in all files"
+    )
     for each in health["clustering"]:
         if each["columns"]:
             yield f"clustered by {','.join(each['columns'])} ({each['curve']}): {counted(each['files'], 'file')}"
