@@ -26,7 +26,7 @@ def events(tmp_path: Path) -> str:
     return small_dataset(tmp_path / "events")
 
 
-def imported(*arguments: str) -> set[str]:
+def imported(*arguments: str, engine: str = "pyarrow") -> set[str]:
     """The modules that a command has imported when it ends."""
     code = (
         "import sys\n"
@@ -36,7 +36,11 @@ def imported(*arguments: str) -> set[str]:
         "sys.exit(code)"
     )
     done = subprocess.run(
-        [sys.executable, "-c", code, *arguments], capture_output=True, text=True, check=True, env=environment()
+        [sys.executable, "-c", code, *arguments],
+        capture_output=True,
+        text=True,
+        check=True,
+        env=environment(PARKETTO_ENGINE=engine),
     )
     return set(done.stderr.split("|"))
 
@@ -74,6 +78,10 @@ class TestStart:
     def test_other_looks_import_no_engine(self, events: str) -> None:
         assert not HEAVY & imported("head", events)
         assert not HEAVY & imported("history", events)
+
+    def test_a_check_of_footers_imports_no_engine(self, events: str) -> None:
+        assert not {"pyspark", "duckdb"} & imported("check", events, engine="spark")
+        assert "duckdb" in imported("check", events, "--deep", engine="duckdb")
 
     @pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
     def test_completion(self, shell: str) -> None:

@@ -14,6 +14,7 @@ import pytest
 from helpers import oracle
 from helpers.cli import fails, fresh, lines, parketto, result, small_dataset, table_of
 from parketto import Dataset
+from parketto.cli import queries
 
 
 @pytest.fixture
@@ -244,6 +245,31 @@ class TestRead:
             {"label": "mon", "n": 40},
             {"label": "tue", "n": 40},
         ]
+
+    @pytest.mark.parametrize("suffix", ["csv", "jsonl", "parquet"])
+    def test_sql_queries_files(self, events: str, tmp_path: Path, suffix: str) -> None:
+        file = tmp_path / f"days.{suffix}"
+        if suffix == "parquet":
+            pq.write_table(pa.table({"day": [1, 2], "label": ["mon", "tue"]}), file)
+        else:
+            texts = {
+                "csv": "day,label\n1,mon\n2,tue\n",
+                "jsonl": '{"day":1,"label":"mon"}\n{"day":2,"label":"tue"}\n',
+            }
+            file.write_text(texts[suffix])
+        query = "SELECT d.label, count(*) AS n FROM e JOIN d USING (day) JOIN d AS again USING (day) GROUP BY ALL"
+        found = parketto("sql", query, f"e={events}", f"d={file}", "--json").stdout.splitlines()
+        assert sorted(map(json.loads, found), key=str) == [{"label": "mon", "n": 40}, {"label": "tue", "n": 40}]
+        assert "no dataset at" in fails(1, "sql", "SELECT 1", f"d={tmp_path / 'none.csv'}")
+
+    def test_the_engine_of_sql(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        for variable, given, engine in (
+            ("spark", None, "spark"),
+            ("spark", "duckdb", "duckdb"),
+            ("pyarrow", None, "duckdb"),
+        ):
+            monkeypatch.setenv("PARKETTO_ENGINE", variable)
+            assert queries._engine(given) == engine
 
     def test_bad_sql_is_one_sentence(self, events: str) -> None:
         assert "the query failed: Binder Error" in fails(1, "sql", "SELECT nope FROM e", f"e={events}")

@@ -124,8 +124,9 @@ class Command:
     #: The types of its JSON documents, for the published schemas; None if it has no such document.
     shape: Callable[[], Any] | None = None
     #: `spark`: the dataset's default engine. `pyarrow`: only footers, the log or a few rows are read, so Spark is
-    #: not started unless it is asked for. `sql`: an engine that has SQL. None: it opens no dataset.
-    engine: Literal["spark", "pyarrow", "sql"] | None = "spark"
+    #: not started unless it is asked for. `footers`: the same, unless an option asks for more. `sql`: an engine
+    #: that has SQL. None: it opens no dataset.
+    engine: Literal["spark", "pyarrow", "footers", "sql"] | None = "spark"
     #: Whether it changes datasets.
     changes: bool = True
 
@@ -249,7 +250,8 @@ def _engine(choices: Any, default: str, variable: str | None = None) -> inspect.
 _ENGINES = {
     "spark": _engine(EngineName, "spark", "PARKETTO_ENGINE"),
     "pyarrow": _engine(EngineName, "pyarrow"),
-    "sql": _engine(Literal["duckdb", "spark"], "duckdb if installed"),
+    "sql": _engine(Literal["duckdb", "spark"], "that of PARKETTO_ENGINE if it has SQL, else duckdb if installed"),
+    "footers": _engine(EngineName, "pyarrow; with --deep: that of PARKETTO_ENGINE, or spark"),
 }
 _COMMON = [
     _parameter(

@@ -106,6 +106,8 @@ def check(
     partition: options.Partitions = None,
 ) -> Result:
     """Find damaged, missing and changed files. The exit code is 1 if there are any."""
+    if not deep:
+        context.engine = context.engine or "pyarrow"  # footers are read in a moment, but Spark takes long to start
     dataset = context.dataset(path)
     report = dataset.check(deep, partition_filter=partition, progress=context.progress)
 
@@ -171,5 +173,5 @@ def _target(target_mb: float | None) -> dict[str, float]:
 COMMANDS = (
     Command("health", health, lambda: parketto.Health, engine="pyarrow", changes=False),
     Command("report", report, lambda: shapes.ReportDocument, engine="pyarrow", changes=False),
-    Command("check", check, lambda: parketto.CheckReport, changes=False),
+    Command("check", check, lambda: parketto.CheckReport, engine="footers", changes=False),
 )
