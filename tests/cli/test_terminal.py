@@ -162,6 +162,22 @@ def test_narrow_terminals_shorten_cells(tmp_path: Path) -> None:
     assert "…" in shown
 
 
+@pytest.mark.parametrize("columns", [100, 80, 60])
+def test_narrow_terminals_keep_the_times_of_the_history(events: str, columns: int) -> None:
+    dataset = Dataset(events, engine="pyarrow")
+    dataset.delete("id = 7", commit_id="a-rather-long-application-name:123456789")
+    dataset.undo()
+    child = terminal("history", events)
+    child.setwinsize(40, columns)
+    code, shown = ended(child)
+    lines = re.sub(r"\x1b\[[0-9;]*m", "", shown).splitlines()
+    assert (code, len(lines)) == (0, 2 + 6), shown
+    assert max(map(len, lines)) <= columns
+    assert all(
+        re.match(r" *\d  +\d{4}-\d\d-\d\d \d\d:\d\d:\d\d  +(append|delete|undo) ", line) for line in lines[2:]
+    )
+
+
 @pytest.mark.own_spark
 def test_ctrl_c_on_spark(tmp_path: Path) -> None:
     """The jobs are cancelled, and the dataset is as it was."""

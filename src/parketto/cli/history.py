@@ -12,7 +12,7 @@ import parketto
 from parketto.cli import options, render, shapes
 from parketto.cli.command import Command, CommandContext
 from parketto.cli.exits import UsageProblem
-from parketto.cli.output import Result
+from parketto.cli.output import Result, line_width
 from parketto.cli.text import moment
 from parketto.health.text import counted, size_text
 
@@ -28,21 +28,19 @@ def history(
     def rendered() -> Any:
         if not commits:
             return render.tree("the log has no commits")
-        rows = [
-            (
-                each["number"],
-                moment(each["at"]),
-                each["operation"],
-                each["engine"],
-                each["user"],
-                f"+{each['files_published']:,} -{each['files_retired']:,}",
-                _undo_state(each),
-                each["commit_id"] or "",
-            )
-            for each in commits
-        ]
-        names = ["#", "at (UTC)", "operation", "engine", "user", "files", "undo", "id"]
-        return render.table(names, rows, right=["#"])
+        columns = {
+            "#": [str(each["number"]) for each in commits],
+            "at (UTC)": [moment(each["at"]) for each in commits],
+            "operation": [each["operation"] for each in commits],
+            "engine": [each["engine"] for each in commits],
+            "user": [each["user"] for each in commits],
+            "files": [f"+{each['files_published']:,} -{each['files_retired']:,}" for each in commits],
+            "undo": [_undo_state(each) for each in commits],
+            "id": [each["commit_id"] or "" for each in commits],
+        }
+        shown = {name: texts for name, texts in columns.items() if name != "id" or any(texts)}
+        whole, spare = ["#", "at (UTC)"], ["user", "engine"]
+        return render.lines_table(shown, line_width(), right=["#"], whole=whole, spare=spare)
 
     return Result(commits, rendered)
 

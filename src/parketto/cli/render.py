@@ -13,6 +13,8 @@ if TYPE_CHECKING:
     from rich.console import RenderableType
     from rich.tree import Tree
 
+_GAP = 3  # characters between the columns of a table
+_MIN_WIDTH = 4  # characters that a column keeps on a narrow terminal
 _BRANCHES = 20  # of one kind that a tree shows; `--json` has all
 
 
@@ -53,6 +55,41 @@ def table(columns: Sequence[str], rows: Iterable[Sequence[Any]], right: Sequence
     for row in rows:
         found.add_row(*(Text(str(value)) for value in row))
     return found
+
+
+def lines_table(
+    columns: Mapping[str, Sequence[str]],
+    width: int,
+    *,
+    right: Sequence[str] = (),
+    whole: Sequence[str] = (),
+    spare: Sequence[str] = (),
+) -> RenderableType:
+    """A table of one line per row, however narrow the terminal is.
+
+    Args:
+        columns: The texts of each column.
+        width: The characters of a line.
+        right: Columns that are numbers.
+        whole: Columns that are never shortened.
+        spare: Columns that are left out, one after the other, until the others fit.
+    """
+    widths = {name: max(map(len, (name, *texts))) for name, texts in columns.items()}
+
+    def missing() -> int:
+        return sum(widths.values()) + _GAP * (len(widths) - 1) - width
+
+    for name in spare:
+        if missing() > 0:
+            del widths[name]
+    while missing() > 0 and (wide := [name for name in widths if name not in whole and widths[name] > _MIN_WIDTH]):
+        widths[max(wide, key=widths.__getitem__)] -= 1
+    shown = [[_shortened(text, widths[name]) for text in columns[name]] for name in widths]
+    return table([_shortened(name, size) for name, size in widths.items()], zip(*shown, strict=True), right)
+
+
+def _shortened(text: str, width: int) -> str:
+    return text if len(text) <= width else f"{text[: width - 1]}…"
 
 
 def together(*parts: RenderableType | None) -> RenderableType:
