@@ -110,6 +110,15 @@ def test_a_merge_asks_before_it_deletes_duplicates_of_the_target(tmp_path: Path,
     assert result(*merge)["updated"] == 1, "it does not ask if nothing would be deleted"
 
 
+def test_change_records_ask_before_they_delete_duplicates_of_the_target(tmp_path: Path) -> None:
+    (tmp_path / "old.csv").write_text("id,n\n1,1\n1,2\n2,3\n")
+    (tmp_path / "new.csv").write_text("id,n\n1,9\n")
+    result("write", tmp_path / "ds", tmp_path / "old.csv")
+    apply = ("apply-changes", tmp_path / "new.csv", tmp_path / "ds", "--keys", "id", "--sequence-by", "n")
+    assert "this would delete 1 row (0 inserted, 1 updated)" in fails(2, *apply)
+    assert result(*apply, "--yes")["deleted"] == 1
+
+
 def test_change_records(tmp_path: Path) -> None:
     records = '{"id": 1, "at": 1, "op": "u"}\n{"id": 2, "at": 2, "op": "u"}\n{"id": 1, "at": 3, "op": "d"}\n'
     (tmp_path / "changes.jsonl").write_text(records)
