@@ -126,7 +126,7 @@ datasets:
         ),
         (
             "datasets:\n  - path: a\n    leave_alone: 2026-01-01\n    compact: true",
-            "line 3, datasets[0].leave_alone: must be a valid string, got datetime.date(2026, 1, 1)",
+            "line 3, datasets[0].leave_alone: must be a valid string, got 2026-01-01",
         ),
     ],
 )
