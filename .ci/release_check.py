@@ -44,7 +44,7 @@ def check_metadata(wheel: Path) -> None:
         sys.exit(f"{wheel.name} has no {', '.join(missing)}: see [project] of pyproject.toml")
     if "parketto/py.typed" not in names:
         sys.exit(f"{wheel.name} has no parketto/py.typed: type checkers would ignore its types")
-    expected = {"parketto", "pyspark_parketto", file.split("/")[0]}
+    expected = {"parketto", "parketto_start", "pyspark_parketto", file.split("/")[0]}
     if others := sorted({name.split("/")[0] for name in names} - expected):
         sys.exit(f"{wheel.name} contains more than its packages: {', '.join(others)}")
     changes = (ROOT / "CHANGELOG.md").read_text(encoding="utf-8")

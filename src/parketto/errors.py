@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import datetime as dt
+import decimal
 from collections.abc import Iterable, Mapping
 from typing import Any
 
@@ -83,7 +85,7 @@ class ExpectationFailed(ParkettoError, ValueError):
         self.rows, self.violating, self.counts = rows, violating, dict(counts)
         self.examples = {name: row for name, row in examples.items() if row is not None}
         broken = "; ".join(
-            f"{name!r} by {counts[name]:,} rows, for example {shortened_row(row)}"
+            f"{name!r} by {counts[name]:,} row{'' if counts[name] == 1 else 's'}, for example {shortened_row(row)}"
             for name, row in self.examples.items()
         )
         super().__init__(
@@ -93,8 +95,14 @@ class ExpectationFailed(ParkettoError, ValueError):
 
 
 def shortened_row(row: Mapping[str, Any]) -> str:
-    """A row as text for a message."""
-    shown = repr(dict(row))
+    """A row as text for a message.
+
+    >>> shortened_row({"id": 7, "name": "a", "day": dt.date(2026, 11, 2)})
+    "{'id': 7, 'name': 'a', 'day': 2026-11-02}"
+    """
+    texts = (dt.date, dt.time, dt.timedelta, decimal.Decimal)  # their repr is Python code
+    values = (f"{name!r}: {value if isinstance(value, texts) else repr(value)}" for name, value in row.items())
+    shown = f"{{{', '.join(values)}}}"
     return shown if len(shown) <= _EXAMPLE_CHARACTERS else f"{shown[:_EXAMPLE_CHARACTERS]}…"
 
 

@@ -139,12 +139,15 @@ class AlterStats(TypedDict):
 
 
 class RestoreStats(TypedDict):
-    """What restoring a backup did."""
+    """What restoring a backup did, or, in a dry run, would do. Paths are relative to the dataset, and sorted."""
 
     files_restored: int
     #: Files of the operation that was undone.
     files_removed: int
     rows_restored: int
+    restored_files: list[str]
+    removed_files: list[str]
+    dry_run: bool
 
 
 class UndoStats(TypedDict):

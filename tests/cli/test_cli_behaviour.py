@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import datetime as dt
 import json
 import os
 import subprocess
@@ -25,7 +26,7 @@ def events(tmp_path: Path) -> str:
     return small_dataset(tmp_path / "events")
 
 
-def imported(*arguments: str) -> set[str]:
+def imported(*arguments: str, engine: str = "pyarrow") -> set[str]:
     """The modules that a command has imported when it ends."""
     code = (
         "import sys\n"
@@ -35,7 +36,11 @@ def imported(*arguments: str) -> set[str]:
         "sys.exit(code)"
     )
     done = subprocess.run(
-        [sys.executable, "-c", code, *arguments], capture_output=True, text=True, check=True, env=environment()
+        [sys.executable, "-c", code, *arguments],
+        capture_output=True,
+        text=True,
+        check=True,
+        env=environment(PARKETTO_ENGINE=engine),
     )
     return set(done.stderr.split("|"))
 
@@ -73,6 +78,10 @@ class TestStart:
     def test_other_looks_import_no_engine(self, events: str) -> None:
         assert not HEAVY & imported("head", events)
         assert not HEAVY & imported("history", events)
+
+    def test_a_check_of_footers_imports_no_engine(self, events: str) -> None:
+        assert not {"pyspark", "duckdb"} & imported("check", events, engine="spark")
+        assert "duckdb" in imported("check", events, "--deep", engine="duckdb")
 
     @pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
     def test_completion(self, shell: str) -> None:
@@ -123,6 +132,63 @@ class TestExitCodes:
         assert sentence(twice) == "Use --strategy deduplicate, or make the keys unique first"
         changed = errors.CannotUndo("Undo commit 5 first, or restore(to=3). Nothing was changed")
         assert sentence(changed) == "Undo commit 5 first, or restore --to 3. Nothing was changed"
+
+    @pytest.mark.parametrize(
+        ("library", "command_line"),
+        [
+            ("run it again, or use isolation='snapshot'", "run it again"),
+            (
+                "Choose one with Dataset.unify_schema(cast={'my id': ...}), or move the files",
+                "Choose one with parketto unify-schema PATH --cast my id=TYPE, or move the files",
+            ),
+            ("select one with format=, or with a pattern", "select one with --format, or with a pattern"),
+            ("otherwise name it with format=, one of 'csv'", "otherwise name it with --format, one of 'csv'"),
+            (
+                "quarantine needs expect= and on_violation='quarantine'",
+                "quarantine needs --expect and --on-violation quarantine",
+            ),
+            (
+                "mode='overwrite_partitions' needs partition_by, because",
+                "--mode overwrite_partitions needs --partition-by, because",
+            ),
+            (
+                "key_columns of the source not found: 'key_columns'",
+                "--keys of the source not found: 'key_columns'",
+            ),
+            ("target_mb_per_file must be greater than 0", "--target-mb must be greater than 0"),
+            ("a delete with purge=True", "a delete with --purge"),
+        ],
+    )
+    def test_advice_names_what_the_command_line_has(self, library: str, command_line: str) -> None:
+        assert sentence(errors.InvalidArgument(library)) == command_line
+
+    def test_hints_are_not_repeated(self) -> None:
+        missing = errors.EngineUnavailable("DuckDB is not installed; or use engine='pyarrow', which is there")
+        assert sentence(missing) == "DuckDB is not installed; or use --engine pyarrow, which is there"
+        broken = errors.ExpectationFailed(2, 1, {"v > 3": 1}, {"v > 3": {"v": 1, "day": dt.date(2026, 11, 2)}})
+        assert sentence(broken) == (
+            "1 of 2 rows break expectations (NULL breaks them, too): 'v > 3' by 1 row, for example {'v': 1, "
+            "'day': 2026-11-02}. Correct these rows, or pass --on-violation drop, or --on-violation quarantine "
+            "--quarantine PATH. Nothing was changed"
+        )
+
+    def test_change_records_have_no_schema_to_advise(self, tmp_path: Path) -> None:
+        (tmp_path / "old.csv").write_text("id,v\n1,1\n")
+        (tmp_path / "new.csv").write_text("id,v\n1,x\n")
+        result("write", tmp_path / "ds", tmp_path / "old.csv")
+        merge = (tmp_path / "new.csv", tmp_path / "ds", "--keys", "id")
+        assert "or pass --schema cast" in fails(1, "merge", *merge)
+        assert fails(1, "apply-changes", *merge, "--sequence-by", "id").endswith("Cast the source's columns first")
+
+    def test_names_that_do_not_exist(self, events: str, tmp_path: Path) -> None:
+        assert "error: columns not found: 'usr'; " in fails(1, "optimize", events, "--columns", "usr")
+        done = parketto("compact", events, "--partition", "day", check=False)
+        assert done.returncode == 2
+        assert "'day' is not of the form COLUMN=VALUE" in done.stderr
+        refused = fails(2, "read", events, "-o", tmp_path / "rows.txt")
+        assert refused.endswith("is unknown: pass --format csv, json or parquet")
+        refused = fails(1, "read", events, "--as-of", 99)
+        assert refused.endswith("the log leads from 0 to 4. You can read the states after commits 0 to 4")
 
     def test_a_missing_dataset(self, tmp_path: Path) -> None:
         assert str(tmp_path / "none") in fails(1, "health", tmp_path / "none")
@@ -212,6 +278,7 @@ class TestExitCodes:
         assert (done.returncode, done.stderr) == (5, "")
         assert done.stdout.startswith("Needs attention: 80 rows in 40 files")
         assert f"parketto compact {root}" in done.stdout
+        assert "schema: the same in all files" in done.stdout
         assert parketto("health", root, "--fail-on", "any", check=False).returncode == 5
         assert "choices: 'any', 'damaged-files'" in fails(2, "health", root, "--fail-on", "nope")
         result("health", root)
@@ -265,6 +332,27 @@ class TestJson:
         jsonschema.validate(document, closed_schema("error"))
         assert document["error"]["type"] == "DatasetNotFound"
 
+    @pytest.mark.parametrize(
+        ("arguments", "message"),
+        [
+            (["merge", "a", "b", "--keys", "id", "--strategy", "foo"], "Invalid value for '--strategy': 'foo' is"),
+            (["compact"], "Missing argument 'PATH'"),
+            (["compact", "a", "--nope"], "No such option: --nope"),
+            (["compact", "a", "--partition", "day"], "Invalid value for '--partition': 'day' is not of the form"),
+            (["nope"], "No such command 'nope'"),
+        ],
+    )
+    def test_wrong_command_lines_are_documents_too(self, arguments: list[str], message: str) -> None:
+        done = parketto(*arguments, "--json", check=False)
+        assert (done.returncode, done.stdout) == (2, "")
+        document = json.loads(done.stderr)
+        jsonschema.validate(document, closed_schema("error"))
+        assert (document["error"]["type"], document["error"]["exit_code"]) == ("UsageProblem", 2)
+        assert document["error"]["message"].startswith(message)
+        shown = parketto(*arguments, check=False).stderr
+        assert message in shown
+        assert shown.startswith("Usage: parketto")
+
 
 class TestHistory:
     """Undo, restore, diff and vacuum, which ask."""
@@ -273,19 +361,47 @@ class TestHistory:
         before = oracle.file_state(events)
         result("delete", events, "--where", "id < 40", "--yes")
         assert "this would undo commit 5, bring back 4 files" in fails(2, "undo", events)
-        assert lines("undo", events, "--dry-run")[0].startswith("undo would undo commit 5, bring back 4 files")
-        assert result("undo", events, "--yes")["undone"] == [5]
+        assert lines("undo", events, "--dry-run")[0].startswith("would undo commit 5, bring back 4 files")
+        assert lines("undo", events, "--yes")[0] == "commit 5 undone, 4 files back"
         assert oracle.file_state(events) == before
         result("compact", events)
-        assert result("restore", events, "--to", 4, "--yes")["undone"][-1] == 7
+        planned = lines("restore", events, "--to", 4, "--dry-run")[0]
+        assert planned.startswith("restore would undo commits 5, 6 and 7, bring back 8 files")
+        assert lines("restore", events, "--to", 4, "--yes")[0] == (
+            "restored: commits 5, 6 and 7 undone, 8 files back, 2 removed"
+        )
         assert oracle.file_state(events) == before
         assert result("history", events, "-n", 2)[1]["undone_by"] == 8
         assert "pass the path of a backup, or --to" in fails(2, "restore", events)
 
     def test_restore_of_a_backup(self, events: str, tmp_path: Path) -> None:
+        rows = oracle.rows(events)
         stats = result("delete", events, "--where", "id < 40", "--yes", "--backup", tmp_path / "backups")
-        assert "this would replace files" in fails(2, "restore", events, stats["backup_path"])
-        assert result("restore", events, stats["backup_path"], "--yes")["rows_restored"] == 40
+        plan = "bring back 4 files with 40 rows, and remove 0 files"
+        assert f"this would {plan}" in fails(2, "restore", events, stats["backup_path"])
+        before = oracle.file_state(events)
+        shown = lines("restore", events, stats["backup_path"], "--dry-run")
+        assert shown[:2] == [f"restore would {plan}", "└── files that come back"]
+        document = result("restore", events, stats["backup_path"], "--dry-run")
+        assert (document["dry_run"], len(document["restored_files"]), document["removed_files"]) == (True, 4, [])
+        assert oracle.file_state(events) == before
+        restored = result("restore", events, stats["backup_path"], "--yes")
+        assert restored == document | {"dry_run": False}
+        assert oracle.rows(events) == rows
+        again = fails(3, "restore", events, stats["backup_path"], "--dry-run")
+        assert "already exists, so the backup" in again
+
+    def test_the_folder_of_backups_is_not_a_backup(self, events: str, tmp_path: Path) -> None:
+        """The message lists those inside."""
+        edit = ("update", events, "--where", "id = 7", "--backup", tmp_path / "backups", "--yes")
+        one = result(*edit, "--set", "price=0")["backup_path"]
+        refused = fails(1, "restore", events, tmp_path / "backups", "--yes")
+        assert refused.endswith(f"it has no manifest.json, but the folder of one; pass {one!r}")
+        two = result(*edit, "--set", "price=1")["backup_path"]
+        refused = fails(1, "restore", events, tmp_path / "backups", "--yes")
+        listed = ", ".join(map(repr, sorted([one, two])))
+        assert refused.endswith(f"but the folder of 2 backups; pass one of them: {listed}")
+        assert "manifest.json" in fails(1, "restore", events, tmp_path, "--yes")
 
     def test_time_travel_and_diff(self, events: str) -> None:
         result("update", events, "--where", "id = 7", "--set", "price=0", "--yes")
@@ -305,12 +421,39 @@ class TestHistory:
         assert "this would remove 8 files" in refused
         assert result("vacuum", events, "--older-than", "0", "--yes")["files_removed"] == 8
         assert "is not a time span" in fails(2, "vacuum", events, "--older-than", "soon")
-        assert "no longer kept" in fails(1, "undo", events, "--yes")
+        assert "no longer kept: a vacuum or a purge removed it" in fails(1, "undo", events, "--yes")
+
+    def test_dry_run_wins_over_yes(self, events: str, tmp_path: Path) -> None:
+        """In every command that has both options."""
+        stats = result(
+            "update", events, "--where", "id < 40", "--set", "price=0", "--backup", tmp_path / "b", "-y"
+        )
+        source = tmp_path / "new.csv"
+        source.write_text("id,day,price,name\n1,1,9.5,new\n")
+        before = oracle.file_state(events), os.listdir(tmp_path), result("history", events)
+        for command, *options in (
+            ("vacuum", events, "--older-than", "0"),
+            ("undo", events),
+            ("restore", events, "--to", 2),
+            ("restore", events, stats["backup_path"]),
+            ("delete", events, "--where", "id < 40"),
+            ("update", events, "--where", "id < 40", "--set", "price=0"),
+            ("deduplicate", events, "--keys", "day"),
+            ("merge", source, events, "--keys", "id", "--strategy", "full_merge", "--schema", "cast"),
+            ("apply-changes", source, events, "--keys", "id", "--sequence-by", "price", "--delete-when", "id = 1"),
+            ("alter", events, "--drop", "name"),
+            ("repartition", events, "--no-partitions"),
+            ("write", events, source, "--mode", "overwrite"),
+        ):
+            result(command, *options, "--dry-run", "--yes")
+            assert (oracle.file_state(events), os.listdir(tmp_path), result("history", events)) == before, command
 
     def test_purge(self, events: str) -> None:
         result("update", events, "--where", "id = 7", "--set", "price=0", "--yes")
         purged = result("delete", events, "--where", "id = 7", "--purge", "--yes")["purged_files"]
         assert {each["location"] for each in purged} == {"dataset", "history"}
+        shown = "\n".join(lines("delete", events, "--where", "id = 8", "--purge", "--yes"))
+        assert " that held, or may have held, these rows purged" in shown
 
     def test_purge_by_keys_asks_also_if_only_the_history_has_the_rows(self, events: str, tmp_path: Path) -> None:
         result("delete", events, "--where", "id = 7", "--yes")

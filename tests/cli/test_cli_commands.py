@@ -14,6 +14,7 @@ import pytest
 from helpers import oracle
 from helpers.cli import fails, fresh, lines, parketto, result, small_dataset, table_of
 from parketto import Dataset
+from parketto.cli import queries
 
 
 @pytest.fixture
@@ -62,7 +63,7 @@ def test_deletes_and_updates(events: str) -> None:
     assert (stats["rows_matched"], stats["rows_after"]) == (3, 77)
     assert (
         lines("update", events, "--where", "id = 5", "--set", "name='x=y'", "--set", "price=price + 1", "-y")[0]
-        == "updated 1 row: 77 rows → 77"
+        == "updated 1 of 77 rows"
     )
     (row,) = table_of(events).filter(pa.compute.field("id") == 5).to_pylist()
     assert (row["name"], row["price"]) == ("x=y", 6.0)
@@ -98,6 +99,26 @@ def test_a_full_merge_asks_because_it_deletes(events: str, tmp_path: Path) -> No
     assert stats["deleted"] == 1
 
 
+@pytest.mark.parametrize("strategy", ["upsert", "update", "deduplicate"])
+def test_a_merge_asks_before_it_deletes_duplicates_of_the_target(tmp_path: Path, strategy: str) -> None:
+    (tmp_path / "old.csv").write_text("id,n\n1,1\n1,2\n2,3\n")
+    (tmp_path / "new.csv").write_text("id,n\n1,9\n")
+    result("write", tmp_path / "ds", tmp_path / "old.csv")
+    merge = ("merge", tmp_path / "new.csv", tmp_path / "ds", "--keys", "id", "--strategy", strategy)
+    assert "this would delete 1 row (0 inserted, 1 updated)" in fails(2, *merge)
+    assert result(*merge, "--yes")["deleted"] == 1
+    assert result(*merge)["updated"] == 1, "it does not ask if nothing would be deleted"
+
+
+def test_change_records_ask_before_they_delete_duplicates_of_the_target(tmp_path: Path) -> None:
+    (tmp_path / "old.csv").write_text("id,n\n1,1\n1,2\n2,3\n")
+    (tmp_path / "new.csv").write_text("id,n\n1,9\n")
+    result("write", tmp_path / "ds", tmp_path / "old.csv")
+    apply = ("apply-changes", tmp_path / "new.csv", tmp_path / "ds", "--keys", "id", "--sequence-by", "n")
+    assert "this would delete 1 row (0 inserted, 1 updated)" in fails(2, *apply)
+    assert result(*apply, "--yes")["deleted"] == 1
+
+
 def test_change_records(tmp_path: Path) -> None:
     records = '{"id": 1, "at": 1, "op": "u"}\n{"id": 2, "at": 2, "op": "u"}\n{"id": 1, "at": 3, "op": "d"}\n'
     (tmp_path / "changes.jsonl").write_text(records)
@@ -122,7 +143,7 @@ class TestWrite:
             (tmp_path / f"{n}.csv").write_text(f"id,day\n{n},{n}\n")
         files = [tmp_path / f"{n}.csv" for n in range(3)]
         planned = lines("write", tmp_path / "new", *files, "--partition-by", "day", "--dry-run")
-        assert planned[:2] == ["write would write 3 rows", "├── 3 partitions"]
+        assert planned[:2] == ["would write 3 rows", "├── 3 partitions"]
         assert not (tmp_path / "new").exists()
         stats = result("write", tmp_path / "new", *files, "--partition-by", "day")
         assert (stats["rows_written"], stats["files_written"]) == (3, 3)
@@ -234,6 +255,31 @@ class TestRead:
             {"label": "tue", "n": 40},
         ]
 
+    @pytest.mark.parametrize("suffix", ["csv", "jsonl", "parquet"])
+    def test_sql_queries_files(self, events: str, tmp_path: Path, suffix: str) -> None:
+        file = tmp_path / f"days.{suffix}"
+        if suffix == "parquet":
+            pq.write_table(pa.table({"day": [1, 2], "label": ["mon", "tue"]}), file)
+        else:
+            texts = {
+                "csv": "day,label\n1,mon\n2,tue\n",
+                "jsonl": '{"day":1,"label":"mon"}\n{"day":2,"label":"tue"}\n',
+            }
+            file.write_text(texts[suffix])
+        query = "SELECT d.label, count(*) AS n FROM e JOIN d USING (day) JOIN d AS again USING (day) GROUP BY ALL"
+        found = parketto("sql", query, f"e={events}", f"d={file}", "--json").stdout.splitlines()
+        assert sorted(map(json.loads, found), key=str) == [{"label": "mon", "n": 40}, {"label": "tue", "n": 40}]
+        assert "no dataset at" in fails(1, "sql", "SELECT 1", f"d={tmp_path / 'none.csv'}")
+
+    def test_the_engine_of_sql(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        for variable, given, engine in (
+            ("spark", None, "spark"),
+            ("spark", "duckdb", "duckdb"),
+            ("pyarrow", None, "duckdb"),
+        ):
+            monkeypatch.setenv("PARKETTO_ENGINE", variable)
+            assert queries._engine(given) == engine
+
     def test_bad_sql_is_one_sentence(self, events: str) -> None:
         assert "the query failed: Binder Error" in fails(1, "sql", "SELECT nope FROM e", f"e={events}")
         assert "is not of the form name=value" in fails(2, "sql", "SELECT 1", events)
@@ -274,7 +320,7 @@ class TestColumns:
         assert headline.startswith("unify-schema: would rewrite 1 of 2 files")
         assert branches == ["└── files", "    └── a.parquet"]
         assert result("unify-schema", root)["files_rewritten"] == 1
-        assert lines("unify-schema", root) == ["nothing to unify-schema: all 2 files have this schema"]
+        assert lines("unify-schema", root) == ["nothing to do: all 2 files have the dataset's schema"]
 
     def test_repartition(self, events: str) -> None:
         assert "replace 8 files" in fails(2, "repartition", events, "--by", "name")

@@ -79,11 +79,14 @@ class TestS3:
 
 @pytest.mark.own_spark
 def test_sql_of_spark(events: str, tmp_path: Path) -> None:
-    """Spark's own dialect; a wrong query is one sentence, without the JVM's trace."""
+    """Spark's own dialect, over a dataset and a file; a wrong query is one sentence, without the JVM's trace."""
     query = (
-        "SELECT day, collect_list(name)[0] AS first, count(*) AS n FROM e WHERE id < 4 GROUP BY day ORDER BY day"
+        "SELECT day, collect_list(name)[0] AS first, count(*) AS n FROM e JOIN d USING (day) WHERE id < 4 "
+        "GROUP BY day ORDER BY day"
     )
-    done = fresh("sql", query, f"e={events}", "--engine", "spark", "--json", check=False)
+    (tmp_path / "days.csv").write_text("day\n1\n2\n")
+    spark = environment(PARKETTO_ENGINE="spark")
+    done = fresh("sql", query, f"e={events}", f"d={tmp_path / 'days.csv'}", "--json", check=False, env=spark)
     assert done.returncode == 0, done.stderr
     assert [json.loads(line) for line in done.stdout.splitlines()] == [
         {"day": 1, "first": "n0", "n": 2},
@@ -112,9 +115,9 @@ class TestReport:
 
     def test_errors(self, events: str, tmp_path: Path) -> None:
         assert "nope" in fails(1, "report", events, "--columns", "nope", "-o", tmp_path / "a.html")
-        assert "No such file or directory" in fails(
-            1, "report", events, "-o", tmp_path / "no" / "folder" / "a.html"
-        )
+        page = tmp_path / "no" / "folder" / "a.html"
+        refused = fails(2, "report", events, "-o", page)
+        assert refused == f"error: cannot write {str(page)!r}: the folder {str(page.parent)!r} does not exist"
         assert sorted(os.listdir(tmp_path)) == [".events.parketto", "events"]
 
 

@@ -97,6 +97,40 @@ def test_ctrl_c_leaves_the_dataset_as_it_was(tmp_path: Path) -> None:
     assert beside(tmp_path) == ["events"]
 
 
+def test_ctrl_c_during_imports(tmp_path: Path) -> None:
+    """It ends the command without a traceback."""
+    (tmp_path / "pyarrow.py").write_text("import time\nprint('importing', flush=True)\ntime.sleep(60)\n")
+    child = pexpect.spawn(
+        sys.executable,
+        ["-c", "from parketto_start import main; main()"],
+        env=environment(PYTHONPATH=str(tmp_path)),
+        encoding="utf-8",
+        timeout=60,
+    )
+    child.expect("importing")
+    child.sendintr()
+    code, shown = ended(child)
+    assert (code, shown.replace("^C", "").strip()) == (130, "")
+
+
+def test_ctrl_c_of_a_maintenance_run_names_the_commits_that_stay(tmp_path: Path) -> None:
+    roots = [slow_dataset(tmp_path / name) for name in ("one", "two")]
+    listed = "".join(f"  - path: {root}\n    engine: pyarrow\n    compact: {{small_files: 2}}\n" for root in roots)
+    (tmp_path / "policy.yml").write_text(f"datasets:\n{listed}")
+    before = len(Dataset(roots[0], engine="pyarrow").history())
+    child = terminal("maintain", tmp_path / "policy.yml", script=SLOW, PARKETTO_TEST_SECONDS="0.5")
+    wait_until(child, lambda: len(Dataset(roots[0], engine="pyarrow").history()) > before)
+    child.sendintr()
+    code, shown = ended(child)
+    commits = sum(len(Dataset(root, engine="pyarrow").history()) - before for root in roots)
+    assert (code, commits > 0) == (130, True)
+    which = (
+        "commit 13 (compact) of" if commits == 1 else f"{commits} commits were done, which stay; the last one is"
+    )
+    assert f"interrupted, after {which}" in " ".join(shown.split())
+    assert "Traceback" not in shown, shown
+
+
 def wait_until(child: Any, done: Callable[[], bool]) -> None:
     """Wait for a command to begin its work; Spark takes its time on a busy machine.
 
@@ -126,6 +160,22 @@ def test_narrow_terminals_shorten_cells(tmp_path: Path) -> None:
     assert code == 0
     assert max(len(re.sub(r"\x1b\[[0-9;]*m", "", line)) for line in shown.splitlines()) <= 100
     assert "…" in shown
+
+
+@pytest.mark.parametrize("columns", [100, 80, 60])
+def test_narrow_terminals_keep_the_times_of_the_history(events: str, columns: int) -> None:
+    dataset = Dataset(events, engine="pyarrow")
+    dataset.delete("id = 7", commit_id="a-rather-long-application-name:123456789")
+    dataset.undo()
+    child = terminal("history", events)
+    child.setwinsize(40, columns)
+    code, shown = ended(child)
+    lines = re.sub(r"\x1b\[[0-9;]*m", "", shown).splitlines()
+    assert (code, len(lines)) == (0, 2 + 6), shown
+    assert max(map(len, lines)) <= columns
+    assert all(
+        re.match(r" *\d  +\d{4}-\d\d-\d\d \d\d:\d\d:\d\d  +(append|delete|undo) ", line) for line in lines[2:]
+    )
 
 
 @pytest.mark.own_spark

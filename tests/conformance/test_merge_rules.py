@@ -296,7 +296,7 @@ def test_rules(local: Place, merge_engine: Engine, name: str) -> None:
 def test_duplicate_source_keys_are_refused(local: Place, merge_engine: Engine) -> None:
     local.write_files({A: table([(1, "a", 0)], "old")})
     before = local.state()
-    with pytest.raises(ValueError, match=r"1 key\(s\) of 'id' more than once, such as \{'id': 7\}"):
+    with pytest.raises(ValueError, match=r"1 key of 'id' more than once, such as \{'id': 7\}"):
         local.dataset(engine=merge_engine).merge(table([(7, "a", 1), (7, "b", 2)], "new"), ["id"])
     assert local.state() == before
 

@@ -65,8 +65,8 @@ class TestStreams:
         ("source", "message"),
         [
             ([], "empty"),
-            ([1], "item 0 of the rows is a int; expected a PyArrow"),
-            (lambda: iter([TABLE, "x"]), "item 1 of the rows is a str"),
+            ([1], "item 0 of the rows is of type int; expected a PyArrow"),
+            (lambda: iter([TABLE, "x"]), "item 1 of the rows is of type str"),
             (lambda: iter([TABLE, TABLE.drop_columns("n")]), "item 1 of the rows has other columns"),
             ({"n": [1]}, "PyArrow"),
         ],

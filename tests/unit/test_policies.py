@@ -56,7 +56,7 @@ def test_rules_have_defaults() -> None:
         ({"compact": {"target_mb_per_file": float("inf")}}, "compact.target_mb_per_file: must be a finite number"),
         ({"cluster": {}}, "cluster.columns: is missing"),
         ({"cluster": {"columns": "user"}}, "cluster.columns: must be a valid list, got 'user'"),
-        ({"cluster": {"columns": ["a", "a"]}}, "cluster: zorder_columns names a column twice: 'a', 'a'"),
+        ({"cluster": {"columns": ["a", "a"]}}, "cluster: columns names a column twice: 'a', 'a'"),
         (
             {"cluster": {"columns": ["a"], "curve": "peano"}},
             "cluster.curve: must be 'hilbert', 'zorder' or 'linear', got 'peano'",
@@ -126,7 +126,7 @@ datasets:
         ),
         (
             "datasets:\n  - path: a\n    leave_alone: 2026-01-01\n    compact: true",
-            "line 3, datasets[0].leave_alone: must be a valid string, got datetime.date(2026, 1, 1)",
+            "line 3, datasets[0].leave_alone: must be a valid string, got 2026-01-01",
         ),
     ],
 )

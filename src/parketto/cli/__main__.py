@@ -1,5 +1,5 @@
 """`python -m parketto.cli`: the command line of this Python, whatever is on PATH."""
 
-from parketto.cli.app import main
+from parketto_start import main
 
 main()

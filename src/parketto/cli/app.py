@@ -16,7 +16,8 @@ from typer.core import TyperGroup
 import parketto
 from parketto.cli import columns, demo, edits, examine, history, json_schemas, layout, pipelines, rows, spark
 from parketto.cli.command import Command
-from parketto.cli.exits import exit_code, sentence
+from parketto.cli.exits import Exit, UsageProblem, exit_code, sentence
+from parketto.cli.output import JsonOutput
 from parketto.errors import ParkettoError
 
 #: The commands, as `parketto --help` lists them.
@@ -56,6 +57,8 @@ for _commands in SECTIONS.values():
     for _command in _commands:
         _command.register(app)
 spark.register(app)
+_USAGE_ERROR: Any = typer.BadParameter.__base__  # of Click, or of the copy of it that Typer has
+_PREFIX = "Value error, "  # of Pydantic, in messages of Typer
 
 
 def _show_version(wanted: bool) -> None:
@@ -77,7 +80,22 @@ def main() -> None:
     """Run the command line. An error is one line, and an exit code that scripts can rely on."""
     gc.freeze()  # else each garbage collection, also the last one, visits all modules: a tenth of a short command
     try:
-        app()
+        code = app(standalone_mode=False)
+    except _USAGE_ERROR as error:
+        code = _refuse(error)
+    except typer.Abort as error:
+        code = Exit.INTERRUPTED if isinstance(error.__cause__, KeyboardInterrupt) else Exit.FAILED
     except ParkettoError as error:  # of Spark's own programs
         typer.echo(f"error: {sentence(error)}", err=True)
-        sys.exit(exit_code(error))
+        code = exit_code(error)
+    sys.exit(code or Exit.DONE)
+
+
+def _refuse(error: Any) -> int:
+    """Say what is wrong with the command line: as usage, or as the document that `--json` promises."""
+    error.message = error.message.replace(_PREFIX, "")
+    if "--json" in sys.argv[1:]:
+        JsonOutput().fail(UsageProblem(error.format_message()))
+    else:
+        error.show()
+    return Exit.USAGE

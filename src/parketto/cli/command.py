@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import inspect
 import logging
 import sys
@@ -26,6 +27,7 @@ if TYPE_CHECKING:
     from parketto.dataset import Dataset
     from parketto.progress import ProgressOption
 
+_COUNTED = 1000  # commits of a dataset that are searched for those of an interrupted run
 _SLOW_START = "parketto.engines.spark.session"  # its INFO lines explain a wait, so a terminal always shows them
 
 
@@ -122,8 +124,9 @@ class Command:
     #: The types of its JSON documents, for the published schemas; None if it has no such document.
     shape: Callable[[], Any] | None = None
     #: `spark`: the dataset's default engine. `pyarrow`: only footers, the log or a few rows are read, so Spark is
-    #: not started unless it is asked for. `sql`: an engine that has SQL. None: it opens no dataset.
-    engine: Literal["spark", "pyarrow", "sql"] | None = "spark"
+    #: not started unless it is asked for. `footers`: the same, unless an option asks for more. `sql`: an engine
+    #: that has SQL. None: it opens no dataset.
+    engine: Literal["spark", "pyarrow", "footers", "sql"] | None = "spark"
     #: Whether it changes datasets.
     changes: bool = True
 
@@ -181,15 +184,23 @@ class Command:
         raise typer.Exit(Exit.DONE if result is None else result.exit_code)
 
     def _interrupted(self, context: CommandContext, started: float) -> str:
-        """What Ctrl-C has left: the dataset as it was, unless the commit was already done."""
+        """What Ctrl-C has left: the datasets as they were, except for commits that were already done."""
         if not self.changes:
             return "interrupted"
+        done = []
         for dataset in context.opened:
-            for commit in dataset.history(limit=1):
-                if _seconds(commit["at"]) >= started:
-                    done = f"commit {commit['number']} ({commit['operation']})"
-                    return f"interrupted, after {done} of {dataset.path} was done"
-        return "interrupted: the dataset is as it was"
+            with contextlib.suppress(Exception):  # a dataset that cannot be read has no new commits, either
+                commits = [each for each in dataset.history(_COUNTED) if _seconds(each["at"]) >= started]
+                done += [f"commit {each['number']} ({each['operation']}) of {dataset.path}" for each in commits]
+        if not done:
+            return f"interrupted: {_as_before(len(context.opened))}"
+        if len(done) == 1:
+            return f"interrupted, after {done[0]} was done; it stays"
+        return f"interrupted, after {len(done):,} commits were done, which stay; the last one is {done[0]}"
+
+
+def _as_before(datasets: int) -> str:
+    return "the dataset is as it was" if datasets < 2 else "all datasets are as they were"
 
 
 def _seconds(at: str) -> float:
@@ -239,7 +250,8 @@ def _engine(choices: Any, default: str, variable: str | None = None) -> inspect.
 _ENGINES = {
     "spark": _engine(EngineName, "spark", "PARKETTO_ENGINE"),
     "pyarrow": _engine(EngineName, "pyarrow"),
-    "sql": _engine(Literal["duckdb", "spark"], "duckdb if installed"),
+    "sql": _engine(Literal["duckdb", "spark"], "that of PARKETTO_ENGINE if it has SQL, else duckdb if installed"),
+    "footers": _engine(EngineName, "pyarrow; with --deep: that of PARKETTO_ENGINE, or spark"),
 }
 _COMMON = [
     _parameter(

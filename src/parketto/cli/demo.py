@@ -69,7 +69,7 @@ def demo(
 
 
 def batches() -> Iterator[pa.Table]:
-    """Orders as they arrive; those of the last hours have one more column."""
+    """Orders of three days, as they arrive."""
     import pyarrow as pa
 
     for batch in range(_BATCHES):

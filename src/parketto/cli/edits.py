@@ -248,7 +248,8 @@ def merge(
             progress=progress,
         )
 
-    deletes = strategy == "full_merge" or delete_when is not None
+    # Updates delete rows, too: those that share their key with the row that is updated.
+    deletes = strategy != "insert" or delete_when is not None
     return _merged(context, "merge", run, dry_run=dry_run, yes=yes or not deletes)
 
 
@@ -283,7 +284,7 @@ def apply_changes(
     dry_run: options.DryRun = False,
     yes: options.Yes = False,
 ) -> Result:
-    """Apply change records (CDC), in any order. Late, old and repeated records have no effect."""
+    """Apply change records (CDC), in any order. Late ones have no effect. It asks if rows would be deleted."""
     dataset = context.dataset(target)
     rows = source_rows(dataset, source, input_format)
     kind: Literal[1, 2] = 2 if scd == 2 else 1
@@ -310,7 +311,7 @@ def apply_changes(
             progress=progress,
         )
 
-    return _merged(context, "apply-changes", run, dry_run=dry_run, yes=yes or delete_when is None)
+    return _merged(context, "apply-changes", run, dry_run=dry_run, yes=yes)
 
 
 def _merged(
@@ -321,7 +322,7 @@ def _merged(
     dry_run: bool,
     yes: bool,
 ) -> Result:
-    """Run a merge; ask if it would delete rows, and these cannot be counted without reading the source twice."""
+    """Run a merge; ask if it would delete rows, which only a dry run can count."""
     if not (dry_run or yes):
         plan = merge(True, None)
         if plan["deleted"]:

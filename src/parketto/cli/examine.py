@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator
 from typing import Annotated, Any
 
@@ -79,7 +80,10 @@ def _numbers(health: Any) -> Iterator[Any]:
         median = f"median {size_text(parts['median_bytes'])}"
         yield f"partitions by {','.join(parts['columns'])}: {parts['count']:,}, {median}, skew {parts['skew']:.1f}"
     yield f"codecs: {', '.join(each['codec'] for each in health['codecs'])}"
-    yield f"schema: {counted(health['schema']['differing_files'], 'file')} with another one"
+    differing = health["schema"]["differing_files"]
+    yield (
+        f"schema: {counted(differing, 'file')} with another one" if differing else "schema: the same in all files"
+    )
     for each in health["clustering"]:
         if each["columns"]:
             yield f"clustered by {','.join(each['columns'])} ({each['curve']}): {counted(each['files'], 'file')}"
@@ -102,6 +106,8 @@ def check(
     partition: options.Partitions = None,
 ) -> Result:
     """Find damaged, missing and changed files. The exit code is 1 if there are any."""
+    if not deep:
+        context.engine = context.engine or "pyarrow"  # footers are read in a moment, but Spark takes long to start
     dataset = context.dataset(path)
     report = dataset.check(deep, partition_filter=partition, progress=context.progress)
 
@@ -146,10 +152,18 @@ def report(
     target_mb: options.TargetMb = None,
 ) -> Result:
     """Write the health as one HTML page. It needs no network; open it in a browser."""
+    _check_folder(output)
     dataset = context.dataset(path)
     page = dataset.report(output, partition_filter=partition, columns=options.names(columns), **_target(target_mb))
     document = shapes.ReportDocument(path=dataset.path, report=output, bytes=len(page.encode()))
     return Result(document, lambda: render.tree(f"wrote {output}, {size_text(document['bytes'])}"))
+
+
+def _check_folder(output: str) -> None:
+    """Raise if a local file cannot be created because its folder does not exist."""
+    folder = os.path.dirname(os.path.abspath(output))
+    if "://" not in output and not os.path.isdir(folder):
+        raise UsageProblem(f"cannot write {output!r}: the folder {folder!r} does not exist")
 
 
 def _target(target_mb: float | None) -> dict[str, float]:
@@ -159,5 +173,5 @@ def _target(target_mb: float | None) -> dict[str, float]:
 COMMANDS = (
     Command("health", health, lambda: parketto.Health, engine="pyarrow", changes=False),
     Command("report", report, lambda: shapes.ReportDocument, engine="pyarrow", changes=False),
-    Command("check", check, lambda: parketto.CheckReport, changes=False),
+    Command("check", check, lambda: parketto.CheckReport, engine="footers", changes=False),
 )

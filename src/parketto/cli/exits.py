@@ -13,7 +13,6 @@ from parketto.errors import (
     CommitConflict,
     CommitStateUnknown,
     EngineUnavailable,
-    ExpectationFailed,
     LockTimeout,
     ParkettoError,
 )
@@ -50,19 +49,33 @@ _CODES: Sequence[tuple[type[BaseException], Exit]] = (
     (CommitStateUnknown, Exit.NEEDS_RECOVERY),
     (KeyboardInterrupt, Exit.INTERRUPTED),
 )
-# What the option is called where a message names the argument of the library.
+# What to do on the command line, unless the message names an option already.
 _HINTS: Sequence[tuple[type[BaseException], str]] = (
     (AuthenticationFailed, "On the command line: --storage-option key=… --storage-option secret=…"),
     (EngineUnavailable, "Another engine: --engine duckdb or --engine pyarrow"),
-    (ExpectationFailed, "The option is --on-violation drop or --on-violation quarantine"),
     (CommitStateUnknown, "Run: parketto recover PATH"),
 )
-# How the command line writes an argument of the library.
+_NAME = r"(?<![\w'\".=-])"  # the start of an argument's name, but not of a quoted column
+# How the command line writes arguments and methods of the library.
 _SPELLINGS: Sequence[tuple[str, str]] = (
-    (r"\b(schema)='(cast|evolve)'", r"--\1 \2"),
-    (r"\b(mode)='(overwrite)'", r"--\1 \2"),
-    (r"\b(strategy)='(deduplicate)'", r"--\1 \2"),
+    (r", or use isolation='snapshot'", ""),
+    (r"Dataset\.unify_schema\(cast=\{'(.+?)': \.\.\.\}\)", r"parketto unify-schema PATH --cast \1=TYPE"),
     (r"\brestore\(to=(\d+)\)", r"restore --to \1"),
+    (r"\bexpect= and ", "--expect and "),
+    (
+        r"\bon_violation='drop' or 'quarantine'",
+        "--on-violation drop, or --on-violation quarantine --quarantine PATH",
+    ),
+    (r"\bon_violation='(\w+)'", r"--on-violation \1"),
+    (r"\bformat=,", "--format,"),
+    (r"\b(schema|mode|strategy|engine)='(\w+)'", r"--\1 \2"),
+    (r"\bworkspace='([^']*)'", r"--workspace \1"),
+    (r"\bpurge=True", "--purge"),
+    (rf"{_NAME}key_columns\b", "--keys"),
+    (rf"{_NAME}dedup_order_by\b", "--order-by"),
+    (rf"{_NAME}(partition|replace|sequence)_(by|where)\b", r"--\1-\2"),
+    (rf"{_NAME}(update|insert|delete|except)_(when|columns)\b", r"--\1-\2"),
+    (rf"{_NAME}target_(mb|rows)_per_file\b", r"--target-\1"),
 )
 
 
@@ -99,7 +112,9 @@ def sentence(error: BaseException) -> str:
     for written, option in _SPELLINGS:
         text = re.sub(written, option, text)
     hint = next((hint for kind, hint in _HINTS if isinstance(error, kind)), None)
-    return text if hint is None else f"{text.rstrip('.')}. {hint}"
+    if hint is None or any(option in text for option in re.findall(r"--[a-z-]+", hint)):
+        return text
+    return f"{text.rstrip('.')}. {hint}"
 
 
 def error_document(error: BaseException) -> dict[str, Any]:

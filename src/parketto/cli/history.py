@@ -12,7 +12,7 @@ import parketto
 from parketto.cli import options, render, shapes
 from parketto.cli.command import Command, CommandContext
 from parketto.cli.exits import UsageProblem
-from parketto.cli.output import Result
+from parketto.cli.output import Result, line_width
 from parketto.cli.text import moment
 from parketto.health.text import counted, size_text
 
@@ -28,21 +28,19 @@ def history(
     def rendered() -> Any:
         if not commits:
             return render.tree("the log has no commits")
-        rows = [
-            (
-                each["number"],
-                moment(each["at"]),
-                each["operation"],
-                each["engine"],
-                each["user"],
-                f"+{each['files_published']:,} -{each['files_retired']:,}",
-                _undo_state(each),
-                each["commit_id"] or "",
-            )
-            for each in commits
-        ]
-        names = ["#", "at (UTC)", "operation", "engine", "user", "files", "undo", "id"]
-        return render.table(names, rows, right=["#"])
+        columns = {
+            "#": [str(each["number"]) for each in commits],
+            "at (UTC)": [moment(each["at"]) for each in commits],
+            "operation": [each["operation"] for each in commits],
+            "engine": [each["engine"] for each in commits],
+            "user": [each["user"] for each in commits],
+            "files": [f"+{each['files_published']:,} -{each['files_retired']:,}" for each in commits],
+            "undo": [_undo_state(each) for each in commits],
+            "id": [each["commit_id"] or "" for each in commits],
+        }
+        shown = {name: texts for name, texts in columns.items() if name != "id" or any(texts)}
+        whole, spare = ["#", "at (UTC)"], ["user", "engine"]
+        return render.lines_table(shown, line_width(), right=["#"], whole=whole, spare=spare)
 
     return Result(commits, rendered)
 
@@ -96,12 +94,18 @@ def restore(
             context, "restore", lambda dry: dataset.restore(to=state, dry_run=dry), dry_run=dry_run, yes=yes
         )
     assert backup is not None, "one of them is given"
-    if dry_run:
-        raise UsageProblem("--dry-run needs --to: a backup is restored as a whole")
-    context.confirm(f"replace files of {dataset.path} by those of {backup}", yes=yes)
-    stats = dataset.restore(backup)
+    if not (dry_run or yes):
+        context.confirm(_backup_text(dataset.restore(backup, dry_run=True)), yes=yes)
+    stats = dataset.restore(backup, dry_run=dry_run)
+    plan, rows = _backup_text(stats), counted(stats["rows_restored"], "row")
+    text = f"restore would {plan}" if dry_run else f"restored: {_moved_files(stats)}, {rows} back"
+    return Result(stats, lambda: render.tree(text, _file_lists(stats)))
+
+
+def _backup_text(stats: Mapping[str, Any]) -> str:
+    """What the restore of a backup would do."""
     files = f"{counted(stats['files_restored'], 'file')} with {counted(stats['rows_restored'], 'row')}"
-    return Result(stats, lambda: render.tree(f"restored {files}, and removed {stats['files_removed']:,}"))
+    return f"bring back {files}, and remove {counted(stats['files_removed'], 'file')}"
 
 
 def _undone(context: CommandContext, verb: str, undo: Any, *, dry_run: bool, yes: bool) -> Result:
@@ -114,26 +118,45 @@ def _undone(context: CommandContext, verb: str, undo: Any, *, dry_run: bool, yes
     def rendered() -> Any:
         if not stats["undone"]:
             return render.tree("nothing to undo: the dataset is in that state")
-        return render.tree(
-            f"{verb}{' would' if dry_run else ':'} {_undo_text(stats)}",
-            [
-                ("files that come back", render.some(stats["restored_files"]))
-                if stats["restored_files"]
-                else None,
-                ("files that are removed", render.some(stats["removed_files"]))
-                if stats["removed_files"]
-                else None,
-                "rows stay the same: these commits only moved them" if stats["only_moved_rows"] else None,
-            ],
-        )
+        same = "rows stay the same: these commits only moved them" if stats["only_moved_rows"] else None
+        if dry_run:
+            text = f"{'' if verb == 'undo' else f'{verb} '}would {_undo_text(stats)}"
+        else:
+            start = "" if verb == "undo" else "restored: "
+            text = ", ".join([f"{start}{_commits(stats)} undone", *filter(None, [_moved_files(stats)])])
+        return render.tree(text, [*_file_lists(stats), same])
 
     return Result(stats, rendered)
 
 
+def _file_lists(stats: Mapping[str, Any]) -> list[Any]:
+    """The files that a command brings back and removes."""
+    lists = (("files that come back", "restored_files"), ("files that are removed", "removed_files"))
+    return [(title, render.some(stats[name])) for title, name in lists if stats[name]]
+
+
+def _moved_files(stats: Mapping[str, Any]) -> str:
+    """How many files a command brought back and removed."""
+    back, removed = stats["files_restored"], stats["files_removed"]
+    parts = [f"{counted(back, 'file')} back"] if back else []
+    if removed:
+        parts.append(f"{removed:,} removed" if back else f"{counted(removed, 'file')} removed")
+    return ", ".join(parts)
+
+
+def _commits(stats: Mapping[str, Any]) -> str:
+    """The commits that are undone.
+
+    >>> _commits({"undone": [3]}), _commits({"undone": [3, 4, 5]})
+    ('commit 3', 'commits 3, 4 and 5')
+    """
+    *others, last = map(str, stats["undone"])
+    return f"commits {', '.join(others)} and {last}" if others else f"commit {last}"
+
+
 def _undo_text(stats: Mapping[str, Any]) -> str:
-    commits = ", ".join(str(number) for number in stats["undone"])
-    noun = "commit" if len(stats["undone"]) == 1 else "commits"
-    parts = [f"undo {noun} {commits}"]
+    """What an undo would do."""
+    parts = [f"undo {_commits(stats)}"]
     for verb, name in (("bring back", "restored"), ("remove", "removed")):
         if stats[f"files_{name}"]:
             files, size = counted(stats[f"files_{name}"], "file"), size_text(stats[f"bytes_{name}"])
@@ -149,14 +172,18 @@ def vacuum(
         typer.Option("--older-than", metavar="TIME", help="Replaced before: 7d, 12h.  [default: the retention]"),
     ] = None,
     dry_run: Annotated[
-        bool, typer.Option("--dry-run/--no-dry-run", help="Show what would be removed, or remove it.")
-    ] = True,
+        bool | None,
+        typer.Option(
+            "--dry-run/--no-dry-run", help="Show what would be removed, or remove it.  [default: --dry-run]"
+        ),
+    ] = None,
     yes: options.Yes = False,
 ) -> Result:
     """Remove replaced files that are kept for undo. A dry run, unless --no-dry-run or --yes is given."""
     age = options.duration("--older-than", older_than)
     dataset = context.known_dataset(path)
-    dry_run = dry_run and not yes
+    if dry_run is None:
+        dry_run = not yes
     if not (dry_run or yes):
         plan = dataset.vacuum(age)
         if plan["files_removed"]:

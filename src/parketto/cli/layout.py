@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from typing import Annotated, Any, Literal
 
 import typer
@@ -175,7 +176,13 @@ def maintain(
 
     from parketto import maintenance
 
-    run = maintenance.run(policy, dry_run=dry_run, progress=context.progress)
+    policies = maintenance.load(policy)
+    try:
+        run = maintenance.run(policies, dry_run=dry_run, progress=context.progress)
+    except BaseException:
+        with contextlib.suppress(Exception):  # the error of the run counts
+            context.opened += [each.open() for each in policies.datasets]  # after Ctrl-C, they have new commits
+        raise
     reasons = {left["because"] for left in run.left}
     code = Exit.FAILED if "error" in reasons else Exit.CONFLICT if "conflict" in reasons else Exit.DONE
     return Result(dict(run), lambda: Text(str(run)), code)

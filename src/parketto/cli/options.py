@@ -18,9 +18,21 @@ SourceFormat = Literal["csv", "json", "parquet", "arrow"]
 
 DryRun = Annotated[bool, typer.Option("--dry-run", help="Show what would happen; change nothing.")]
 Yes = Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")]
+
+
+def _partitions(given: list[str] | None) -> list[str] | None:
+    """Refuse a value of --partition that is only a column or a value."""
+    for each in given or ():
+        if not each.partition("=")[0] or "=" not in each:
+            raise typer.BadParameter(f"{each!r} is not of the form COLUMN=VALUE, such as day=2026-11-18")
+    return given
+
+
 Partitions = Annotated[
     list[str] | None,
-    typer.Option("--partition", metavar="COLUMN=VALUE", help="Only these partitions. Repeatable."),
+    typer.Option(
+        "--partition", metavar="COLUMN=VALUE", help="Only these partitions. Repeatable.", callback=_partitions
+    ),
 ]
 TargetMb = Annotated[
     float | None,

@@ -87,6 +87,11 @@ def console(stream: Any) -> Console:
     )
 
 
+def line_width() -> int:
+    """The characters of a line on stdout."""
+    return int(console(sys.stdout).width)
+
+
 def print_to(stream: Any, content: RenderableType) -> None:
     """Print to a terminal, which may be narrow; or to a pipe, without limits and without padding."""
     screen = console(stream)

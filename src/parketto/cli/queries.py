@@ -1,12 +1,14 @@
-"""SQL over datasets: DuckDB streams the result, Spark collects it."""
+"""SQL over datasets and files: DuckDB streams the result, Spark collects it."""
 
 from __future__ import annotations
 
 import contextlib
 import importlib.util
+import os
 from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
+from parketto.cli.sources import file_table
 from parketto.errors import InvalidArgument, ParkettoError
 
 if TYPE_CHECKING:
@@ -26,7 +28,9 @@ def queried(context: CommandContext, query: str, paths: Mapping[str, str]) -> It
 
 
 def _engine(given: str | None) -> str:
-    """DuckDB if it is installed, unless Spark is asked for."""
+    """The engine that is asked for, by option or variable, if it has SQL; else DuckDB if it is installed."""
+    if given is None and (wanted := os.environ.get("PARKETTO_ENGINE")) in ("duckdb", "spark"):
+        return wanted
     if given is None and importlib.util.find_spec("duckdb") is None:
         return "spark"
     return given or "duckdb"
@@ -40,7 +44,8 @@ def _duckdb(context: CommandContext, query: str, paths: Mapping[str, str], stack
     handler = DuckDBParquetHandler(timezone=context.timezone or "UTC", memory_mb=context.memory_mb)
     stack.callback(handler.close)
     for name, path in paths.items():
-        handler.connection.register(name, context.dataset(path).to_pyarrow())
+        table = file_table(context, path)
+        handler.connection.register(name, context.dataset(path).to_pyarrow() if table is None else table)
     found = handler.connection.sql(query)
     if found is None:
         raise InvalidArgument("the query has no result; expected a SELECT")
@@ -53,7 +58,10 @@ def _spark(context: CommandContext, query: str, paths: Mapping[str, str], stack:
     context.engine = "spark"
     handler = SparkParquetHandler()
     stack.callback(handler.close)
-    frames = {name: context.dataset(path).to_spark() for name, path in paths.items()}
+    frames: dict[str, Any] = {}
+    for name, path in paths.items():
+        table = file_table(context, path)
+        frames[name] = context.dataset(path).to_spark() if table is None else handler.spark.createDataFrame(table)
     return handler.execute_sql(query, tables=frames).toArrow().to_reader()
 
 

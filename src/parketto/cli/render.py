@@ -13,6 +13,8 @@ if TYPE_CHECKING:
     from rich.console import RenderableType
     from rich.tree import Tree
 
+_GAP = 3  # characters between the columns of a table
+_MIN_WIDTH = 4  # characters that a column keeps on a narrow terminal
 _BRANCHES = 20  # of one kind that a tree shows; `--json` has all
 
 
@@ -53,6 +55,41 @@ def table(columns: Sequence[str], rows: Iterable[Sequence[Any]], right: Sequence
     for row in rows:
         found.add_row(*(Text(str(value)) for value in row))
     return found
+
+
+def lines_table(
+    columns: Mapping[str, Sequence[str]],
+    width: int,
+    *,
+    right: Sequence[str] = (),
+    whole: Sequence[str] = (),
+    spare: Sequence[str] = (),
+) -> RenderableType:
+    """A table of one line per row, however narrow the terminal is.
+
+    Args:
+        columns: The texts of each column.
+        width: The characters of a line.
+        right: Columns that are numbers.
+        whole: Columns that are never shortened.
+        spare: Columns that are left out, one after the other, until the others fit.
+    """
+    widths = {name: max(map(len, (name, *texts))) for name, texts in columns.items()}
+
+    def missing() -> int:
+        return sum(widths.values()) + _GAP * (len(widths) - 1) - width
+
+    for name in spare:
+        if missing() > 0:
+            del widths[name]
+    while missing() > 0 and (wide := [name for name in widths if name not in whole and widths[name] > _MIN_WIDTH]):
+        widths[max(wide, key=widths.__getitem__)] -= 1
+    shown = [[_shortened(text, widths[name]) for text in columns[name]] for name in widths]
+    return table([_shortened(name, size) for name, size in widths.items()], zip(*shown, strict=True), right)
+
+
+def _shortened(text: str, width: int) -> str:
+    return text if len(text) <= width else f"{text[: width - 1]}…"
 
 
 def together(*parts: RenderableType | None) -> RenderableType:
@@ -131,13 +168,18 @@ def edit(verb: str, stats: Mapping[str, Any]) -> RenderableType:
     rows = counted(stats["rows_matched"], "row")
     if not stats["rows_matched"]:
         return tree(f"no rows to {verb}", [_scanned(stats), _purged(stats)])
-    would = f"would {verb} {rows}" if stats["dry_run"] else f"{verb}d {rows}"
     files, removed = stats["files_rewritten"], stats["files_removed"]
     where = f"in {counted(stats['partitions_affected'], 'partition')}"
+    would = f"would {verb}" if stats["dry_run"] else f"{verb}d"
     before, after = stats["rows_before"], stats["rows_after"]
+    headline = f"{would} {rows}"
+    if before is not None and before == after:
+        headline = f"{would} {stats['rows_matched']:,} of {counted(before, 'row')}"
+    elif before is not None:
+        headline = f"{would} {rows}: {counted(before, 'row')} → {after:,}"
     packed = f" as {stats['files_written']:,}" if 0 < stats["files_written"] < files else ""
     return tree(
-        would if before is None else f"{would}: {before:,} rows → {after:,}",
+        headline,
         [
             f"{counted(files, 'file')} rewritten{packed}, {size_text(stats['rewritten_bytes'])} {where}"
             if files
@@ -158,7 +200,7 @@ def _purged(stats: Mapping[str, Any]) -> Any:
         return None
     verb = "would be purged" if stats["dry_run"] else "purged"
     return (
-        f"{counted(len(files), 'file')} that held these rows {verb}",
+        f"{counted(len(files), 'file')} that held, or may have held, these rows {verb}",
         some([f"{each['location']}: {each['path']}" for each in files]),
     )
 
@@ -206,7 +248,7 @@ def written(verb: str, root: str, stats: Mapping[str, Any]) -> RenderableType:
     folders = [f"{name}: {counted(count, 'row')}" for name, count in sorted((stats["partitions"] or {}).items())]
     paths = [path.removeprefix(f"{root}/") for path in stats["replaced_files"] or ()]
     return tree(
-        f"{verb} would write {shown}",
+        f"would write {shown}" if verb == "write" else f"{verb} would write {shown}",
         [
             (counted(len(folders), "partition"), some(folders)) if folders else None,
             *branches,
@@ -227,8 +269,9 @@ def expectations(stats: Mapping[str, Any]) -> tuple[str, list[str]] | None:
 def altered(verb: str, stats: Mapping[str, Any], changes: Iterable[str] = ()) -> RenderableType:
     """A change of the schema; `changes` says for each column what changes."""
     files = f"{stats['files_rewritten']:,} of {counted(stats['files_before'], 'file')}"
+    whose = "dataset's" if verb == "unify-schema" else "wanted"
     if not stats["files_rewritten"]:
-        return tree(f"nothing to {verb}: all {counted(stats['files_before'], 'file')} have this schema")
+        return tree(f"nothing to do: {_all(stats['files_before'])} the {whose} schema")
     would = "would rewrite" if stats["dry_run"] else "rewrote"
     return tree(
         f"{verb}: {would} {files}, {size_text(stats['rewritten_bytes'])}",
@@ -238,3 +281,7 @@ def altered(verb: str, stats: Mapping[str, Any], changes: Iterable[str] = ()) ->
             stats["backup_path"] and f"backup of the replaced files: {stats['backup_path']}",
         ],
     )
+
+
+def _all(files: int) -> str:
+    return "the only file has" if files == 1 else f"all {files:,} files have"

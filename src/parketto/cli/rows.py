@@ -156,12 +156,15 @@ def sql(
     context: CommandContext,
     query: Annotated[str, typer.Argument(metavar="QUERY", help="SQL of DuckDB, or of Spark with --engine spark.")],
     tables: Annotated[
-        list[str] | None, typer.Argument(metavar="[NAME=PATH]...", help="Datasets or files, by table name.")
+        list[str] | None,
+        typer.Argument(
+            metavar="[NAME=PATH]...", help="Datasets, or files, which are read into memory, by table name."
+        ),
     ] = None,
     row_format: RowFormatOption = None,
     output: OutputFile = None,
 ) -> None:
-    """Query datasets with SQL. Each is a table: "SELECT count(*) FROM events" events=data/events."""
+    """Query datasets and files with SQL. Each is a table: "SELECT count(*) FROM events" events=data/events."""
     from parketto.cli.queries import queried
 
     paths = options.pairs("a table", tables, "events=data/events")

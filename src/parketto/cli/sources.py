@@ -13,6 +13,9 @@ from typing import TYPE_CHECKING, Any
 from parketto.cli.exits import UsageProblem
 
 if TYPE_CHECKING:
+    import pyarrow as pa
+
+    from parketto.cli.command import CommandContext
     from parketto.cli.options import SourceFormat
     from parketto.dataset import Dataset
 
@@ -27,6 +30,27 @@ def source_rows(dataset: Dataset, path: str, given: SourceFormat | None) -> Any:
     options = dataset._storage_options
     files = find_source_files(found, given, dataset._store.fs, options)
     return source_of(files, dataset.engine, options)[0]
+
+
+def file_table(context: CommandContext, path: str) -> pa.Table | None:
+    """The rows of a file, in memory; None if the path is not a file, such as that of a dataset."""
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    from parketto.engines.registry import get_engine
+    from parketto.operations.source_files import find_source_files, source_of
+    from parketto.storage.opening import open_store
+
+    store, location = open_store(path, None, context.storage_options or None)
+    if store.stat(location) is None:
+        return None
+    files = find_source_files(path, None, store.fs)
+    (entry,) = files.entries
+    if files.format == "parquet":
+        with store.open_input(entry.path, entry) as file:
+            return pq.ParquetFile(file).read()
+    rows: Any = source_of(files, get_engine("pyarrow"))[0]
+    return pa.Table.from_batches(rows.batches, rows.schema)
 
 
 def spooled(path: str, given: SourceFormat | None) -> tuple[str, SourceFormat | None]:

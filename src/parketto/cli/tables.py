@@ -35,7 +35,7 @@ def chosen_format(given: RowFormat | None, target: str | None, *, as_json: bool)
     for suffix, found in _SUFFIXES.items():
         if target.lower().endswith(suffix):
             return found
-    raise UsageProblem(f"the format of {target!r} is unknown: pass --format csv, json, parquet or table")
+    raise UsageProblem(f"the format of {target!r} is unknown: pass --format csv, json or parquet")
 
 
 def write_rows(rows: pa.RecordBatchReader, form: RowFormat, target: str | None, storage_options: Any) -> None:

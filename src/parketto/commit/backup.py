@@ -18,7 +18,7 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from parketto.commit.record import check_relative
-from parketto.errors import CommitConflict, InvalidArgument
+from parketto.errors import CommitConflict, InvalidArgument, quoted
 from parketto.runtime.staging import StagedFile
 from parketto.storage.listing import relative
 from parketto.storage.store import FileEntry, Store
@@ -27,6 +27,7 @@ _FORMAT = "parketto backup, version 1"
 _MANIFEST = "manifest.json"
 _FILES = "files"
 _TAIL_BYTES = 4096  # hashed to identify a file: rewriting a Parquet file changes its footer, at the end
+_SHOWN_BACKUPS = 5  # of a folder that an error message lists
 _COPY_BYTES = 8 * 1024 * 1024  # buffer size for copies between filesystems
 
 
@@ -137,12 +138,23 @@ class Backup:
 
 
 def read_manifest(store: Store, path: str) -> Manifest:
-    """The manifest of a backup."""
+    """The manifest of a backup.
+
+    Raises:
+        InvalidArgument: There is none. If the folder contains backups, the message lists the last ones.
+    """
     location = f"{path}/{_MANIFEST}"
     try:
         return Manifest.from_bytes(store.read(location), location)
     except FileNotFoundError as error:
-        raise InvalidArgument(f"{path!r} is not a backup: it has no {_MANIFEST}") from error
+        folders = [f"{path}/{name}" for name in sorted(store.list_dirs(path))]
+        complete = store.stat_many([f"{folder}/{_MANIFEST}" for folder in folders])
+        backups = [store.url(folder) for folder in folders if f"{folder}/{_MANIFEST}" in complete]
+        which = f"the folder of {len(backups):,} backups; pass one of them: " if len(backups) > 1 else ""
+        which = "the folder of one; pass " if len(backups) == 1 else which
+        more = "…, " if len(backups) > _SHOWN_BACKUPS else ""
+        listed = f", but {which}{more}{quoted(backups[-_SHOWN_BACKUPS:])}" if backups else ""
+        raise InvalidArgument(f"{path!r} is not a backup: it has no {_MANIFEST}{listed}") from error
 
 
 def kept_file(path: str, file: KnownFile) -> str:

@@ -15,6 +15,7 @@ from functools import cached_property
 from parketto.commit.explained_files import BASELINE, FOUND
 from parketto.commit.record import Record, Retirement, paths_of
 from parketto.commit.undone import RENAMED, UndoneBy, only_moves_rows, undone_commits
+from parketto.display import counted
 from parketto.errors import CannotUndo
 from parketto.storage.hive import partition_values
 from parketto.storage.store import FileEntry
@@ -118,7 +119,7 @@ def plan_undo(commits: Commits, number: int) -> UndoPlan:
         elif touched:
             blocking.append(later)
     if blocking:
-        more = f", and {len(blocking) - 1} earlier commit(s)" if len(blocking) > 1 else ""
+        more = f", and {counted(len(blocking) - 1, 'earlier commit')}" if len(blocking) > 1 else ""
         raise CannotUndo(
             f"{commits.describe(number)} cannot be undone: {commits.describe(blocking[-1])}{more} changed the "
             f"same files since. Undo commit {blocking[-1]} first, or restore(to={number - 1}). Nothing was changed"

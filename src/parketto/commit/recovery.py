@@ -19,6 +19,7 @@ from parketto.commit.log import SWEEP, LogView, now
 from parketto.commit.record import KEPT, Author, Record, paths_of
 from parketto.commit.retention import KeptFiles
 from parketto.commit.workspace import DEAD_SECONDS, Workspace, WorkspaceState
+from parketto.display import counted
 from parketto.errors import CommitFailed, CommitStateUnknown, ParkettoError
 from parketto.storage.locks import held
 from parketto.storage.store import FileEntry
@@ -49,7 +50,7 @@ class Recovery:
                 f"({self.files_published} new files, {self.files_retired} replaced)"
             )
         if self.staging_removed:
-            parts.append(f"removed the staged files of {self.staging_removed} interrupted operation(s)")
+            parts.append(f"removed the staged files of {counted(self.staging_removed, 'interrupted operation')}")
         return "; ".join(parts)
 
 

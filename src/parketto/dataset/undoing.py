@@ -61,7 +61,7 @@ class UndoableDataset(EditableDataset):
             return run.done(undo(self._context, number, dry_run=dry_run))
 
     @overload
-    def restore(self, backup: str | os.PathLike[str]) -> RestoreStats: ...
+    def restore(self, backup: str | os.PathLike[str], *, dry_run: bool = ...) -> RestoreStats: ...
 
     @overload
     def restore(self, *, to: StateLike, dry_run: bool = ...) -> UndoStats: ...
@@ -77,7 +77,7 @@ class UndoableDataset(EditableDataset):
             to: The number of a commit, a `datetime`, or a time as ISO text (UTC without a zone). All commits after
                 it are undone, while the files that they replaced are kept. Files that other programs have added
                 stay.
-            dry_run: With `to`: only report.
+            dry_run: Only report what would come back, and what would be removed.
 
         Raises:
             ValueError: There is no backup at that path, or its manifest is invalid.
@@ -107,13 +107,12 @@ class UndoableDataset(EditableDataset):
 
         if (backup is None) == (to is None):
             raise InvalidArgument("restore needs either the path of a backup, or to: a commit or a time")
-        if dry_run and backup is not None:
-            raise InvalidArgument("dry_run needs to: a backup is restored at once")
         with running(self._context, "restore", dry_run=dry_run) as run:
             if to is not None:
                 return run.done(restore_state(self._context, to, dry_run=dry_run))
             assert backup is not None, "one of them is given"
-            return run.done(restore(self._context, *open_store(backup, self._store.fs, self._storage_options)))
+            store, path = open_store(backup, self._store.fs, self._storage_options)
+            return run.done(restore(self._context, store, path, dry_run=dry_run))
 
     def diff(
         self,

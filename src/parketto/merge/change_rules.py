@@ -129,7 +129,7 @@ def changed_target(
     written = [name for name in written if name in target.schema.names or name not in used]
     if rules.scd == 2 and (missing := [name for name in VERSION_COLUMNS if name not in target.schema.names]):
         raise ColumnNotFound(missing, target.schema.names, "columns of versions (scd=2)")
-    check_schemas(merge_rules, _with_versions(source, written, rules), target.schema, target.spec)
+    check_schemas(merge_rules, _with_versions(source, written, rules), target.schema, target.spec, may_cast=False)
     return target
 
 

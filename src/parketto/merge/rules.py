@@ -23,7 +23,8 @@ import pyarrow as pa
 import pyarrow.types as pat
 
 from parketto.arguments import check_names
-from parketto.errors import ColumnNotFound, IncompatibleTypes, InvalidArgument, quoted
+from parketto.display import counted
+from parketto.errors import ColumnNotFound, IncompatibleTypes, InvalidArgument, quoted, shortened_row
 from parketto.parquet.partition_spec import PartitionSpec
 from parketto.parquet.promotion import is_castable
 from parketto.parquet.spark_schema import SPARK_SCHEMA_KEY, unnamed_types
@@ -184,13 +185,15 @@ def check_schemas(
     target: pa.Schema,
     spec: PartitionSpec,
     unwritten: Collection[str] = (),
+    *,
+    may_cast: bool = True,
 ) -> None:
     """Check that source and target have the same columns and types, in any order.
 
     Strings of any width are one type. So are a dictionary and its values, a type and its Parquet storage type, and
     timestamps or times of any unit, as long as values fit. Partition columns that are stored only in the path are
     untyped text. `unwritten` are columns that only the source has, for conditions. Unless the schema is strict,
-    types may differ as long as values fit.
+    types may differ as long as values fit. Without `may_cast`, the operation has no `schema` to advise.
     """
     check_source(rules, source)
     if missing := [name for name in rules.keys if name not in target.names]:
@@ -221,7 +224,7 @@ def check_schemas(
         )
     ]
     if wrong:
-        hint = " or pass schema='cast' or schema='evolve'" if rules.schema == "strict" else ""
+        hint = " or pass schema='cast' or schema='evolve'" if may_cast and rules.schema == "strict" else ""
         raise IncompatibleTypes(f"incompatible types: {'; '.join(wrong)}. Cast the source's columns first{hint}")
 
 
@@ -325,7 +328,8 @@ def duplicate_keys(
     """The error for duplicate keys in the source; without `complete` there may be more of them."""
     least = "" if complete else "at least "
     return InvalidArgument(
-        f"the source has {least}{count} key(s) of {quoted(keys)} more than once, such as {dict(example)}: "
+        f"the source has {least}{counted(count, 'key')} of {quoted(keys)} more than once, such as "
+        f"{shortened_row(example)}: "
         f"{strategy!r} cannot decide which row wins. Use strategy='deduplicate', or make the keys unique first; "
         "nothing was changed"
     )

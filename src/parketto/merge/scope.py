@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 import numpy as np
 import pyarrow as pa
 
-from parketto.errors import InvalidArgument
+from parketto.errors import InvalidArgument, shortened_row
 from parketto.expressions.conditions import Predicate
 from parketto.merge.keys import Rows
 from parketto.parquet.file_info import FileInfo
@@ -60,6 +60,6 @@ class Scope:
             names = dict.fromkeys((*keys, *self.columns))
             example = {name: rows.column(name)[int(outside[0])].as_py() for name in names}
             raise InvalidArgument(
-                f"the source has rows outside of within={self.condition.formula.text!r}, such as {example}. "
-                "Filter the source, or widen the scope; nothing was changed"
+                f"the source has rows outside of within={self.condition.formula.text!r}, such as "
+                f"{shortened_row(example)}. Filter the source, or widen the scope; nothing was changed"
             )

@@ -19,6 +19,7 @@ from parketto.commit.retention import retention_seconds
 from parketto.commit.transaction import Transaction
 from parketto.commit.validation import check_unchanged
 from parketto.commit.verify import verify_copies, verify_published, verify_written
+from parketto.display import counted
 from parketto.engines.base import Context, ProgressCallback
 from parketto.errors import ColumnNotFound, CommitConflict, CommitFailed, DatasetNotFound, InvalidArgument
 from parketto.operations.context import DatasetContext, entries
@@ -168,8 +169,8 @@ def refuse_non_empty(target: DatasetContext, wanted: Migration) -> None:
     with contextlib.suppress(DatasetNotFound):
         found = target.listed()
         raise InvalidArgument(
-            f"the target {target.root!r} already has {len(found)} data file(s), such as {found[0].path!r}; empty "
-            "it first, or pass overwrite=True to replace them"
+            f"the target {target.root!r} already has {counted(len(found), 'data file')}, such as "
+            f"{found[0].path!r}; empty it first, or pass overwrite=True to replace them"
         )
 
 

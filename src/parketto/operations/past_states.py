@@ -11,7 +11,7 @@ from parketto.commit.identity import identity_of
 from parketto.commit.log import LogView
 from parketto.commit.past import Commits, PastFiles, files_after, past_files
 from parketto.commit.record import Retirement
-from parketto.commit.retention import KeptFiles
+from parketto.commit.retention import KeptFiles, unix_time
 from parketto.commit.settled import Listing
 from parketto.errors import DatasetNotFound, InvalidArgument, ParkettoError, StateUnavailable
 from parketto.operations.context import DatasetContext, PastState
@@ -60,8 +60,11 @@ class LoggedFiles:
         what = f"{old.path!r}, which {self.commits.describe(number)} replaced"
         if until is None:
             return f"{what}, was not kept (retention=0, or a delete with purge=True)"
-        kept = dt.datetime.fromtimestamp(until, dt.UTC).isoformat()
-        return f"{what}, is no longer kept: it was kept until {kept}, or until a vacuum or a purge"
+        if unix_time() < until:
+            return f"{what}, is no longer kept: a vacuum or a purge removed it"
+        return (
+            f"{what}, is no longer kept: its time ended at {dt.datetime.fromtimestamp(until, dt.UTC).isoformat()}"
+        )
 
     def after(self, number: int) -> PastFiles:
         """The files after a commit, which are all there or kept.
@@ -108,8 +111,9 @@ class LoggedFiles:
             if numbers and numbers[-1] in self.commits.records
             else ""
         )
+        plural = "" if len(numbers) == 1 else "s"
         return StateUnavailable(
-            f"there is no way back to {what}. The states that there are: those after commit "
+            f"there is no way back to {what}. You can read the state{plural} after commit{plural} "
             f"{_ranges(reversed(numbers))}{times}"
         )
 
@@ -194,7 +198,7 @@ def _ranges(numbers: Iterable[int]) -> str:
     """Ascending numbers, as text.
 
     >>> _ranges([1, 2, 3, 7])
-    '1 to 3, 7'
+    '1 to 3 and 7'
     """
     found: list[list[int]] = []
     for number in numbers:
@@ -203,4 +207,5 @@ def _ranges(numbers: Iterable[int]) -> str:
         else:
             found.append([number])
     shown = [" to ".join(map(str, each)) for each in found[-_SHOWN_RANGES:]]
-    return ", ".join(["…", *shown] if len(found) > _SHOWN_RANGES else shown)
+    *others, last = ["…", *shown] if len(found) > _SHOWN_RANGES else shown
+    return f"{', '.join(others)} and {last}" if others else last

@@ -94,7 +94,8 @@ def _batches(items: Iterable[Any], schema: pa.Schema) -> Iterator[pa.RecordBatch
 def _checked_item(item: Any, position: int, expected: pa.Schema | None) -> pa.Schema:
     if not isinstance(item, pa.RecordBatch | pa.Table):
         raise InvalidArgument(
-            f"item {position} of the rows is a {type(item).__name__}; expected a PyArrow RecordBatch or Table"
+            f"item {position} of the rows is of type {type(item).__name__}; expected a PyArrow RecordBatch or "
+            "Table"
         )
     if expected is not None and not item.schema.equals(expected):
         raise InvalidArgument(

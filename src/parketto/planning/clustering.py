@@ -60,7 +60,7 @@ def check_clustering(columns: Sequence[str], curve: str = DEFAULT_CURVE) -> Clus
     >>> check_clustering(["user"]).curve
     'linear'
     """
-    names = check_names("zorder_columns", columns)
+    names = check_names("columns", columns)
     if curve not in CURVE_NAMES:
         raise InvalidArgument(f"unknown curve {curve!r}; valid curves: {quoted(CURVE_NAMES)}")
     if curve != LINEAR and len(names) > KEY_BITS:

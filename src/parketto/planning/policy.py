@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import datetime as dt
 from collections.abc import Iterator, Mapping
 from typing import Annotated, Any, TypeVar, get_args
 
@@ -171,7 +172,8 @@ def _problems(error: ValidationError, model: type[Settings]) -> Iterator[tuple[L
         elif each["type"] in ("value_error", "model_type"):
             yield loc, str(each.get("ctx", {}).get("error") or "must be a mapping of keys to values")
         else:
-            shown = repr(each["input"])
+            given = each["input"]
+            shown = str(given) if isinstance(given, dt.date) else repr(given)
             short = shown if len(shown) <= _SHOWN_CHARACTERS else f"{shown[:_SHOWN_CHARACTERS]}…"
             message = each["msg"].replace("Input should", "must")
             yield loc, f"{message[0].lower()}{message[1:]}, got {short}"

@@ -268,7 +268,7 @@ def check_orderable_files(files: Iterable[FileInfo], columns: tuple[str, ...]) -
         if file.schema is not None and id(file.schema) not in seen:
             seen[id(file.schema)] = file.schema
             partition_columns = [column for column, _ in file.partition]
-            check_columns_exist(columns, file.schema, "zorder_columns", partition_columns)
+            check_columns_exist(columns, file.schema, "columns", partition_columns)
             check_orderable(columns, file.schema)
 
 
