@@ -15,8 +15,9 @@ import pyarrow.parquet as pq
 import pytest
 
 from conftest import Place
-from parketto import ColumnNotFound, DatasetNotFound, InvalidArgument, MaintenanceRun, maintenance
+from parketto import ColumnNotFound, CommitFailed, DatasetNotFound, InvalidArgument, MaintenanceRun, maintenance
 from parketto.commit import retention
+from parketto.commit.transaction import Transaction
 from parketto.engines.base import Progress
 
 COMPACT = {"compact": {"small_files": 3}}
@@ -379,3 +380,19 @@ def test_vacuum_after_some_days(memory: Place, monkeypatch: pytest.MonkeyPatch) 
     assert run.actions[0]["reason"] == "files were replaced more than 7 days ago"
     assert not dataset.history(1)[0]["can_undo"]
     assert done(dataset.maintain(policy)) == []
+
+
+def test_ctrl_c_in_the_middle_of_a_commit_ends_the_run(local: Place, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It would go on with the next partition otherwise."""
+    for day in (1, 2):
+        add_files(local, f"day={day}", 5)
+    tried = []
+
+    def interrupted(*_: Any, **__: Any) -> None:
+        tried.append(True)
+        raise CommitFailed("interrupted") from KeyboardInterrupt()
+
+    monkeypatch.setattr(Transaction, "commit", interrupted)
+    with pytest.raises(CommitFailed, match="interrupted"):
+        local.dataset().maintain(COMPACT)
+    assert len(tried) == 1

@@ -5,9 +5,8 @@ from __future__ import annotations
 import os
 import time
 
-from parketto.errors import OperationCancelled
 from parketto.maintenance.files import DatasetPolicy, PolicyFile, load
-from parketto.operations.apply_policy import FAILURES
+from parketto.operations.apply_policy import FAILURES, was_stopped
 from parketto.operations.budget import Meter
 from parketto.progress import ProgressOption
 from parketto.results import LeftBecause, MaintenanceAction, MaintenanceLeft, MaintenanceRun
@@ -62,9 +61,9 @@ def run(
             continue
         try:
             part = each.open()._maintain(each, meter, dry_run=dry_run, progress=progress)
-        except OperationCancelled:
-            raise
         except FAILURES as error:
+            if was_stopped(error):
+                raise
             left.append(_unexamined(each, "error", str(error)))
         else:
             actions += part.actions

@@ -344,7 +344,7 @@ class _Run:
         details: Any,
         size: int = 0,
     ) -> None:
-        if isinstance(details, OperationCancelled):
+        if was_stopped(details):
             raise details
         self.left.append(
             MaintenanceLeft(
@@ -363,6 +363,13 @@ class _Run:
     ) -> None:
         size = sum(map(_bytes, files.values()))
         self._leave("unify_schema", None, _differing(files, columns), because, details, size)
+
+
+def was_stopped(error: Any) -> bool:
+    """Whether somebody has ended the run: by cancelling its jobs, or by Ctrl-C in the middle of a commit."""
+    return isinstance(error, OperationCancelled) or isinstance(
+        getattr(error, "__cause__", None), KeyboardInterrupt
+    )
 
 
 def _differing(files: Mapping[str, Sequence[FileInfo]], columns: Sequence[str]) -> str:
