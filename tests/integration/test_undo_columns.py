@@ -206,3 +206,42 @@ def test_rename_during_the_undo(place: Place, dataset: Dataset, monkeypatch: pyt
     with pytest.raises(CannotUndo, match="Undo commit 4 first"):
         place.dataset(retries=2).undo()
     assert rows(dataset) == [{"id": 1, "y": 1}]
+
+
+class TestBackups:
+    @pytest.mark.parametrize("change", CHANGES)
+    def test_a_later_change_of_columns_is_undone_first(self, place: Place, dataset: Dataset, change: str) -> None:
+        path = dataset.delete("id = 2", backup=f"{place.root}-backups")["backup_path"]
+        CHANGES[change](dataset)
+        before = place.state()
+        with pytest.raises(CannotUndo, match=r"the backup .* cannot be restored: .*Undo commit 4 first\. Nothing"):
+            dataset.restore(path)
+        assert place.state() == before
+        dataset.undo(4)
+        dataset.restore(path)
+        assert rows(dataset) == table(1, 2).to_pylist()
+
+    @pytest.mark.parametrize("history", ["on", "off"])
+    @pytest.mark.parametrize("what", ["partitions", "types"])
+    def test_files_that_could_not_be_read_together(self, place: Place, what: str, history: Any) -> None:
+        dataset = place.dataset(history=history)
+        dataset.write(table(1))
+        dataset.write(table(2))
+        path = dataset.delete("id = 2", backup=f"{place.root}-backups")["backup_path"]
+        if what == "partitions":
+            dataset.repartition("x")
+        else:
+            dataset.write(pa.table({"id": [9], "x": ["z"]}), "overwrite")
+        before, seen = place.state(), rows(dataset)
+        with pytest.raises(CannotUndo, match=rf"the backup .* have other {what}, so that nothing could read both"):
+            dataset.restore(path)
+        assert place.state() == before
+        assert rows(dataset) == seen
+
+    def test_of_the_change_itself(self, place: Place, dataset: Dataset) -> None:
+        dataset.delete("id = 2")
+        path = dataset.alter(rename={"x": "y"}, backup=f"{place.root}-backups")["backup_path"]
+        dataset.restore(path)
+        assert rows(dataset) == table(1).to_pylist()
+        dataset.undo(3)
+        assert rows(dataset) == table(1, 2).to_pylist(), "the rename is not in the way any more"

@@ -3,14 +3,22 @@
 from __future__ import annotations
 
 import posixpath
+from collections.abc import Sequence
+from dataclasses import replace
 
-from parketto.commit.backup import check_known, kept_file, read_manifest, transfer
+from parketto.commit.backup import Manifest, check_known, kept_file, read_manifest, transfer
+from parketto.commit.column_changes import change_in_the_way
+from parketto.commit.past import Commits, plan_backup
 from parketto.commit.transaction import Transaction
-from parketto.errors import CommitConflict
+from parketto.errors import CannotUndo, CommitConflict
 from parketto.operations.context import DatasetContext
+from parketto.operations.past_states import commits_of
+from parketto.operations.returning_files import ReturningFiles
+from parketto.parquet.file_info import FileInfo
 from parketto.parquet.snapshot import read_snapshot
 from parketto.results import RestoreStats
-from parketto.storage.store import Store
+from parketto.storage.hive import partition_values
+from parketto.storage.store import FileEntry, Store
 
 
 def restore(dataset: DatasetContext, backups: Store, path: str) -> RestoreStats:
@@ -25,6 +33,10 @@ def restore(dataset: DatasetContext, backups: Store, path: str) -> RestoreStats:
                 "operation never happened. Nothing was changed"
             )
         retired = check_known(dataset.store, dataset.root, manifest.published)
+        gone = {entry.path for entry in retired}
+        staying = [entry for entry in dataset.existing(transaction) if entry.path not in gone]
+        commits = _commits(dataset)
+        _refuse_other_columns(commits, manifest, path)
         staged = []
         for number, file in enumerate(manifest.retired):
             directory, name = posixpath.split(f"{dataset.root}/{file.path}")
@@ -33,13 +45,64 @@ def restore(dataset: DatasetContext, backups: Store, path: str) -> RestoreStats:
             staged.append(copy)
         entries = dataset.store.stat_many([file.path for file in staged])
         found = read_snapshot(dataset.store, dataset.root, [entries[file.path] for file in staged]).files
+        # As if they were back.
+        back = [
+            replace(each, path=file.destination, partition=partition_values(posixpath.dirname(retired_file.path)))
+            for each, file, retired_file in zip(found, staged, manifest.retired, strict=True)
+        ]
+        partition_by = _refuse_unfit(dataset, commits, manifest, path, back, staying)
+
+        def check_log() -> None:
+            _refuse_other_columns(_commits(dataset), manifest, path)
+
         stats = RestoreStats(
             files_restored=len(staged),
             files_removed=len(retired),
             rows_restored=sum(file.num_rows for file in found),
         )
-        transaction.commit(staged, retired, names_may_exist=True, statistics=stats)
+        transaction.commit(
+            staged, retired, follows=partition_by, names_may_exist=True, statistics=stats, validate=check_log
+        )
         return stats
 
     # A retry cannot fix an invalid backup.
     return dataset.run(dataset.request("restore", {"backup": path}), attempt, repeatable=False)
+
+
+def _commits(dataset: DatasetContext) -> Commits:
+    """The commits that the log has; none if the dataset keeps none."""
+    return commits_of(dataset) if dataset.workspace.keeps_history else Commits({}, 0, 0)
+
+
+def _refuse_other_columns(commits: Commits, manifest: Manifest, path: str) -> None:
+    """Refuse a backup whose files lack a later change of the columns, as far as the log shows it."""
+    plan = plan_backup(
+        commits, (file.path for file in manifest.retired), (file.path for file in manifest.published)
+    )
+    if (changed := change_in_the_way(commits, plan)) is not None:
+        raise CannotUndo(
+            f"the backup {path!r} cannot be restored: its files have other columns than those that "
+            f"{commits.describe(changed)} has written or left. Undo commit {changed} first. Nothing was changed"
+        )
+
+
+def _refuse_unfit(
+    dataset: DatasetContext,
+    commits: Commits,
+    manifest: Manifest,
+    path: str,
+    back: Sequence[FileInfo],
+    staying: Sequence[FileEntry],
+) -> tuple[str, ...] | None:
+    """The partition columns of all files afterwards; refuses files that could not be read with those that stay."""
+    paths = [file.path for file in manifest.retired]
+    number = plan_backup(commits, paths, ()).restored[0][0] if paths else 0
+    returning = ReturningFiles(
+        paths,
+        lambda: back,
+        since=number,
+        have_same_types=False,
+        what=f"the backup {path!r} cannot be restored",
+        otherwise="",
+    )
+    return returning.partition_columns(dataset, commits, staying)
