@@ -123,6 +123,8 @@ def plan_undo(commits: Commits, number: int) -> UndoPlan:
             set_aside |= {(later, path) for path in touched}
         elif cancelled := undone_commits(other.operation, other.statistics):
             ours |= _returned(other, cancelled, set_aside)
+            if touched:
+                blocking.append(later)  # it undid an earlier commit, whose files our commit had brought back
         elif touched and only_moves_rows(other.operation, other.arguments, other.statistics):
             ours = (ours - touched) | paths_of(other.publish)
             undone.add(later)
