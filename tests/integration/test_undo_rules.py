@@ -115,7 +115,8 @@ class TestLaterCommits:
 
     def test_nothing_to_restore_is_no_commit(self, dataset: Dataset) -> None:
         dataset.delete("id = 2")
-        assert dataset.restore(to=2)["undone"] == []
+        for dry_run in (True, False):
+            assert dataset.restore(to=2, dry_run=dry_run)["undone"] == []
         assert len(dataset.history()) == 2
 
 

@@ -22,20 +22,26 @@ _CHANGES = ("rename", "drop", "cast")
 
 
 @dataclass(frozen=True)
-class _Changes:
-    """The commits that changed columns and are in effect, before and after each commit."""
+class ColumnChanges:
+    """The commits that changed columns and are in effect, before and after each commit.
 
+    Attributes:
+        kinds: How each commit that changed columns did so.
+    """
+
+    kinds: Mapping[int, frozenset[str]]
     before: Mapping[int, frozenset[int]]
     after: Mapping[int, frozenset[int]]
 
     @classmethod
-    def of(cls, records: Mapping[int, Record]) -> _Changes:
+    def of(cls, records: Mapping[int, Record]) -> ColumnChanges:
         """Replay commits, and undos of them."""
+        kinds = {number: kind for number, record in records.items() if (kind := _changed(record))}
         before, after = dict[int, frozenset[int]](), dict[int, frozenset[int]]()
-        found, now = cls(before, after), frozenset[int]()
+        found, now = cls(kinds, before, after), frozenset[int]()
         for number in sorted(records):
             before[number] = now
-            now = now | {number} if _changed(records[number]) else found.without(now, _undone(records, number))
+            now = now | {number} if number in kinds else found.without(now, _undone(records, number))
             after[number] = now
         return found
 
@@ -54,10 +60,9 @@ def change_in_the_way(commits: Commits, plan: UndoPlan) -> int | None:
     Types that only differ between written rows are not in the log: footers show them.
     """
     records = commits.records
-    kinds = {number: _changed(record) for number, record in records.items()}
-    if not any(kinds.values()):
+    changes, kinds = commits.column_changes, commits.column_changes.kinds
+    if not kinds:
         return None
-    changes = _Changes.of(records)
     now = changes.after[commits.numbers[-1]]
     then = changes.without(now, plan.undone)
     found: set[int] = set()
@@ -69,6 +74,8 @@ def change_in_the_way(commits: Commits, plan: UndoPlan) -> int | None:
             if "rename" in kinds[each]:
                 by = commits.undone_by.get(each)
                 found.add(_publisher(records, old.path, number) if by is None else by)
+    if now == then:
+        return max(found, default=None)
     removed = {*plan.removed}
     for path, by in commits.present.items():
         if path not in removed and by not in plan.undone:

@@ -12,7 +12,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
-from parketto.commit.column_changes import change_in_the_way, retiring_commit
+from parketto.commit.column_changes import ColumnChanges, change_in_the_way, retiring_commit
 from parketto.commit.explained_files import BASELINE, FOUND
 from parketto.commit.record import Record, Retirement, paths_of
 from parketto.commit.undone import RENAMED, UndoneBy, only_moves_rows, undone_commits
@@ -63,6 +63,11 @@ class Commits:
                 found.pop(path, None)
             found |= dict.fromkeys(paths_of(record.publish), number)
         return found
+
+    @cached_property
+    def column_changes(self) -> ColumnChanges:
+        """Which changes of columns are in effect after each commit."""
+        return ColumnChanges.of(self.records)
 
     def since(self, number: int) -> Iterator[tuple[int, Record]]:
         """The commits after a number, oldest first."""

@@ -3,27 +3,30 @@
 from __future__ import annotations
 
 import posixpath
-from collections.abc import Sequence
 from dataclasses import replace
 
-from parketto.commit.backup import Manifest, check_known, kept_file, read_manifest, transfer
+from parketto.commit.backup import check_known, kept_file, read_manifest, transfer
 from parketto.commit.column_changes import change_in_the_way
-from parketto.commit.past import Commits, plan_backup
+from parketto.commit.past import Commits, UndoPlan, plan_backup
 from parketto.commit.transaction import Transaction
 from parketto.errors import CannotUndo, CommitConflict
 from parketto.operations.context import DatasetContext
 from parketto.operations.past_states import commits_of
 from parketto.operations.returning_files import ReturningFiles
-from parketto.parquet.file_info import FileInfo
 from parketto.parquet.snapshot import read_snapshot
 from parketto.results import RestoreStats
 from parketto.storage.hive import partition_values
-from parketto.storage.store import FileEntry, Store
+from parketto.storage.store import Store
 
 
 def restore(dataset: DatasetContext, backups: Store, path: str) -> RestoreStats:
-    """Discover → stage copies → verify → commit → report."""
+    """Discover → check columns → stage copies → verify → commit → report."""
     manifest = read_manifest(backups, path)
+
+    def plan_of(commits: Commits) -> UndoPlan:
+        return plan_backup(
+            commits, [file.path for file in manifest.retired], [file.path for file in manifest.published]
+        )
 
     def attempt(transaction: Transaction) -> RestoreStats:
         taken = dataset.store.stat_many([f"{dataset.root}/{file.path}" for file in manifest.retired])
@@ -36,7 +39,8 @@ def restore(dataset: DatasetContext, backups: Store, path: str) -> RestoreStats:
         gone = {entry.path for entry in retired}
         staying = [entry for entry in dataset.existing(transaction) if entry.path not in gone]
         commits = _commits(dataset)
-        _refuse_other_columns(commits, manifest, path)
+        plan = plan_of(commits)
+        _refuse_other_columns(commits, plan, path)
         staged = []
         for number, file in enumerate(manifest.retired):
             directory, name = posixpath.split(f"{dataset.root}/{file.path}")
@@ -47,13 +51,22 @@ def restore(dataset: DatasetContext, backups: Store, path: str) -> RestoreStats:
         found = read_snapshot(dataset.store, dataset.root, [entries[file.path] for file in staged]).files
         # As if they were back.
         back = [
-            replace(each, path=file.destination, partition=partition_values(posixpath.dirname(retired_file.path)))
-            for each, file, retired_file in zip(found, staged, manifest.retired, strict=True)
+            replace(each, path=copy.destination, partition=partition_values(posixpath.dirname(file.path)))
+            for each, copy, file in zip(found, staged, manifest.retired, strict=True)
         ]
-        partition_by = _refuse_unfit(dataset, commits, manifest, path, back, staying)
+        returning = ReturningFiles(
+            [file.path for file in manifest.retired],
+            lambda: back,
+            since=plan.restored[0][0] if plan.restored else 0,
+            have_same_types=False,
+            what=f"the backup {path!r} cannot be restored",
+            otherwise="",
+        )
+        partition_by = returning.partition_columns(dataset, commits, staying)
 
         def check_log() -> None:
-            _refuse_other_columns(_commits(dataset), manifest, path)
+            now = _commits(dataset)
+            _refuse_other_columns(now, plan_of(now), path)
 
         stats = RestoreStats(
             files_restored=len(staged),
@@ -74,35 +87,10 @@ def _commits(dataset: DatasetContext) -> Commits:
     return commits_of(dataset) if dataset.workspace.keeps_history else Commits({}, 0, 0)
 
 
-def _refuse_other_columns(commits: Commits, manifest: Manifest, path: str) -> None:
+def _refuse_other_columns(commits: Commits, plan: UndoPlan, path: str) -> None:
     """Refuse a backup whose files lack a later change of the columns, as far as the log shows it."""
-    plan = plan_backup(
-        commits, (file.path for file in manifest.retired), (file.path for file in manifest.published)
-    )
     if (changed := change_in_the_way(commits, plan)) is not None:
         raise CannotUndo(
             f"the backup {path!r} cannot be restored: its files have other columns than those that "
             f"{commits.describe(changed)} has written or left. Undo commit {changed} first. Nothing was changed"
         )
-
-
-def _refuse_unfit(
-    dataset: DatasetContext,
-    commits: Commits,
-    manifest: Manifest,
-    path: str,
-    back: Sequence[FileInfo],
-    staying: Sequence[FileEntry],
-) -> tuple[str, ...] | None:
-    """The partition columns of all files afterwards; refuses files that could not be read with those that stay."""
-    paths = [file.path for file in manifest.retired]
-    number = plan_backup(commits, paths, ()).restored[0][0] if paths else 0
-    returning = ReturningFiles(
-        paths,
-        lambda: back,
-        since=number,
-        have_same_types=False,
-        what=f"the backup {path!r} cannot be restored",
-        otherwise="",
-    )
-    return returning.partition_columns(dataset, commits, staying)

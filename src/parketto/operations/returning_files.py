@@ -28,7 +28,7 @@ class ReturningFiles:
         since: The first commit that is undone: files from before were read together with them.
         have_same_types: Whether the files that go have the same types, so that only partitions can differ.
         what: What cannot be done if they do not fit, for the message.
-        otherwise: What else the caller can do, for the message.
+        otherwise: What the caller can do instead of undoing a later commit, for the message.
     """
 
     paths: Sequence[str]
@@ -82,11 +82,11 @@ class ReturningFiles:
         ours, theirs = (relative(each.path, dataset.root) for each in first)
         by = commits.present.get(theirs)
         who = "no commit in the log has written" if by is None else f"{commits.describe(by)} has written"
-        first_do = f"Move {theirs!r} away" if by is None else f"Undo commit {by} first"
+        remedy = f"Move {theirs!r} away" if by is None else f"Undo commit {by} first{self.otherwise}"
         differ = "types" if isinstance(error, IncompatibleTypes) else "partitions"
         return CannotUndo(
             f"{self.what}: {ours!r}, which would come back, and {theirs!r}, which {who}, have other {differ}, so "
-            f"that nothing could read both. {first_do}{self.otherwise}. Nothing was changed"
+            f"that nothing could read both. {remedy}. Nothing was changed"
         )
 
 

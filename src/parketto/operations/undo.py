@@ -41,7 +41,7 @@ def undo(dataset: DatasetContext, number: int | None, *, dry_run: bool) -> UndoS
     chosen = _chosen(commits_of(dataset), number)
 
     def basis(commits: Commits) -> object:
-        planned = plan_undo(commits, chosen)
+        planned = plan_undo(commits, _chosen(commits, chosen))
         later = [each for each, record in commits.since(chosen) if record.operation in _RESHAPING]
         return planned, later
 
@@ -203,6 +203,8 @@ class _Changes:
         Raises:
             CannotUndo: They would differ, or types would, so that nothing could read the dataset.
         """
+        if not self.plan.undone:
+            return None  # nothing changes
         number = self.plan.undone[0]
         back = ReturningFiles(
             [file.path for file in self.restored],
