@@ -85,6 +85,30 @@ def test_older_versions_of_the_rows_are_purged(place: Place, dataset: Dataset) -
     assert traces(place, "Bobby") == traces(place, "Robert") == []
 
 
+@pytest.mark.parametrize("by_keys", [False, True])
+@pytest.mark.parametrize("kept", [True, False])
+def test_older_versions_are_purged_after_a_delete_that_left_the_rows_in_the_history(
+    place: Place, dataset: Dataset, kept: bool, by_keys: bool
+) -> None:
+    """Here only a kept file, or a backup, matches; it was made from the file with the older version."""
+    dataset.write(people("Dan"))
+    dataset.update("name = 'Bobby'", {"name": "Robert"})
+    dataset.update("name = 'Dan'", {"id": 44})
+    dataset.compact(target_rows_per_file=1)
+    backup: dict[str, Any] = {} if kept else {"backup": f"{place.root}-backups", "retention": 0}
+    dataset.delete("name = 'Robert'", **backup)
+    rows: dict[str, Any] = {"where": "name = 'Robert'"}
+    if by_keys:
+        rows = {"keys": pa.table({"name": ["Robert"]}), "key_columns": "name"}
+    dry = dataset.delete(**rows, purge=True, dry_run=True)
+    stats = dataset.delete(**rows, purge=True)
+    assert stats["rows_matched"] == 0
+    assert dry["purged_files"] == stats["purged_files"]
+    assert traces(place, "Bobby") == traces(place, "Robert") == []
+    assert dataset.undo(4)["undone"][0] == 4, "the file of other rows is kept"
+    assert sorted(dataset.read("name")["name"].to_pylist()) == ["Ada", "Christine", "Dan"]
+
+
 def test_files_in_which_the_condition_cannot_be_evaluated_are_purged(place: Place, dataset: Dataset) -> None:
     dataset.alter(rename={"name": "who"})
     dataset.vacuum(0, dry_run=False)

@@ -100,9 +100,23 @@ class TestLaterCommits:
         dataset.undo(2)
         assert ids(dataset) == [1, 2, 3]
 
+    def test_undo_of_an_earlier_commit_is_named(self, dataset: Dataset) -> None:
+        """Commit 4 brings the files of commit 2 back, and commit 5 retires them."""
+        dataset.write(table(4))
+        dataset.undo(2)
+        dataset.undo(3)
+        dataset.undo(2)
+        assert not {c["number"]: c["can_undo"] for c in dataset.history()}[4]
+        with pytest.raises(CannotUndo, match=r"commit 5 \(undo by .*Undo commit 5 first"):
+            dataset.undo(4)
+        dataset.undo(5)
+        dataset.undo(4)
+        assert ids(dataset) == [1, 2, 3]
+
     def test_nothing_to_restore_is_no_commit(self, dataset: Dataset) -> None:
         dataset.delete("id = 2")
-        assert dataset.restore(to=2)["undone"] == []
+        for dry_run in (True, False):
+            assert dataset.restore(to=2, dry_run=dry_run)["undone"] == []
         assert len(dataset.history()) == 2
 
 

@@ -12,6 +12,7 @@ from parketto.commit.log import LogView
 from parketto.commit.past import Commits, mixes_folders, plan_undo
 from parketto.commit.retention import KeptFiles
 from parketto.commit.tombstones import check_tombstones_without
+from parketto.commit.undone import undone_commits
 from parketto.commit.workspace import Workspace
 from parketto.errors import CannotUndo
 
@@ -49,7 +50,11 @@ def commits(workspace: Workspace, limit: int | None = None) -> list[Commit]:
     def read(view: LogView) -> tuple[list[dict[str, Any]], Commits]:
         found = list(islice(workspace.log.history(view, identity), limit))
         first = found[-1]["number"] - 1 if found else view.last
-        return found, Commits(*workspace.log.complete(view, identity, first), view.last)
+        while True:
+            known = Commits(*workspace.log.complete(view, identity, first), view.last)
+            if (earlier := _before_undone(known, first)) >= first:
+                return found, known
+            first = earlier
 
     found, known = workspace.read_log(read)
     kept = KeptFiles(workspace.store, workspace.path).places() if found else {}
@@ -60,6 +65,12 @@ def commits(workspace: Workspace, limit: int | None = None) -> list[Commit]:
         )
         for entry in found
     ]
+
+
+def _before_undone(known: Commits, first: int) -> int:
+    """The commit before all those that known ones have undone: an undo of an undo applies them again."""
+    undone = (undone_commits(each.operation, each.statistics) for each in known.records.values())
+    return min((number for numbers in undone for number in numbers), default=first + 1) - 1
 
 
 def _can_undo(workspace: Workspace, known: Commits, number: int, kept: Container[tuple[str, str]]) -> bool:

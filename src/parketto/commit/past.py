@@ -12,6 +12,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
+from parketto.commit.column_changes import ColumnChanges, change_in_the_way, retiring_commit
 from parketto.commit.explained_files import BASELINE, FOUND
 from parketto.commit.record import Record, Retirement, paths_of
 from parketto.commit.undone import RENAMED, UndoneBy, only_moves_rows, undone_commits
@@ -53,6 +54,22 @@ class Commits:
         """The paths that each commit has retired."""
         return {number: paths_of(record.retire) for number, record in self.records.items()}
 
+    @cached_property
+    def present(self) -> dict[str, int]:
+        """The paths that commits have published and no later one has retired, each with its last commit."""
+        found: dict[str, int] = {}
+        for number in self.numbers:
+            record = self.records[number]
+            for path in paths_of(record.retire):
+                found.pop(path, None)
+            found |= dict.fromkeys(paths_of(record.publish), number)
+        return found
+
+    @cached_property
+    def column_changes(self) -> ColumnChanges:
+        """Which changes of columns are in effect after each commit."""
+        return ColumnChanges.of(self.records)
+
     def since(self, number: int) -> Iterator[tuple[int, Record]]:
         """The commits after a number, oldest first."""
         return ((each, self.records[each]) for each in self.numbers if each > number)
@@ -89,7 +106,7 @@ def plan_undo(commits: Commits, number: int) -> UndoPlan:
     """What undoing one commit changes, with later commits that only moved its rows.
 
     Raises:
-        CannotUndo: A later commit has changed the same rows, or the commit is undone already.
+        CannotUndo: A later commit has changed the same rows or the columns, or the commit is undone already.
     """
     record = commits.records[number]
     if (by := commits.undone_by.get(number)) is not None:
@@ -112,6 +129,8 @@ def plan_undo(commits: Commits, number: int) -> UndoPlan:
             set_aside |= {(later, path) for path in touched}
         elif cancelled := undone_commits(other.operation, other.statistics):
             ours |= _returned(other, cancelled, set_aside)
+            if touched:
+                blocking.append(later)  # it undid an earlier commit, whose files our commit had brought back
         elif touched and only_moves_rows(other.operation, other.arguments, other.statistics):
             ours = (ours - touched) | paths_of(other.publish)
             undone.add(later)
@@ -124,9 +143,25 @@ def plan_undo(commits: Commits, number: int) -> UndoPlan:
             f"{commits.describe(number)} cannot be undone: {commits.describe(blocking[-1])}{more} changed the "
             f"same files since. Undo commit {blocking[-1]} first, or restore(to={number - 1}). Nothing was changed"
         )
-    return UndoPlan(
+    plan = UndoPlan(
         tuple(sorted(undone)), tuple(restored), tuple(sorted(ours)), _only_moves(commits.records, undone)
     )
+    if (changed := change_in_the_way(commits, plan)) is not None:
+        raise CannotUndo(
+            f"{commits.describe(number)} cannot be undone: the files that would come back have other columns than "
+            f"those that {commits.describe(changed)} has written or left. Undo commit {changed} first, or "
+            f"restore(to={number - 1}). Nothing was changed"
+        )
+    return plan
+
+
+def plan_backup(commits: Commits, retired: Iterable[str], published: Iterable[str]) -> UndoPlan:
+    """What restoring a backup changes: a plan without its commit, if the log does not have its record."""
+    paths = set(retired)
+    number = retiring_commit(commits.records, paths)
+    undone = () if number is None else (number,)
+    back = [(commits.after if number is None else number, Retirement(path, "", "")) for path in sorted(paths)]
+    return UndoPlan(undone, tuple(back), tuple(sorted(published)), _only_moves(commits.records, undone))
 
 
 def _returned(record: Record, undone: Sequence[int], set_aside: set[tuple[int, str]]) -> set[str]:
@@ -139,10 +174,8 @@ def _returned(record: Record, undone: Sequence[int], set_aside: set[tuple[int, s
 
 def mixes_folders(commits: Commits, plan: UndoPlan) -> bool:
     """Whether files that come back have other partition columns in their paths than later commits' files."""
-    present: set[str] = set()
-    for _, record in commits.since(plan.undone[0]):
-        present = (present - paths_of(record.retire)) | paths_of(record.publish)
-    present -= set(plan.removed)
+    removed = {*plan.removed}
+    present = [path for path, by in commits.present.items() if by > plan.undone[0] and path not in removed]
     restored = {folder_columns(old.path) for _, old in plan.restored}
     return bool(restored) and len(restored.union(map(folder_columns, present))) > 1
 

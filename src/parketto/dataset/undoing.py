@@ -81,7 +81,8 @@ class UndoableDataset(EditableDataset):
 
         Raises:
             ValueError: There is no backup at that path, or its manifest is invalid.
-            CannotUndo: The state is no longer kept; nothing was changed.
+            CannotUndo: The state is no longer kept, or files that would come back have other columns, types or
+                partitions than those that stay; nothing was changed.
             CommitConflict: Files of the operation have changed since, or the backup was already restored; nothing
                 was changed.
 

@@ -4,7 +4,8 @@ A kept file is removed in each of these cases:
 
 - It contains rows that match the condition or have one of the keys.
 - It lacks a column, so that this cannot be decided.
-- A file that contained deleted rows was made from it: it may have older versions of these rows.
+- A file that contained deleted rows was made from it: it may have older versions of these rows. The file with the
+  rows may itself be a kept one, because an earlier delete has removed them from the dataset.
 """
 
 from __future__ import annotations
@@ -130,33 +131,55 @@ def purge(
         WithKeys.of(dataset, request) if isinstance(request, KeyRequest) else Matching(request, partition_filter)
     )
     found = selection.delete(replace(dataset, retention=0.0), dry_run=dry_run, progress=progress)
-    traces = _Traces(dataset, selection, frozenset(found["rewritten_files"]))
-    history = list(traces.kept())
-    backups = [(path, *opened, files) for path, opened, files in traces.backups(open_backup)]
+    traces = _Traces(dataset, selection, frozenset(found["rewritten_files"]), open_backup)
+    history, backups = traces.found()
     if not dry_run:
         clear_index(dataset.workspace)  # bounds are values
-        names = {posixpath.basename(manifest.folder) for manifest, _ in history} | traces.without_manifest()
+        names = {posixpath.basename(each.location) for each, _ in history} | traces.without_manifest()
         if names:
             remove_kept_folders(dataset.workspace, names)
-        for _, store, location, _ in backups:
-            store.remove_tree(location)
+        for each, _ in backups:
+            each.store.remove_tree(each.location)
     purged = [
         *(
             PurgedFile(path=path, location="dataset", commit=None, backup=None)
             for path in found["rewritten_files"]
         ),
         *(
-            PurgedFile(path=path, location="history", commit=manifest.number, backup=None)
-            for manifest, files in history
+            PurgedFile(path=path, location="history", commit=each.number, backup=None)
+            for each, files in history
             for path in files
         ),
         *(
-            PurgedFile(path=path, location="backup", commit=None, backup=name)
-            for name, _, _, files in backups
+            PurgedFile(path=path, location="backup", commit=None, backup=each.name)
+            for each, files in backups
             for path in files
         ),
     ]
     return {**found, "purged_files": purged}
+
+
+@dataclass(frozen=True)
+class _Copies:
+    """The copies of files that a commit has retired, in the workspace or in a backup.
+
+    Attributes:
+        number: The commit.
+        store: Where they are.
+        location: Their folder.
+        name: The name of the backup; None for kept files.
+        files: The copies, by the paths of the files in the dataset.
+    """
+
+    number: int
+    store: Store
+    location: str
+    name: str | None
+    files: Mapping[str, FileEntry]
+
+
+#: Copies, with the paths of those that held the rows.
+_Found = list[tuple[_Copies, list[str]]]
 
 
 @dataclass(frozen=True)
@@ -170,6 +193,7 @@ class _Traces:
     dataset: DatasetContext
     selection: Selection
     deleted_from: frozenset[str]
+    open_backup: OpenBackup
 
     @cached_property
     def _kept(self) -> KeptFiles:
@@ -179,45 +203,67 @@ class _Traces:
     def _manifests(self) -> Sequence[Manifest]:
         return list(self._kept.manifests())
 
-    @cached_property
-    def _ancestors(self) -> set[str]:
-        """The paths of files whose rows may have gone into files with deleted rows, and those of these files."""
+    def found(self) -> tuple[_Found, _Found]:
+        """The commits that keep such files, and the backups that have some, each with the paths of these."""
+        history, backups = list(self._history()), list(self._backups())
+        holding = self._holding([*history, *backups])
+        found = [
+            [(each, files) for each in copies if (files := [path for path in each.files if holding(each, path)])]
+            for copies in (history, backups)
+        ]
+        return found[0], found[1]
+
+    def _holding(self, copies: Sequence[_Copies]) -> Callable[[_Copies, str], bool]:
+        """Whether a copy, of a path, has the rows or may have older versions of them."""
         records = commits_of(self.dataset).records
         steps = {
             each.number: (paths_of(each.published), {file.path for file in each.files}) for each in self._manifests
         }
         steps |= {number: (paths_of(each.publish), paths_of(each.retire)) for number, each in records.items()}
-        found = set(self.deleted_from)
-        for number in sorted(steps, reverse=True):
-            published, retired = steps[number]
+        ancestors, matching = set(self.deleted_from), set[tuple[str, str]]()
+        held = set(self.deleted_from)  # the paths of all files that held the rows
+        for number in sorted({*steps, *(each.number for each in copies)}, reverse=True):
+            published, retired = steps.get(number, (set[str](), set[str]()))
             # An interrupted purge has left its traces, too.
             is_purge = number in records and records[number].arguments.get("purge")
-            if is_purge or not found.isdisjoint(published):
-                found |= retired
-        return found
+            if is_purge or not held.isdisjoint(published):
+                ancestors |= retired
+                held |= retired
+            # Last, because a file that this commit has retired was made by an earlier one.
+            for each in copies:
+                if each.number == number:
+                    found = {
+                        path
+                        for path, entry in each.files.items()
+                        if path not in ancestors and self._has_match(each.store, path, entry)
+                    }
+                    matching |= {(each.location, path) for path in found}
+                    held |= found
+        return lambda each, path: path in ancestors or (each.location, path) in matching
 
-    def kept(self) -> Iterator[tuple[Manifest, list[str]]]:
-        """The commits that keep such files, each with these."""
+    def _history(self) -> Iterator[_Copies]:
+        """The kept files of each commit."""
         for manifest in self._manifests:
+            folder = f"{self._kept.workspace}/{manifest.folder}"
             entries = {
-                file.path: FileEntry(f"{self._kept.workspace}/{manifest.folder}/{file.name}", file.size_bytes, "")
-                for file in manifest.files
+                file.path: FileEntry(f"{folder}/{file.name}", file.size_bytes, "") for file in manifest.files
             }
-            if files := self._holding(self.dataset.store, entries):
-                yield manifest, files
+            yield _Copies(manifest.number, self.dataset.store, folder, None, entries)
 
     def without_manifest(self) -> set[str]:
         """Folders that a late process has left: nothing says what their files contain."""
         return {name for name in self._kept.names() if self._kept.manifest(name) is None}
 
-    def backups(self, open_backup: OpenBackup) -> Iterator[tuple[str, tuple[Store, str], list[str]]]:
-        """The backups that the log names and that still exist, each with such files."""
+    def _backups(self) -> Iterator[_Copies]:
+        """The backups that the log names and that still exist."""
         log, identity = self.dataset.workspace.log, identity_of(self.dataset.store, self.dataset.root)
-        names = self.dataset.workspace.read_log(
-            lambda view: [entry["statistics"].get("backup_path") for entry in log.history(view, identity)]
+        found = self.dataset.workspace.read_log(
+            lambda view: [
+                (entry["statistics"].get("backup_path"), entry["number"]) for entry in log.history(view, identity)
+            ]
         )
-        for name in sorted({name for name in names if name}):
-            opened = store, path = open_backup(name)
+        for name, number in sorted((name, number) for name, number in found if name):
+            store, path = self.open_backup(name)
             try:
                 manifest = read_manifest(store, path)
             except InvalidArgument:
@@ -225,16 +271,7 @@ class _Traces:
             entries = {
                 file.path: FileEntry(kept_file(path, file), file.size_bytes, "") for file in manifest.retired
             }
-            if files := self._holding(store, entries):
-                yield name, opened, files
-
-    def _holding(self, store: Store, entries: Mapping[str, FileEntry]) -> list[str]:
-        """The files, by their paths in the dataset, that held the rows."""
-        return [
-            path
-            for path, entry in entries.items()
-            if path in self._ancestors or self._has_match(store, path, entry)
-        ]
+            yield _Copies(number, store, path, name, entries)
 
     def _has_match(self, store: Store, path: str, entry: FileEntry) -> bool:
         """Whether a file has one of the deleted rows, or that cannot be decided."""

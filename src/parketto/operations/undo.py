@@ -7,29 +7,28 @@ from __future__ import annotations
 
 import contextlib
 import posixpath
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence, Set
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from typing import Any
 
-from parketto.commit.past import Commits, UndoPlan, folder_columns, plan_restore, plan_undo
+from parketto.commit.past import Commits, UndoPlan, plan_restore, plan_undo
 from parketto.commit.tombstones import check_tombstones_without
 from parketto.commit.transaction import Transaction
 from parketto.commit.undone import ONLY_MOVED, RENAMED, RESTORE, UNDO, UNDONE
-from parketto.errors import CannotUndo, CommitConflict, IncompatibleTypes, InvalidArgument, StateUnavailable
+from parketto.errors import CannotUndo, CommitConflict, InvalidArgument, StateUnavailable
 from parketto.operations.context import DatasetContext, PastState
 from parketto.operations.past_states import LoggedFiles, StateLike, commits_of, refuse_without_history
-from parketto.parquet.dataset_schema import unified
+from parketto.operations.returning_files import ReturningFiles
 from parketto.parquet.file_info import FileInfo
-from parketto.parquet.partition_spec import partition_spec_of
 from parketto.parquet.snapshot import read_footers
 from parketto.results import UndoStats
 from parketto.runtime.staging import StagedFile
-from parketto.storage.listing import relative
 from parketto.storage.store import FileEntry, Store
 
 _PARALLEL_COPIES = 16  # server-side copies at a time
-_RESHAPING = ("alter", "overwrite", "repartition", "unify_schema", UNDO, RESTORE)
+_RESHAPING = frozenset({"alter", "overwrite", "repartition", "unify_schema", UNDO, RESTORE})
+_SAME_TYPES = frozenset({"compact", "optimize"})  # the new files have the types of those that they replace
 _KEPT = "kept"  # marks files that are not back yet
 
 
@@ -41,11 +40,13 @@ def undo(dataset: DatasetContext, number: int | None, *, dry_run: bool) -> UndoS
     # Chosen once: what others commit meanwhile is not the last commit that the caller means.
     chosen = _chosen(commits_of(dataset), number)
 
-    def basis(commits: Commits) -> UndoPlan:
-        return plan_undo(commits, _chosen(commits, chosen))
+    def basis(commits: Commits) -> object:
+        planned = plan_undo(commits, _chosen(commits, chosen))
+        later = [each for each, record in commits.since(chosen) if record.operation in _RESHAPING]
+        return planned, later
 
     def plan(logged: LoggedFiles) -> UndoPlan:
-        return basis(logged.commits)
+        return plan_undo(logged.commits, _chosen(logged.commits, chosen))
 
     return _run(dataset, dataset.request(UNDO, {"number": chosen}), plan, basis, dry_run=dry_run)
 
@@ -151,13 +152,14 @@ class _Changes:
     """A plan with the files that it means."""
 
     dataset: DatasetContext
+    commits: Commits
     plan: UndoPlan
     restored: Sequence[_Restored]
     removed: Sequence[FileEntry]
     #: The files that stay.
     staying: Sequence[FileEntry]
-    #: Whether the undone commits may have changed the partitions or types of all files.
-    may_reshape: bool
+    #: What the undone commits were.
+    operations: Set[str]
 
     @classmethod
     def of(cls, dataset: DatasetContext, logged: LoggedFiles, plan: UndoPlan) -> _Changes:
@@ -193,7 +195,7 @@ class _Changes:
             removed.append(entry)
         staying = [entry for path, entry in logged.current.items() if path not in gone]
         operations = {logged.commits.records[number].operation for number in plan.undone}
-        return cls(dataset, plan, restored, removed, staying, not operations.isdisjoint(_RESHAPING))
+        return cls(dataset, logged.commits, plan, restored, removed, staying, operations)
 
     def partition_columns(self) -> tuple[str, ...] | None:
         """The partition columns of all files afterwards; None if there will be no file.
@@ -201,32 +203,34 @@ class _Changes:
         Raises:
             CannotUndo: They would differ, or types would, so that nothing could read the dataset.
         """
-        root, groups = self.dataset.root, dict[tuple[object, tuple[str, ...]], list[FileEntry]]()
-        for entry in self.staying:
-            groups.setdefault((None, folder_columns(relative(entry.path, root))), []).append(entry)
-        kept = {}
-        for file in self.restored:
-            entry = FileEntry(f"{root}/{file.path}", file.kept.size_bytes, f"{_KEPT} {file.kept.fingerprint}")
-            kept[entry.path, entry.fingerprint] = file.kept
-            groups.setdefault((file.number, folder_columns(relative(entry.path, root))), []).append(entry)
-        found = {columns for _, columns in groups}
-        if len(found) > 1 or (len(groups) > 1 and self.may_reshape):
-            store = replace(self.dataset, past=PastState(0, (), kept)).snapshot_store()
-            examples = [
-                each for entries in groups.values() if (each := _example(store, root, entries)) is not None
-            ]
-            try:
-                found = {partition_spec_of(unified(examples).files).partition_by} if examples else set()
-            except (InvalidArgument, IncompatibleTypes) as error:
-                number, paths = self.plan.undone[0], [relative(each.path, root) for each in examples]
-                what = "partitions" if isinstance(error, InvalidArgument) else "types"
-                raise CannotUndo(
-                    f"commit {number} cannot be undone by itself: the files that would come back have other "
-                    f"{what} than those that later commits have written, such as {paths[-1]!r} and {paths[0]!r}, "
-                    "so that nothing could read both. Undo the later commits as well: "
-                    f"restore(to={number - 1}). Nothing was changed"
-                ) from error
-        return next(iter(found), None)
+        if not self.plan.undone:
+            return None  # nothing changes
+        number = self.plan.undone[0]
+        back = ReturningFiles(
+            [file.path for file in self.restored],
+            self._footers,
+            since=number,
+            have_same_types=self.operations <= _SAME_TYPES,
+            what=f"commit {number} cannot be undone",
+            otherwise=f", or restore(to={number - 1})",
+        )
+        return back.partition_columns(self.dataset, self.commits, self.staying)
+
+    def _footers(self) -> Iterable[FileInfo]:
+        """The footers of the files to bring back, as if they were back."""
+        root = self.dataset.root
+        kept = {
+            FileEntry(f"{root}/{file.path}", file.kept.size_bytes, f"{_KEPT} {file.kept.fingerprint}"): file.kept
+            for file in self.restored
+        }
+        places = {(entry.path, entry.fingerprint): place for entry, place in kept.items()}
+        store = replace(self.dataset, past=PastState(0, (), places)).snapshot_store()
+        return (each for each in read_footers(store, root, list(kept)) if isinstance(each, FileInfo))
+
+    @property
+    def may_reshape(self) -> bool:
+        """Whether the undone commits may have changed the partitions or types of all files."""
+        return not self.operations.isdisjoint(_RESHAPING)
 
     @property
     def renamed(self) -> list[tuple[str, int, str]]:
@@ -276,12 +280,6 @@ def _refuse_added(added: Sequence[FileEntry], who: Callable[[str], str]) -> None
     for entry in added[:1]:
         matters = "may have other partitions or types than the files that come back"
         raise CommitConflict.because_of(entry.path, operation="undo", matters=matters, who=who(entry.path))
-
-
-def _example(store: Store, root: str, entries: Sequence[FileEntry]) -> FileInfo | None:
-    """The first of some files that has rows; None if none has."""
-    footers = (next(read_footers(store, root, [entry])) for entry in entries)
-    return next((each for each in footers if isinstance(each, FileInfo) and each.num_rows), None)
 
 
 def _free_name(path: str, number: int, taken: set[str]) -> str:
