@@ -57,6 +57,23 @@ def test_optimize_says_what_queries_gain(tmp_path: Path) -> None:
     assert stats["zorder_columns"] == ["user", "at"]
 
 
+def test_replays_say_that_nothing_was_changed(events: str) -> None:
+    request = ("delete", events, "--where", "id < 10", "--commit-id", "job:1", "--yes")
+    assert lines(*request)[0].startswith("deleted 10 rows")
+    number = Dataset(events).history()[0]["number"]
+    for more in ((), ("--dry-run",)):
+        assert lines(*request, *more) == [f"already done by commit {number}: nothing was changed"]
+    assert result(*request)["repeated_commit"] == number
+    said = fails(1, "delete", events, "--where", "id < 20", "--commit-id", "job:1", "--yes")
+    assert f"'job:1' belongs to commit {number}" in said
+    new = Path(events).with_name("new.csv")
+    new.write_text("id,day,price,name\n1,1,2.5,x\n")
+    for command in (("write", events, str(new)), ("merge", str(new), events, "--keys", "id")):
+        lines(*command, "--commit-id", f"{command[0]}:1")
+        (said,) = lines(*command, "--commit-id", f"{command[0]}:1")
+        assert said.startswith("already done by commit ")
+
+
 def test_deletes_and_updates(events: str) -> None:
     stats = result("delete", events, "--where", "id < 3", "--yes")
     assert (stats["rows_matched"], stats["rows_after"]) == (3, 77)

@@ -155,7 +155,7 @@ def _edited(
     if not (dry_run or yes):
         plan = edit(True, None)
         changes = _file_changes(plan)
-        if changes:
+        if changes and "repeated_commit" not in plan:
             rows = counted(plan["rows_matched"], "row")
             rows += "" if plan["rows_before"] is None else f" of {plan['rows_before']:,}"
             context.confirm(f"{verb} {rows}, and {changes}", yes=yes)
@@ -324,7 +324,7 @@ def _merged(
     """Run a merge; ask if it would delete rows, and these cannot be counted without reading the source twice."""
     if not (dry_run or yes):
         plan = merge(True, None)
-        if plan["deleted"]:
+        if plan["deleted"] and "repeated_commit" not in plan:
             changed = f"{plan['inserted']:,} inserted, {plan['updated']:,} updated"
             context.confirm(f"delete {counted(plan['deleted'], 'row')} ({changed})", yes=yes)
     stats = merge(dry_run, context.progress)

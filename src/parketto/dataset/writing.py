@@ -157,7 +157,8 @@ class WritableDataset(ChangeableDataset):
                 All rows are read, except those that can be read only once. Rows that break rules are counted,
                 and no error.
             commit_id: An idempotency key such as `"orders:17"` (an application, a colon, a number). If the log
-                contains it, nothing is done and the first result is returned, so a batch can be replayed. Kept for
+                contains it, nothing is done, and the first result is returned with `repeated_commit`, the number
+                of that commit: a batch can be replayed. Another request with this id is an error. Kept for
                 30 days; the last one of each application is kept for ever.
             retries: How often this operation is planned again after a conflict; by default the dataset's setting.
             retention: How long the replaced files of this operation are kept, in seconds or as a `timedelta`; by
