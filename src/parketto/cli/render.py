@@ -187,7 +187,10 @@ def changes(verb: str, stats: Mapping[str, Any], *, dry_run: bool) -> Renderable
     return tree(
         f"{verb}{' would have' if dry_run else ''}: {counts}; {counted(stats['total'], 'row')} afterwards",
         [
-            ("files that would be rewritten", some(stats["rewritten_files"]))
+            (
+                "files that would be rewritten, unless their rows have these values already",
+                some(stats["rewritten_files"]),
+            )
             if dry_run and stats.get("rewritten_files")
             else None,
             f"{counted(stats['files_written'], 'file')} {'to write' if dry_run else 'written'}"
