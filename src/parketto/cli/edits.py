@@ -219,7 +219,7 @@ def merge(
 ) -> Result:
     """Merge rows into a dataset by key. It asks if rows would be deleted."""
     dataset = context.dataset(target)
-    rows = source_rows(dataset, source, input_format)
+    rows = source_rows(dataset, source, input_format, evolve=schema == "evolve")
 
     def run(dry: bool, progress: Any) -> Any:
         return dataset.merge(
