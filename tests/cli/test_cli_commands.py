@@ -74,6 +74,17 @@ def test_replays_say_that_nothing_was_changed(events: str) -> None:
         assert said.startswith("already done by commit ")
 
 
+def test_a_dry_merge_of_equal_rows_says_that_files_may_stay(events: str) -> None:
+    """A dry run does not compare values; the merge leaves files alone whose rows have them already."""
+    same = Path(events).with_name("same.parquet")
+    pq.write_table(Dataset(events, engine="pyarrow").read(where="id < 3"), same)
+    request = ("merge", str(same), events, "--keys", "id")
+    shown = lines(*request, "--dry-run")
+    assert "files that would be rewritten, unless their rows have these values already" in shown[1]
+    stats = result(*request)
+    assert (stats["updated"], stats["rewritten_files"]) == (3, [])
+
+
 def test_deletes_and_updates(events: str) -> None:
     stats = result("delete", events, "--where", "id < 3", "--yes")
     assert (stats["rows_matched"], stats["rows_after"]) == (3, 77)

@@ -104,8 +104,8 @@ class MergeableDataset(ReadableDataset):
             details: Whether the statistics also name the files: `rewritten_files` (rewritten or removed) and
                 `added_files`, as sorted paths relative to the dataset, and the number of `files_written`, also in
                 a dry run.
-            dry_run: Only count: nothing is written or removed. The values of matched rows are not read, so the files
-                are an upper limit: those whose rows have the source's values already are left alone.
+            dry_run: Only count: nothing is written or removed. Values are not compared, so the files are an upper
+                limit: those whose matched rows all have the source's values already are left alone.
             backup: A directory for the replaced files, from which `restore` brings them back: a path on the same
                 filesystem, or a URL.
             commit_id: An idempotency key such as `"orders:17"` (an application, a colon, a number). If the log
