@@ -16,6 +16,8 @@ from helpers.cli import COMMAND, closed_schema, environment, fails, fresh, lines
 from parketto import errors
 from parketto.cli import json_schemas
 from parketto.cli.exits import Exit, exit_code, sentence
+from parketto.cli.queries import _explained
+from parketto.errors import InvalidArgument
 
 HEAVY = {"pyspark", "duckdb", "polars", "pandas", "yaml", "pyarrow.dataset", "sqlglot"}
 
@@ -342,3 +344,18 @@ def _words(line: str) -> list[str]:
 
 def test_nothing_is_coloured_on_a_pipe(events: str) -> None:
     assert "\x1b" not in fresh("health", events).stdout
+
+
+@pytest.mark.parametrize(
+    ("shown", "rest"),
+    [
+        ("[UNRESOLVED_COLUMN] `foo` cannot be resolved; line 1 pos 7", ";\n'Project ['foo]\n+- SubqueryAlias x\n"),
+        ("[PARSE_SYNTAX_ERROR] Error near 'SELEC' (line 1, pos 0)", "\n\n== SQL ==\nSELEC 1\n^^^\n"),
+    ],
+)
+def test_errors_of_spark_are_one_sentence_without_the_plan(shown: str, rest: str) -> None:
+    from pyspark.errors import AnalysisException
+
+    with pytest.raises(InvalidArgument) as found, _explained({"events": "events"}):
+        raise AnalysisException(f"\n{shown}{rest}")
+    assert str(found.value) == f"the query failed: {shown}"
