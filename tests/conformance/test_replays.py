@@ -119,3 +119,13 @@ def test_batches_of_streams_are_known_by_their_numbers_alone(local: Place) -> No
     dataset = started(local, "merge")._in_stream({"app_id": "app", "batch_id": 1})
     dataset.merge(NEW, "id", commit_id="app:2")
     assert dataset.merge(NEW, "id", strategy="insert", commit_id="app:1")["repeated_commit"] == 1
+
+
+def test_equal_values_that_do_not_equal_themselves_and_sets_are_the_same_request(local: Place) -> None:
+    rows = pa.table({"id": [1, 2], "x": [0.5, 1.5]})
+    local.write_files({"day=1/a.parquet": rows, "day=2/a.parquet": rows})
+    for days in ({1, 2}, [2, 1]):
+        found = local.dataset().update(
+            "id = 1", {"x": float("nan")}, partition_filter={"day": days}, commit_id="a:1"
+        )
+    assert found["repeated_commit"] == 1

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import json
 from collections.abc import Mapping
 from typing import Any
 
@@ -49,10 +50,13 @@ def check_same_request(request: Request, entry: Mapping[str, Any], root: str) ->
         _described(entry["operation"], entry["arguments"]),
         _described(request.operation, request.arguments),
     )
-    if known != given:
+    if names := [name for name in ("operation", *_DESCRIPTION) if _text(known, name) != _text(given, name)]:
+        differences = "; ".join(
+            f"{name} was {shortened(known.get(name))} and is now {shortened(given.get(name))}" for name in names
+        )
         raise InvalidArgument(
             f"commit_id {request.commit_id!r} belongs to commit {entry['number']} of {root!r}, which was another "
-            f"request: {_differences(known, given)}. Nothing was changed; pass another commit_id, or repeat the "
+            f"request: {differences}. Nothing was changed; pass another commit_id, or repeat the "
             "request as it was"
         )
 
@@ -75,8 +79,13 @@ def _described(operation: str, arguments: Mapping[str, Any]) -> dict[str, Any]:
     return {"operation": operation, **{name: each for name, each in found.items() if " at 0x" not in str(each)}}
 
 
-def _differences(known: Mapping[str, Any], given: Mapping[str, Any]) -> str:
-    names = [name for name in ("operation", *_DESCRIPTION) if known.get(name) != given.get(name)]
-    return "; ".join(
-        f"{name} was {shortened(known.get(name))} and is now {shortened(given.get(name))}" for name in names
-    )
+def _text(described: Mapping[str, Any], name: str) -> str:
+    """An argument as text: NaN does not equal itself. A filter may be a set, in another order in every process."""
+    value = described.get(name)
+    if name == "partition_filter" and isinstance(value, Mapping):
+        value = {column: _sorted(each) for column, each in value.items()}
+    return json.dumps(_sorted(value) if name == "partition_filter" else value, sort_keys=True)
+
+
+def _sorted(value: Any) -> Any:
+    return sorted(value, key=json.dumps) if isinstance(value, list) else value

@@ -15,7 +15,7 @@ from fsspec import AbstractFileSystem
 from parketto.engines.arrow_files import arrow_file_rows
 from parketto.engines.base import Engine, FileFormatName
 from parketto.engines.text_types import KnownTypes
-from parketto.errors import DatasetNotFound, InvalidArgument, SourceNotFound, quoted
+from parketto.errors import DatasetNotFound, IncompatibleTypes, InvalidArgument, SourceNotFound, quoted
 from parketto.operations.context import DatasetContext
 from parketto.operations.read import row_schema
 from parketto.operations.sources import path_rows
@@ -129,7 +129,7 @@ def find_source_files(
 
 def known_types(dataset: DatasetContext, *, evolve: bool = False) -> KnownTypes:
     """The types of the columns that a dataset has, for files that have none."""
-    with suppress(DatasetNotFound):
+    with suppress(DatasetNotFound, IncompatibleTypes):
         schema = row_schema(retry_on_vanished_files(dataset.root, dataset.snapshot))
         return KnownTypes({item.name: item.type for item in schema}, evolve)
     return KnownTypes()
