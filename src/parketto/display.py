@@ -131,6 +131,19 @@ def typed_result(stats: Stats) -> Stats:
     return cast("Stats", stats if isinstance(stats, Result) else Result(cast("Any", stats)))
 
 
+Item = TypeVar("Item")
+
+
+class Results(list[Item]):
+    """Several results: a plain list, which prints shortly, and as a table in a notebook."""
+
+    def __repr__(self) -> str:
+        return shortened(list(self))
+
+    def _repr_html_(self) -> str:
+        return _cell("", list(self)) if self else "<div>nothing</div>"
+
+
 class Result(dict[str, Any]):
     """The result of an operation: a plain mapping, which prints shortly, and as a table in a notebook.
 

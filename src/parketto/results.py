@@ -67,7 +67,15 @@ class RuleCounts(TypedDict):
     violations: int
 
 
-class ExpectationStats(TypedDict, total=False):
+class Repeatable(TypedDict, total=False):
+    """What an operation with a `commit_id` adds to its result if the log contains this id."""
+
+    #: Only if the commit_id was used before: the number of the commit that did the work. The counts are those of
+    #: this commit (in a dry run: of the plan), and nothing was changed now.
+    repeated_commit: int
+
+
+class ExpectationStats(Repeatable, total=False):
     """With `expect=`: how many rows broke rules. They were left out (in a dry run: would be).
 
     Counts are None in a dry run with rows that can be read only once: these are not read.
@@ -192,7 +200,7 @@ class PurgedFile(TypedDict):
     backup: str | None
 
 
-class EditStats(TypedDict):
+class EditStats(Repeatable):
     """What a delete or an update did, or, in a dry run, would do. Counts are exact in both cases."""
 
     rows_matched: int

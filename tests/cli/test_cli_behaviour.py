@@ -10,6 +10,8 @@ import sys
 from pathlib import Path
 
 import jsonschema
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 
 from helpers import cli_documents, oracle
@@ -17,6 +19,8 @@ from helpers.cli import COMMAND, closed_schema, environment, fails, fresh, lines
 from parketto import errors
 from parketto.cli import json_schemas
 from parketto.cli.exits import Exit, exit_code, sentence
+from parketto.cli.queries import _explained
+from parketto.errors import InvalidArgument
 
 HEAVY = {"pyspark", "duckdb", "polars", "pandas", "yaml", "pyarrow.dataset", "sqlglot"}
 
@@ -173,10 +177,10 @@ class TestExitCodes:
         )
 
     def test_change_records_have_no_schema_to_advise(self, tmp_path: Path) -> None:
-        (tmp_path / "old.csv").write_text("id,v\n1,1\n")
-        (tmp_path / "new.csv").write_text("id,v\n1,x\n")
-        result("write", tmp_path / "ds", tmp_path / "old.csv")
-        merge = (tmp_path / "new.csv", tmp_path / "ds", "--keys", "id")
+        pq.write_table(pa.table({"id": [1], "v": [1]}), tmp_path / "old.parquet")
+        pq.write_table(pa.table({"id": [1], "v": ["x"]}), tmp_path / "new.parquet")
+        result("write", tmp_path / "ds", tmp_path / "old.parquet")
+        merge = (tmp_path / "new.parquet", tmp_path / "ds", "--keys", "id")
         assert "or pass --schema cast" in fails(1, "merge", *merge)
         assert fails(1, "apply-changes", *merge, "--sequence-by", "id").endswith("Cast the source's columns first")
 
@@ -485,3 +489,18 @@ def _words(line: str) -> list[str]:
 
 def test_nothing_is_coloured_on_a_pipe(events: str) -> None:
     assert "\x1b" not in fresh("health", events).stdout
+
+
+@pytest.mark.parametrize(
+    ("shown", "rest"),
+    [
+        ("[UNRESOLVED_COLUMN] `foo` cannot be resolved; line 1 pos 7", ";\n'Project ['foo]\n+- SubqueryAlias x\n"),
+        ("[PARSE_SYNTAX_ERROR] Error near 'SELEC' (line 1, pos 0)", "\n\n== SQL ==\nSELEC 1\n^^^\n"),
+    ],
+)
+def test_errors_of_spark_are_one_sentence_without_the_plan(shown: str, rest: str) -> None:
+    from pyspark.errors import AnalysisException
+
+    with pytest.raises(InvalidArgument) as found, _explained({"events": "events"}):
+        raise AnalysisException(f"\n{shown}{rest}")
+    assert str(found.value) == f"the query failed: {shown}"

@@ -58,6 +58,34 @@ def test_optimize_says_what_queries_gain(tmp_path: Path) -> None:
     assert stats["zorder_columns"] == ["user", "at"]
 
 
+def test_replays_say_that_nothing_was_changed(events: str) -> None:
+    request = ("delete", events, "--where", "id < 10", "--commit-id", "job:1", "--yes")
+    assert lines(*request)[0].startswith("deleted 10 rows")
+    number = Dataset(events).history()[0]["number"]
+    for more in ((), ("--dry-run",)):
+        assert lines(*request, *more) == [f"already done by commit {number}: nothing was changed"]
+    assert result(*request)["repeated_commit"] == number
+    said = fails(1, "delete", events, "--where", "id < 20", "--commit-id", "job:1", "--yes")
+    assert f"'job:1' belongs to commit {number}" in said
+    new = Path(events).with_name("new.csv")
+    new.write_text("id,day,price,name\n1,1,2.5,x\n")
+    for command in (("write", events, str(new)), ("merge", str(new), events, "--keys", "id")):
+        lines(*command, "--commit-id", f"{command[0]}:1")
+        (said,) = lines(*command, "--commit-id", f"{command[0]}:1")
+        assert said.startswith("already done by commit ")
+
+
+def test_a_dry_merge_of_equal_rows_says_that_files_may_stay(events: str) -> None:
+    """A dry run does not compare values; the merge leaves files alone whose rows have them already."""
+    same = Path(events).with_name("same.parquet")
+    pq.write_table(Dataset(events, engine="pyarrow").read(where="id < 3"), same)
+    request = ("merge", str(same), events, "--keys", "id")
+    shown = lines(*request, "--dry-run")
+    assert "files that would be rewritten, unless their rows have these values already" in shown[1]
+    stats = result(*request)
+    assert (stats["updated"], stats["rewritten_files"]) == (3, [])
+
+
 def test_deletes_and_updates(events: str) -> None:
     stats = result("delete", events, "--where", "id < 3", "--yes")
     assert (stats["rows_matched"], stats["rows_after"]) == (3, 77)

@@ -227,7 +227,7 @@ def test_added_rows_with_the_same_key_are_a_conflict(local: Place, monkeypatch: 
 def test_exactly_once_backup_and_dry_run(local: Place, engine: Engine) -> None:
     dataset = local.dataset(engine=engine)
     first = apply(dataset, (1, "a", 1, "u"), commit_id="stream:1")
-    assert apply(dataset, (1, "b", 2, "u"), commit_id="stream:1") == first
+    assert apply(dataset, (1, "b", 2, "u"), commit_id="stream:1") == {**first, "repeated_commit": 1}
     planned = apply(dataset, (1, None, 2, "d"), (2, "b", 1, "u"), dry_run=True)
     assert rows(local) == [(1, "a", 1)]
     done = apply(dataset, (1, None, 2, "d"), (2, "b", 1, "u"), backup=f"{local.root}-old")

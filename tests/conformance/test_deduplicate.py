@@ -191,7 +191,7 @@ def test_backup_commit_id_and_progress(local: Place, engine: Engine) -> None:
     assert list(dict.fromkeys(each.operation for each in seen)) == ["match", "deduplicate"]
     dataset.restore(stats["backup_path"])
     assert contents(local) == before
-    assert dataset.deduplicate("id", commit_id="nightly:1") == stats
+    assert dataset.deduplicate("id", commit_id="nightly:1") == {**stats, "repeated_commit": 1}
     assert contents(local) == before
     assert [commit["operation"] for commit in dataset.history()] == ["restore", "deduplicate"]
 

@@ -96,6 +96,7 @@ class TestWrite:
         assert commit["statistics"]["expectations"] == COUNTS
         assert commit["arguments"]["expect"] == RULES
         again = dataset.write(ROWS, expect=RULES, on_violation="quarantine", commit_id="orders:1")
+        assert again.pop("repeated_commit") == dataset.history()[0]["number"]
         assert again == stats
         check_quarantine(local)
 

@@ -225,6 +225,47 @@ def test_codecs_are_counted_and_uncompressed_data_is_noted(place: Place) -> None
     assert_counts(place, health)
 
 
+@pytest.mark.parametrize("by", [None, "day"])
+def test_the_remedy_of_mixed_codecs_solves_them(local: Place, by: str | None) -> None:
+    dataset = local.dataset(engine="pyarrow")
+    for codec in ("zstd", "snappy"):
+        dataset.write(rows(3000).append_column("day", pa.array([1] * 3000)), partition_by=by, compression=codec)
+    health = dataset.health()
+    (remedy,) = problem(health, "mixed-codecs")["remedies"]
+    partitions = "--no-partitions" if by is None else "--partition-by day"
+    assert remedy["command"] == f"parketto repartition {dataset.path} {partitions}"
+    files = dataset.read().num_rows
+    eval(remedy["python"], {"Dataset": lambda path: local.dataset(engine="pyarrow")})
+    assert "mixed-codecs" not in names(dataset.health())
+    assert dataset.read().num_rows == files
+
+
+def test_the_remedy_of_missing_files_restores_what_is_kept(local: Place) -> None:
+    dataset = local.dataset(engine="pyarrow")
+    for _ in range(2):
+        dataset.write(rows(10))
+    dataset.compact()
+    dataset.write(rows(5))
+    compacted = next(name for name in local.files() if "compact" in name)
+    os.remove(f"{local.root}/{compacted}")
+    health = dataset.health()
+    assert health["files"]["restorable"] == 2
+    (remedy,) = problem(health, "missing-files")["remedies"]
+    assert remedy["command"] == f"parketto restore {dataset.path} --to 2"
+    eval(remedy["python"], {"Dataset": lambda path: dataset})
+    assert dataset.read().num_rows == 20
+    assert "missing-files" not in names(dataset.health())
+
+
+def test_missing_files_that_nothing_can_restore_need_a_backup(local: Place) -> None:
+    dataset = local.dataset(engine="pyarrow")
+    for _ in range(2):
+        dataset.write(rows(10))
+    os.remove(f"{local.root}/{local.files()[0]}")
+    found = problem(dataset.health(), "missing-files")
+    assert "copy them back from a backup of your own" in found["summary"] or found["remedies"]
+
+
 @pytest.mark.parametrize("clustered", [False, True])
 def test_overlap_is_what_queries_on_the_values_read(place: Place, clustered: bool) -> None:
     table = rows(60_000, 3)

@@ -199,6 +199,22 @@ def test_tiny_datasets_have_a_report(tmp_path: Path, rows: int) -> None:
     assert {"partitions", "history", "operations", "schema"}.isdisjoint(page.charts)
 
 
+def test_no_text_of_the_data_is_in_the_page(tmp_path: Path) -> None:
+    """The page can be mailed, and bounds are values of single rows."""
+    dataset = Dataset(tmp_path / "users", engine="pyarrow")
+    for number in range(4):
+        users = [f"user{number}{n}@example.org" for n in range(50)]
+        dataset.write(pa.table({"mail": users, "key": [each.encode() for each in users], "n": range(50)}))
+    dataset.optimize(["mail", "n"], target_rows_per_file=50)
+    text = dataset.report()
+    page = Page(text)
+    assert "Clustering: mail and n" in page.texts
+    assert "100 %" in page.texts
+    assert "example.org" not in text
+    dataset.delete("mail = 'user01@example.org'")
+    assert "example.org" not in dataset.report()
+
+
 def test_a_dataset_of_damaged_files_has_a_report(tmp_path: Path) -> None:
     (tmp_path / "a.parquet").write_bytes(b"x")
     page = Page(Dataset(tmp_path, engine="pyarrow").report())

@@ -16,7 +16,9 @@ from conftest import Place
 from helpers import oracle
 from helpers.exotic import exotic, row_by_row
 from parketto.engines.base import Engine
+from parketto.errors import IncompatibleTypes
 from parketto.planning.copy_policy import REWRITES
+from parketto.tasks.conform import ConformFile
 
 
 @pytest.mark.parametrize("operation", ["compact", "optimize", "optimize by two", "split"])
@@ -177,3 +179,26 @@ def test_rewritten_files_carry_statistics_and_page_index(place: Place, engine: E
     assert group.column(0).has_column_index
     assert group.column(0).has_offset_index
     assert [column.column_index for column in group.sorting_columns] == [0]
+
+
+@pytest.mark.parametrize("dry_run", [True, False])
+@pytest.mark.parametrize(
+    ("name", "kind", "shown"),
+    [
+        ("hits", "date", r"is int64, and there is no conversion to date32\[day\]"),
+        ("hits", pa.list_(pa.int64()), "is int64, .* no conversion to list"),
+        ("hits", pa.struct({"a": pa.int64()}), "is int64, .* no conversion to struct"),
+        ("day", "boolean", r"is date32\[day\], .* no conversion to bool"),
+        ("tags", "int", "is list<.*>, .* no conversion to int32"),
+    ],
+)
+def test_types_without_a_conversion_are_refused_when_planning(
+    local: Place, name: str, kind: Any, shown: str, dry_run: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rows = {"hits": [1], "day": [dt.date(2026, 11, 2)], "tags": [["x"]]}
+    local.write_files({"one.parquet": pa.table(rows)})
+    monkeypatch.setattr(ConformFile, "run", lambda *_: pytest.fail("planning refuses it"))
+    with pytest.raises(
+        IncompatibleTypes, match=f"column '{name}' of '.*one.parquet' {shown}.*Nothing was changed"
+    ):
+        local.dataset(engine="pyarrow").alter(cast={name: kind}, dry_run=dry_run)

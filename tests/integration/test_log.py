@@ -128,6 +128,7 @@ class TestIdentity:
             "files_written": 1,
             "bytes_written": dataset.history()[1]["statistics"]["bytes_written"],
             "files_replaced": 0,
+            "repeated_commit": 3,
         }
         assert ids(events) == [1, 2, 3, 4]
         assert [commit["number"] for commit in dataset.history()] == [4, 3, 2, 1]

@@ -134,3 +134,29 @@ def test_every_result_is_json(tmp_path: Path) -> None:
         assert json.loads(json.dumps(result)) == result
         assert len(repr(result)) < 1500
         assert result._repr_html_().startswith("<table>")  # type: ignore[attr-defined]
+
+
+def test_what_shows_a_dataset_is_short_and_json(events: Dataset) -> None:
+    """Also lists, and results with methods of their own."""
+    events.delete("`<i>id` = 7")
+    mappings: list[Any] = [events.health(), events.diff(1), events.recover()]
+    lists: list[Any] = [events.history(), events.partitions()]
+    for found in (*mappings, *lists):
+        plain = dict(found) if isinstance(found, dict) else list(found)
+        assert found == plain
+        assert plain == found
+        assert json.loads(json.dumps(found)) == plain
+        assert len(repr(found)) < 2500
+        assert "<table>" in found._repr_html_()
+        assert "<b>events" not in found._repr_html_()
+    assert pickle.loads(pickle.dumps(events.history())) == events.history()
+
+
+def test_a_recovery_keeps_its_attributes(events: Dataset) -> None:
+    found = events.recover()
+    assert not found
+    assert (found.action, found.operation, found.staging_removed) == ("none", None, 0)
+    assert found["action"] == "none"
+    assert pickle.loads(pickle.dumps(found)) == found
+    with pytest.raises(AttributeError, match="nothing_like_this"):
+        _ = found.nothing_like_this

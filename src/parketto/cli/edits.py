@@ -155,7 +155,7 @@ def _edited(
     if not (dry_run or yes):
         plan = edit(True, None)
         changes = _file_changes(plan)
-        if changes:
+        if changes and "repeated_commit" not in plan:
             rows = counted(plan["rows_matched"], "row")
             rows += "" if plan["rows_before"] is None else f" of {plan['rows_before']:,}"
             context.confirm(f"{verb} {rows}, and {changes}", yes=yes)
@@ -219,7 +219,7 @@ def merge(
 ) -> Result:
     """Merge rows into a dataset by key. It asks if rows would be deleted."""
     dataset = context.dataset(target)
-    rows = source_rows(dataset, source, input_format)
+    rows = source_rows(dataset, source, input_format, evolve=schema == "evolve")
 
     def run(dry: bool, progress: Any) -> Any:
         return dataset.merge(
@@ -325,7 +325,7 @@ def _merged(
     """Run a merge; ask if it would delete rows, which only a dry run can count."""
     if not (dry_run or yes):
         plan = merge(True, None)
-        if plan["deleted"]:
+        if plan["deleted"] and "repeated_commit" not in plan:
             changed = f"{plan['inserted']:,} inserted, {plan['updated']:,} updated"
             context.confirm(f"delete {counted(plan['deleted'], 'row')} ({changed})", yes=yes)
     stats = merge(dry_run, context.progress)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import asdict
 from typing import Annotated, Any, Literal
 
 import typer
@@ -54,8 +53,7 @@ def _undo_state(commit: Mapping[str, Any]) -> str:
 def recover(context: CommandContext, path: options.DatasetPath) -> Result:
     """Finish or undo an interrupted operation. Every other operation does this first."""
     found = context.known_dataset(path).recover()
-    document = asdict(found)
-    return Result(document, lambda: render.tree(str(found)))
+    return Result(dict(found), lambda: render.tree(str(found)))
 
 
 def undo(

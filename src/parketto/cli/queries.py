@@ -73,9 +73,13 @@ def _explained(paths: Mapping[str, str]) -> Iterator[None]:
     except ParkettoError:
         raise
     except Exception as error:
-        if type(error).__module__.partition(".")[0] not in ("duckdb", "_duckdb", "pyspark"):
+        library = type(error).__module__.partition(".")[0]
+        if library not in ("duckdb", "_duckdb", "pyspark"):
             raise
-        reason = str(error).partition("JVM stacktrace:")[0].strip().rstrip(".!")
+        reason = str(error).partition("JVM stacktrace:")[0].strip()
+        if library == "pyspark":
+            reason = reason.partition("\n")[0]  # the query, or its plan, follows
+        reason = reason.rstrip(".!; ")
         unknown = "does not exist" in reason or "TABLE_OR_VIEW_NOT_FOUND" in reason
         hint = ". No table was named: add for example events=data/events" if unknown and not paths else ""
         raise InvalidArgument(f"the query failed: {reason}{hint}") from error

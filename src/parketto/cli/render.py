@@ -163,8 +163,17 @@ def _reads(stats: Mapping[str, Any]) -> tuple[str, list[str]] | None:
     return "row groups that queries read", lines
 
 
+def repeated(stats: Mapping[str, Any]) -> RenderableType | None:
+    """A replay: an operation whose `commit_id` the log contains."""
+    if (number := stats.get("repeated_commit")) is None:
+        return None
+    return tree(f"already done by commit {number:,}: nothing was changed")
+
+
 def edit(verb: str, stats: Mapping[str, Any]) -> RenderableType:
     """A delete, an update, or the removal of duplicates."""
+    if (done := repeated(stats)) is not None:
+        return done
     rows = counted(stats["rows_matched"], "row")
     if not stats["rows_matched"]:
         return tree(f"no rows to {verb}", [_scanned(stats), _purged(stats)])
@@ -213,12 +222,17 @@ def _scanned(stats: Mapping[str, Any]) -> str:
 
 def changes(verb: str, stats: Mapping[str, Any], *, dry_run: bool) -> RenderableType:
     """A merge, or applied change records."""
+    if (done := repeated(stats)) is not None:
+        return done
     names = [name for name in ("inserted", "updated", "deleted", "ignored") if name in stats]
     counts = ", ".join(f"{stats[name]:,} {name}" for name in names)
     return tree(
         f"{verb}{' would have' if dry_run else ''}: {counts}; {counted(stats['total'], 'row')} afterwards",
         [
-            ("files that would be rewritten", some(stats["rewritten_files"]))
+            (
+                "files that would be rewritten, unless their rows have these values already",
+                some(stats["rewritten_files"]),
+            )
             if dry_run and stats.get("rewritten_files")
             else None,
             f"{counted(stats['files_written'], 'file')} {'to write' if dry_run else 'written'}"
@@ -232,6 +246,8 @@ def changes(verb: str, stats: Mapping[str, Any], *, dry_run: bool) -> Renderable
 
 def written(verb: str, root: str, stats: Mapping[str, Any]) -> RenderableType:
     """A write or a repartition, or the plan of one."""
+    if (done := repeated(stats)) is not None:
+        return done
     rows = stats["rows_written"]
     shown = "all rows" if rows is None else counted(rows, "row")
     sources = stats.get("source_files")

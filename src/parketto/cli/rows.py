@@ -93,7 +93,7 @@ def write(
     }
     if mode != "append" and not (dry_run or yes):
         plan = dataset.write_from(paths, mode, dry_run=True, **arguments)
-        if plan["files_replaced"]:
+        if plan["files_replaced"] and "repeated_commit" not in plan:
             rows, replaced = plan["rows_written"] or 0, counted(plan["files_replaced"], "file")
             context.confirm(f"replace the rows of {replaced} by {counted(rows, 'row')}", yes=yes)
     stats = dataset.write_from(paths, mode, dry_run=dry_run, progress=context.progress, **arguments)

@@ -22,14 +22,14 @@ if TYPE_CHECKING:
 STDIN = "-"
 
 
-def source_rows(dataset: Dataset, path: str, given: SourceFormat | None) -> Any:
+def source_rows(dataset: Dataset, path: str, given: SourceFormat | None, *, evolve: bool = False) -> Any:
     """The rows of a source, for the operations of a dataset that take rows."""
-    from parketto.operations.source_files import find_source_files, source_of
+    from parketto.operations.source_files import find_source_files, known_types, source_of
 
     found, given = spooled(path, given)
     options = dataset._storage_options
     files = find_source_files(found, given, dataset._store.fs, options)
-    return source_of(files, dataset.engine, options)[0]
+    return source_of(files, dataset.engine, options, lambda: known_types(dataset._context, evolve=evolve))[0]
 
 
 def file_table(context: CommandContext, path: str) -> pa.Table | None:

@@ -14,6 +14,7 @@ from parketto.commit.retention import KeptFiles
 from parketto.commit.tombstones import check_tombstones_without
 from parketto.commit.undone import undone_commits
 from parketto.commit.workspace import Workspace
+from parketto.display import Results
 from parketto.errors import CannotUndo
 
 
@@ -58,13 +59,13 @@ def commits(workspace: Workspace, limit: int | None = None) -> list[Commit]:
 
     found, known = workspace.read_log(read)
     kept = KeptFiles(workspace.store, workspace.path).places() if found else {}
-    return [
+    return Results(
         Commit(
             **{name: entry.get(name) for name in Commit.__annotations__}  # type: ignore[typeddict-item]
             | {"kept_until": _kept_until(entry), "can_undo": _can_undo(workspace, known, entry["number"], kept)}
         )
         for entry in found
-    ]
+    )
 
 
 def _before_undone(known: Commits, first: int) -> int:

@@ -222,8 +222,12 @@ class Log:
         return found, line
 
     def expected(self, view: LogView, identity: Collection[str]) -> dict[str, Publication]:
-        """The files that records published and did not retire later, by their paths in the dataset."""
+        """The files that records published and did not retire later, by their paths in the dataset.
+
+        Those of undone commits are gone, too: another program may have removed them before.
+        """
         files: dict[str, Publication] = {}
+        undone = UndoneBy()
         known, gone = set(identity), set[str]()
         for number in range(view.last, view.checkpoint, -1):
             if _name(number) not in view.names or self.outcome(number, view) != "complete":
@@ -234,6 +238,8 @@ class Log:
             if known.isdisjoint(record.dataset):
                 break
             known.update(record.dataset)
+            if undone.add(number, record.operation, record.statistics) is not None:
+                gone |= paths_of(record.publish)
             files |= {new.path: new for new in record.publish if new.path not in gone}
             gone |= paths_of(record.retire)
             if record.operation in _REPLACING:

@@ -10,8 +10,7 @@ import socket
 import time
 import uuid
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from typing import Literal
+from typing import Any, Literal
 
 from parketto.commit.appliers import applier_of
 from parketto.commit.identity import is_same
@@ -19,7 +18,7 @@ from parketto.commit.log import SWEEP, LogView, now
 from parketto.commit.record import KEPT, Author, Record, paths_of
 from parketto.commit.retention import KeptFiles
 from parketto.commit.workspace import DEAD_SECONDS, Workspace, WorkspaceState
-from parketto.display import counted
+from parketto.display import Result, counted
 from parketto.errors import CommitFailed, CommitStateUnknown, ParkettoError
 from parketto.storage.locks import held
 from parketto.storage.store import FileEntry
@@ -27,15 +26,45 @@ from parketto.storage.store import FileEntry
 logger = logging.getLogger(__name__)
 
 
-@dataclass(frozen=True, slots=True)
-class Recovery:
-    """The result of a recovery. It is true if there was anything to do."""
+Action = Literal["none", "completed", "rolled back"]
 
-    action: Literal["none", "completed", "rolled back"] = "none"
-    operation: str | None = None
-    files_published: int = 0
-    files_retired: int = 0
-    staging_removed: int = 0
+
+class Recovery(Result):
+    """The result of a recovery: a mapping, serialisable with `json.dumps`. It is true if there was anything to do.
+
+    Keys, which are attributes, too: `action` (`"none"`, `"completed"` or `"rolled back"`), the `operation` that
+    was interrupted, `files_published`, `files_retired` and `staging_removed`.
+    """
+
+    action: Action
+    operation: str | None
+    files_published: int
+    files_retired: int
+    staging_removed: int
+
+    def __init__(
+        self,
+        action: Action = "none",
+        operation: str | None = None,
+        files_published: int = 0,
+        files_retired: int = 0,
+        staging_removed: int = 0,
+    ) -> None:
+        super().__init__(
+            action=action,
+            operation=operation,
+            files_published=files_published,
+            files_retired=files_retired,
+            staging_removed=staging_removed,
+        )
+
+    def __getattr__(self, name: str) -> Any:
+        if name not in self:
+            raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
+        return self[name]
+
+    def __reduce__(self) -> Any:
+        return type(self), tuple(self.values())
 
     def __bool__(self) -> bool:
         return self.action != "none" or self.staging_removed > 0

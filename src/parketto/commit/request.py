@@ -12,6 +12,15 @@ from parketto.planning.naming import Naming
 from parketto.runtime.staging import StagedFile
 from parketto.storage.store import FileEntry
 
+_LOGGED_CHARACTERS = 10_000  # of an argument that the log keeps
+
+
+def logged_value(value: Any) -> Any:
+    """An argument as the log keeps it: a condition may list 100,000 values."""
+    if isinstance(value, str) and len(value) > _LOGGED_CHARACTERS:
+        return f"{value[:_LOGGED_CHARACTERS]}… ({len(value):,} characters)"
+    return value
+
 
 @dataclass(frozen=True)
 class Request:

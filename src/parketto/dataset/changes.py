@@ -60,7 +60,8 @@ class ChangeableDataset(UndoableDataset):
             backup: A directory for the replaced files, from which `restore` brings them back: a path on the same
                 filesystem, or a URL.
             commit_id: An idempotency key such as `"nightly:17"` (an application, a colon, a number). If the log
-                contains it, nothing is done and the first result is returned.
+                contains it, nothing is done, and the first result is returned with `repeated_commit`, the number
+                of that commit. Another request with this id is an error.
             isolation: With `"serializable"` (the default), rows that are added meanwhile are a conflict; with
                 `"snapshot"` they stay, duplicates or not.
             retries: How often this operation is planned again after a conflict; by default the dataset's setting.
@@ -167,7 +168,8 @@ class ChangeableDataset(UndoableDataset):
             backup: A directory for the replaced files, from which `restore` brings them back: a path on the same
                 filesystem, or a URL.
             commit_id: An idempotency key such as `"orders:17"` (an application, a colon, a number). If the log
-                contains it, nothing is done and the first result is returned.
+                contains it, nothing is done, and the first result is returned with `repeated_commit`, the number
+                of that commit. Another request with this id is an error.
             isolation: `"serializable"` or `"snapshot"`, for this operation; by default the dataset's.
             retries: How often this operation is planned again after a conflict; by default the dataset's setting.
             retention: How long the replaced files of this operation are kept, in seconds or as a `timedelta`; by

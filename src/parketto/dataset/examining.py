@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 from parketto.arguments import DEFAULT_TARGET_MB
 from parketto.dataset.base import BaseDataset
+from parketto.display import typed_result
 from parketto.storage.hive import PartitionFilter
 from parketto.storage.opening import open_store, path_text
 
@@ -61,7 +62,8 @@ class ExaminableDataset(BaseDataset):
         """
         from parketto.health.examine import examine
 
-        return examine(self._context, self.path, partition_filter, columns, target_mb_per_file).health
+        found = examine(self._context, self.path, partition_filter, columns, target_mb_per_file).health
+        return typed_result(found)
 
     def report(
         self,

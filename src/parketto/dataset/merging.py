@@ -104,11 +104,13 @@ class MergeableDataset(ReadableDataset):
             details: Whether the statistics also name the files: `rewritten_files` (rewritten or removed) and
                 `added_files`, as sorted paths relative to the dataset, and the number of `files_written`, also in
                 a dry run.
-            dry_run: Only count: nothing is written or removed.
+            dry_run: Only count: nothing is written or removed. Values are not compared, so the files are an upper
+                limit: those whose matched rows all have the source's values already are left alone.
             backup: A directory for the replaced files, from which `restore` brings them back: a path on the same
                 filesystem, or a URL.
             commit_id: An idempotency key such as `"orders:17"` (an application, a colon, a number). If the log
-                contains it, nothing is done and the first result is returned, so a batch can be replayed. Kept for
+                contains it, nothing is done, and the first result is returned with `repeated_commit`, the number
+                of that commit: a batch can be replayed. Another request with this id is an error. Kept for
                 30 days; the last one of each application is kept for ever.
             isolation: `"serializable"` or `"snapshot"`, for this operation; by default the dataset's.
             retries: How often this operation is planned again after a conflict; by default the dataset's setting.

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, TypeAlias
 
 from parketto.dataset.examining import ExaminableDataset
+from parketto.display import Results
 from parketto.errors import DatasetNotFound
 from parketto.results import PartitionInfo
 from parketto.storage.hive import PartitionFilter
@@ -181,7 +182,8 @@ class ReadableDataset(ExaminableDataset):
         from parketto.operations.partitions import list_partitions
         from parketto.storage.listing import retry_on_vanished_files
 
-        return retry_on_vanished_files(self.path, lambda: list_partitions(self._context, partition_filter))
+        found = retry_on_vanished_files(self.path, lambda: list_partitions(self._context, partition_filter))
+        return Results(found)
 
     def to_pyarrow(self, *, partition_filter: PartitionFilter = None) -> ds.Dataset:
         """A `pyarrow.dataset.Dataset` over the files of one snapshot, in the dataset's schema.

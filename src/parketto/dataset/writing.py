@@ -157,7 +157,8 @@ class WritableDataset(ChangeableDataset):
                 All rows are read, except those that can be read only once. Rows that break rules are counted,
                 and no error.
             commit_id: An idempotency key such as `"orders:17"` (an application, a colon, a number). If the log
-                contains it, nothing is done and the first result is returned, so a batch can be replayed. Kept for
+                contains it, nothing is done, and the first result is returned with `repeated_commit`, the number
+                of that commit: a batch can be replayed. Another request with this id is an error. Kept for
                 30 days; the last one of each application is kept for ever.
             retries: How often this operation is planned again after a conflict; by default the dataset's setting.
             retention: How long the replaced files of this operation are kept, in seconds or as a `timedelta`; by
@@ -385,7 +386,12 @@ class WritableDataset(ChangeableDataset):
     ) -> WriteStats | WritePlan:
         """Write the rows of files: CSV with a header, JSON with one object per line, Parquet, or Arrow.
 
-        The engine's own reader finds the types, so they can differ between engines:
+        Columns of CSV and JSON files that the dataset has are parsed as its types. A value that is none of its
+        type is an error that names it. Whole numbers may have a fraction of zero; times with a zone are converted
+        to UTC in columns without one. With `schema="evolve"`, inferred types that fit widen columns.
+
+        For other columns, and with `mode="overwrite"`, the engine's own reader finds the types, so they can differ
+        between engines:
 
         * PyArrow infers them from the first 4 MB of each file. A later value that does not fit is an error.
           Timestamps in JSON are read without a zone; those with one are converted to UTC.
@@ -425,9 +431,16 @@ class WritableDataset(ChangeableDataset):
             >>> people.read().to_pylist()
             [{'id': 1, 'name': 'Ada'}]
         """
-        from parketto.operations.source_files import check_format, find_all_source_files, source_of
+        from parketto.engines.text_types import KnownTypes
+        from parketto.operations.source_files import check_format, find_all_source_files, known_types, source_of
 
         files = find_all_source_files(path, check_format(format), self._store.fs, self._storage_options)
-        source, paths = source_of(files, self.engine, self._storage_options)
+        replaces = mode == "overwrite" and options.get("replace_where") is None
+
+        def known() -> KnownTypes:
+            evolve = options.get("schema") == "evolve"
+            return KnownTypes() if replaces else known_types(self._context, evolve=evolve)
+
+        source, paths = source_of(files, self.engine, self._storage_options, known)
         stats: Any = self.write(source, mode, dry_run=dry_run, **options)
         return typed_result({**stats, "source_files": paths})  # type: ignore[return-value]

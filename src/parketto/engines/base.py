@@ -13,6 +13,7 @@ from parketto.runtime.task import Task, Worker, WorkUnit
 
 if TYPE_CHECKING:  # what only some operations need is imported by them
     from parketto.engines.text_files import TextFormat
+    from parketto.engines.text_types import KnownTypes
     from parketto.expressions.derived import DerivedColumns
     from parketto.merge.target import MergeOutcome, MergeTarget
     from parketto.parquet.file_info import FileInfo
@@ -145,7 +146,9 @@ class Engine(Protocol):
     def derived(self, source: FileRows | FrameRows, columns: DerivedColumns) -> RowSource:
         """The rows of a source with computed columns."""
 
-    def scan_files(self, store: Store, entries: Sequence[FileEntry], format_name: TextFormat) -> RowSource:
+    def scan_files(
+        self, store: Store, entries: Sequence[FileEntry], format_name: TextFormat, known: KnownTypes
+    ) -> RowSource:
         """The rows of CSV or JSON files, read by the engine's own reader where it can."""
 
     def transformed(self, rows: FileRows, root: str, function: Callable[[Any], Any]) -> RowSource:
@@ -230,11 +233,13 @@ class TaskEngine:
             raise InvalidArgument(f"the {self.name} engine cannot read a {type(source.frame).__name__}")
         return replace(source, schema=columns.schema, transform=columns)
 
-    def scan_files(self, store: Store, entries: Sequence[FileEntry], format_name: TextFormat) -> RowSource:
+    def scan_files(
+        self, store: Store, entries: Sequence[FileEntry], format_name: TextFormat, known: KnownTypes
+    ) -> RowSource:
         """The rows of CSV or JSON files, read by PyArrow in this process."""
         from parketto.engines.text_files import text_rows
 
-        return text_rows(store, entries, format_name)
+        return text_rows(store, entries, format_name, known)
 
     def transformed(self, rows: FileRows, root: str, function: Callable[[Any], Any]) -> RowSource:  # noqa: ARG002
         """Raise: the engine has no DataFrame type of its own."""

@@ -45,6 +45,10 @@ class Commands:
         """Find damage."""
         return self._remedy("check", effect, {"deep": True})
 
+    def restore(self, to: int, effect: str) -> Remedy:
+        """Go back to the state after a commit."""
+        return self._remedy("restore", effect, {"to": to})
+
     def vacuum(self, effect: str) -> Remedy:
         """Remove retired files."""
         return self._remedy("vacuum", effect, {"dry_run": False})

@@ -3,17 +3,17 @@
 from __future__ import annotations
 
 import datetime as dt
-from collections.abc import Sequence
+from collections.abc import Sequence, Set
 from dataclasses import dataclass
 from typing import Any
 
 from parketto.arguments import DEFAULT_TARGET_MB, Thresholds, check_names
 from parketto.commit.history import Commit, commits
-from parketto.commit.record import KEPT
+from parketto.commit.record import KEPT, paths_of
 from parketto.commit.retention import KeptFiles
 from parketto.commit.settled import Listing, list_settled
 from parketto.commit.workspace import TRANSACTION_PREFIX
-from parketto.errors import UnreadableFile
+from parketto.errors import ParkettoError, UnreadableFile
 from parketto.health.columns import Bounds, default_columns
 from parketto.health.problems import find_problems, summary_of, verdict_of
 from parketto.health.results import CommitSummary, FileHealth, Health, HistoryHealth
@@ -126,10 +126,28 @@ def _file_health(
         damaged_count=tally.damaged_count,
         missing=[relative(each, dataset.root) for each in missing[:SHOWN_PATHS]],
         missing_count=len(missing),
+        restorable=_restorable(dataset, {relative(each, dataset.root) for each in missing}) if missing else None,
         changed=[relative(each, dataset.root) for each in changed[:SHOWN_PATHS]],
         changed_count=len(changed),
         unknown_count=len(against.unknown),
     )
+
+
+def _restorable(dataset: DatasetContext, missing: Set[str]) -> int | None:
+    """The last commit before those that published missing files, if it can be restored."""
+    from parketto.operations.past_states import commits_of
+    from parketto.operations.undo import restore_state
+
+    records = commits_of(dataset).records
+    first = min((number for number, record in records.items() if missing & paths_of(record.publish)), default=0)
+    before = max((number for number in records if number < first), default=None)
+    if before is None:
+        return None
+    try:
+        restore_state(dataset, before, dry_run=True)
+    except ParkettoError:
+        return None  # for example, because replaced files are no longer kept
+    return before
 
 
 def _history_health(dataset: DatasetContext, log: Sequence[Commit]) -> HistoryHealth:

@@ -87,12 +87,20 @@ def _files(health: Health, commands: Commands) -> Iterator[HealthProblem]:
             check,
         )
     if count := files["missing_count"]:
+        to, advice, remedies = files["restorable"], "", []
+        if to is None:
+            advice = (
+                ". No earlier state is kept: copy them back from a backup of your own, or write their rows again"
+            )
+        else:
+            effect = f"Goes back to the state after commit {to:,}, whose files are kept. Later commits are undone."
+            remedies = [commands.restore(to, effect)]
         yield _problem(
             "missing-files",
             "error",
             f"{counted(count, 'file')} that commits have published {'is' if count == 1 else 'are'} missing; "
-            f"the first is {files['missing'][0]!r}",
-            check,
+            f"the first is {files['missing'][0]!r}{advice}",
+            *remedies,
         )
     if count := files["changed_count"]:
         yield _problem(
@@ -258,7 +266,16 @@ def _codecs(health: Health, commands: Commands) -> Iterator[HealthProblem]:
         )
     if len(codecs) > 1:
         shares = ", ".join(f"{each['codec']} {percent(each['bytes'] / max(1, total))}" for each in codecs)
-        yield _problem("mixed-codecs", "note", f"{len(codecs)} codecs: {shares}. Every reader needs all of them")
+        # Compaction leaves files alone that are large enough, whatever their codec is.
+        yield _problem(
+            "mixed-codecs",
+            "note",
+            f"{len(codecs)} codecs: {shares}. Every reader needs all of them",
+            commands.repartition(
+                health["partitions"]["columns"],
+                "Writes all rows anew, in the same partitions, all with the codec of most of the data.",
+            ),
+        )
 
 
 def _history(health: Health, commands: Commands) -> Iterator[HealthProblem]:

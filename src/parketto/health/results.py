@@ -99,6 +99,9 @@ class FileHealth(TypedDict):
     #: Files that the log expects and that do not exist. Paths are relative to the dataset, as below.
     missing: list[str]
     missing_count: int
+    #: The last commit before these files were published, if its own files are there or kept: `restore(to=…)` goes
+    #: back to it.
+    restorable: int | None
     #: Files that other programs have replaced since a commit published them.
     changed: list[str]
     changed_count: int

@@ -239,7 +239,9 @@ def _task(file: FileInfo, target: FileInfo, origins: Mapping[str, str], prefix: 
     codec = writable_codec(file.codec) or DEFAULT_CODEC
     file_format = FileFormat(decoded, codec, metadata, target.traits, readable_as=schema)
     kept = {new: old for new, old in origins.items() if new in schema.names}
-    return ConformFile(file, kept, Output(file.directory, file_format, decoded, prefix=prefix))
+    task = ConformFile(file, kept, Output(file.directory, file_format, decoded, prefix=prefix))
+    task.check_types()
+    return task
 
 
 def _conform(

@@ -118,8 +118,9 @@ def apply_changes(
         **({} if expect is None else expect.arguments),
     }
     # The log keeps the last commit of each application, and with it the name of the tombstones.
-    identity = None if dry_run else commit_id or f"{OPERATION}:{uuid.uuid4().hex}"
-    return dataset.run(dataset.request(OPERATION, arguments, identity), attempt, known=_logged, backups=backups)
+    identity = commit_id if dry_run else commit_id or f"{OPERATION}:{uuid.uuid4().hex}"
+    request = dataset.request(OPERATION, arguments, identity)
+    return dataset.run(request, attempt, known=_logged, backups=backups, dry_run=dry_run)
 
 
 def _logged(statistics: Mapping[str, Any]) -> ChangeStats:

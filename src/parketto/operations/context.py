@@ -16,7 +16,8 @@ from parketto.commit.backup import Backup
 from parketto.commit.footer_index import MIN_FILES, FooterIndex
 from parketto.commit.identity import identity_of
 from parketto.commit.lease import Lease
-from parketto.commit.request import AlreadyCommitted, Request
+from parketto.commit.replays import check_same_batch, check_same_request, replayed
+from parketto.commit.request import AlreadyCommitted, Request, logged_value
 from parketto.commit.retention import KeptFiles, retention_seconds
 from parketto.commit.settled import Listing, list_settled
 from parketto.commit.transaction import Transaction
@@ -28,7 +29,6 @@ from parketto.errors import (
     InvalidArgument,
     LockTimeout,
     ParkettoError,
-    StreamStopped,
     quoted,
 )
 from parketto.expressions.time_zones import Clock
@@ -61,7 +61,6 @@ Isolation = Literal["serializable", "snapshot"]
 ISOLATIONS = ("serializable", "snapshot")
 # Delay before the first retry; it doubles with each retry. Jitter keeps two writers from colliding again.
 _RETRY_DELAY_SECONDS = 0.02
-_LOGGED_CHARACTERS = 10_000  # of an argument that the log keeps
 
 
 def check_isolation(isolation: str) -> Isolation:
@@ -206,6 +205,7 @@ class DatasetContext:
         known: Callable[[Mapping[str, Any]], Result] | None = None,
         backups: Backups | None = None,
         repeatable: bool = True,
+        dry_run: bool = False,
     ) -> Result:
         """Run an operation in a transaction; after a conflict, retry it with a fresh plan.
 
@@ -217,7 +217,13 @@ class DatasetContext:
             known: Builds the result from the statistics of an earlier commit with the same `commit_id`.
             backups: Where to keep the retired files.
             repeatable: Whether a second attempt can read the same rows again.
+            dry_run: Whether `attempt` commits nothing.
         """
+        if dry_run and request.commit_id is not None:
+            assert known is not None, "operations that take a commit_id pass `known`"
+            earlier = self.repeats(request)
+            planned = self.run(replace(request, commit_id=None), attempt, repeatable=repeatable)
+            return planned if earlier is None else known(replayed(planned, earlier))
         self.engine.check_store(self.store)
         retries = self.retries if repeatable else 0
         try:
@@ -236,9 +242,9 @@ class DatasetContext:
         except AlreadyCommitted as done:
             entry = done.entry
             logger.info("%s %r was already committed at %s", request.operation, request.commit_id, entry["at"])
-            self._check_replay(request)
+            self._check_replay(request, entry)
             assert known is not None, "operations that take a commit_id pass `known`"
-            return known(entry["statistics"])
+            return known(replayed(entry["statistics"], entry))
         raise AssertionError("unreachable")
 
     def _transaction(self, request: Request, backups: Backups | None, *, alone: bool) -> Transaction:
@@ -249,29 +255,29 @@ class DatasetContext:
 
     def _refuse_repeated(self, request: Request) -> None:
         """Raise AlreadyCommitted if the log contains the commit_id."""
-        if (commit_id := request.commit_id) is not None:
-            log, identity = self.workspace.log, identity_of(self.store, self.root)
-            entry = self.workspace.read_log(
-                lambda view: log.find(commit_id, view, identity, ordered=request.ordered)
-            )
-            if entry is not None:
-                raise AlreadyCommitted(entry)
+        entry = self._earlier(request, ordered=request.ordered)
+        if entry is not None:
+            raise AlreadyCommitted(entry)
 
-    def _check_replay(self, request: Request) -> None:
-        """Refuse a micro-batch whose number was committed with other rows of its sources."""
-        offsets, commit_id = (self.stream or {}).get("source_offsets"), request.commit_id
-        if offsets is None or commit_id is None:
-            return
+    def repeats(self, request: Request) -> dict[str, Any] | None:
+        """The commit that has done the work already, if the operation is a replay; for dry runs."""
+        if (entry := self._earlier(request, ordered=request.ordered)) is not None:
+            self._check_replay(request, entry)
+        return entry
+
+    def _earlier(self, request: Request, *, ordered: bool = False) -> dict[str, Any] | None:
+        """The commit in the log with this commit_id."""
+        if (commit_id := request.commit_id) is None:
+            return None
         log, identity = self.workspace.log, identity_of(self.store, self.root)
-        entry = self.workspace.read_log(lambda view: log.find(commit_id, view, identity))
-        committed = offsets if entry is None else entry["arguments"].get("source_offsets", offsets)
-        if committed != offsets:
-            raise StreamStopped(
-                f"micro-batch {commit_id!r} of a stream to {self.root!r} was committed with other offsets of its "
-                "sources: an older copy of its checkpoint was restored, and the sources divide their rows "
-                "differently now. Rows would be lost. Nothing was changed; start the stream with a new checkpoint "
-                "(and another app_id, if it has one), and remove rows that are there twice by deduplicate()"
-            )
+        return self.workspace.read_log(lambda view: log.find(commit_id, view, identity, ordered=ordered))
+
+    def _check_replay(self, request: Request, entry: Mapping[str, Any]) -> None:
+        """Refuse a commit_id that was used for something else."""
+        check_same_request(request, entry, self.root)
+        offsets = (self.stream or {}).get("source_offsets")
+        if offsets is not None:
+            check_same_batch(request, offsets, self._earlier(request), self.root)
 
     def request(
         self,
@@ -283,7 +289,7 @@ class DatasetContext:
         if commit_id is not None and not (commit_id and isinstance(commit_id, str)):
             raise InvalidArgument(f"commit_id must be a non-empty string such as 'orders:17', got {commit_id!r}")
         everything = {**(arguments or {}), **(self.stream or {})}
-        given = {name: _shortened(value) for name, value in everything.items() if value is not None}
+        given = {name: logged_value(value) for name, value in everything.items() if value is not None}
         kept = retention_seconds(operation, self.retention)
         return Request(operation, given, self.engine.name, commit_id, kept, ordered=self.stream is not None)
 
@@ -433,13 +439,6 @@ class DatasetContext:
 def _has_path_only_columns(file: FileInfo) -> bool:
     assert file.schema is not None, "a footer always has a schema"
     return any(name not in file.schema.names for name, _ in file.partition)
-
-
-def _shortened(value: Any) -> Any:
-    """An argument as the log keeps it: a condition may list 100,000 values."""
-    if isinstance(value, str) and len(value) > _LOGGED_CHARACTERS:
-        return f"{value[:_LOGGED_CHARACTERS]}… ({len(value):,} characters)"
-    return value
 
 
 def entries(files: Sequence[FileInfo]) -> list[FileEntry]:

@@ -127,10 +127,11 @@ def deduplicate(
         "compression": request.compression,
     }
     return dataset.run(
-        dataset.request("deduplicate", arguments, None if dry_run else request.commit_id),
+        dataset.request("deduplicate", arguments, request.commit_id),
         attempt,
         known=lambda statistics: cast("EditStats", statistics),
         backups=backups,
+        dry_run=dry_run,
     )
 
 

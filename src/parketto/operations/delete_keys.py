@@ -147,10 +147,11 @@ def delete_keys(
         "compression": request.compression,
     }
     return dataset.run(
-        dataset.request("delete", arguments, None if dry_run else request.commit_id),
+        dataset.request("delete", arguments, request.commit_id),
         attempt,
         known=lambda statistics: cast("EditStats", statistics),
         backups=backups,
+        dry_run=dry_run,
         repeatable=request.source.repeatable,
     )
 

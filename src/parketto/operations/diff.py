@@ -11,6 +11,7 @@ from typing import Any
 import pyarrow as pa
 
 from parketto.arguments import check_columns_exist, check_names
+from parketto.display import Result
 from parketto.errors import IncompatibleTypes, StateUnavailable
 from parketto.merge.row_diff import MAX_LEVEL, RowDiff, by_bucket, compared, hashed
 from parketto.operations.context import DatasetContext, PastState
@@ -29,7 +30,7 @@ _Batches = Sequence[Iterable[pa.RecordBatch]]  # of both states
 _CHANGED = ("before", "after")
 
 
-class Diff(dict[str, Any]):
+class Diff(Result):
     """The rows that differ between two states. A mapping of counts, serialisable with `json.dumps`.
 
     Keys: `start` and `end` (numbers of commits), `key_columns`, `rows_added`, `rows_removed`, `rows_changed`,

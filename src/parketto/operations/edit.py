@@ -8,6 +8,7 @@ from typing import cast
 
 import pyarrow as pa
 
+from parketto.commit.replays import replayed
 from parketto.commit.transaction import Transaction
 from parketto.engines.base import ProgressCallback
 from parketto.merge.enum_notes import files_without_enum_notes
@@ -33,10 +34,20 @@ def edit(
     editor = Editor(dataset, request, dataset.clock(), partition_filter)
     dataset.check_exists(partition_filter)
     dataset.engine.check_store(dataset.store)
+    arguments = {
+        "where": None if request.purge else str(request.where),  # it may contain personal data
+        "purge": request.purge or None,
+        "values": request.changes,
+        "partition_filter": partition_filter,
+        "compression": request.compression,
+    }
+    logged = dataset.request(request.operation, arguments, request.commit_id)
     if dry_run:
+        entry = dataset.repeats(logged)
         snapshot = dataset.snapshot(partition_filter, editor.stats_columns, rows=editor.rows)
         run = editor.dry_run(snapshot.files, progress, snapshot.ruled_out)
-        return _stats(dataset.root, request, run, complete=snapshot.complete, dry_run=True)
+        planned = _stats(dataset.root, request, run, complete=snapshot.complete, dry_run=True)
+        return planned if entry is None else cast("EditStats", replayed(planned, entry))
 
     def attempt(transaction: Transaction) -> EditStats:
         snapshot = dataset.snapshot_in(transaction, partition_filter, editor.stats_columns, rows=editor.rows)
@@ -68,19 +79,7 @@ def edit(
             )
         return stats(transaction.backup_path)
 
-    arguments = {
-        "where": None if request.purge else str(request.where),  # it may contain personal data
-        "purge": request.purge or None,
-        "values": request.changes,
-        "partition_filter": partition_filter,
-        "compression": request.compression,
-    }
-    return dataset.run(
-        dataset.request(request.operation, arguments, request.commit_id),
-        attempt,
-        known=lambda statistics: cast("EditStats", statistics),
-        backups=backups,
-    )
+    return dataset.run(logged, attempt, known=lambda statistics: cast("EditStats", statistics), backups=backups)
 
 
 def _stats(

@@ -136,10 +136,11 @@ def merge(
         **({} if expect is None else expect.arguments),
     }
     return dataset.run(
-        dataset.request("merge", arguments, None if dry_run else commit_id),
+        dataset.request("merge", arguments, commit_id),
         attempt,
         known=_logged_report,
         backups=backups,
+        dry_run=dry_run,
         repeatable=source.repeatable,
     )
 
@@ -161,7 +162,9 @@ def _within(dataset: DatasetContext, target: MergeTarget, clock: Clock, context:
 
 def _logged_report(statistics: Mapping[str, Any]) -> MergeReport:
     """The report of an earlier merge, from its statistics in the log."""
-    return MergeReport(**{**statistics, "stats": cast("MergeStats", statistics["stats"])})
+    found = dict(statistics)
+    stats = cast("MergeStats", {**found.pop("stats"), "repeated_commit": found.pop("repeated_commit")})
+    return MergeReport(stats, **found)
 
 
 def _total(target: MergeTarget, outcome: MergeOutcome) -> int:

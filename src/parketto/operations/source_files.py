@@ -5,7 +5,8 @@ from __future__ import annotations
 import os
 import posixpath
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
@@ -13,11 +14,14 @@ from fsspec import AbstractFileSystem
 
 from parketto.engines.arrow_files import arrow_file_rows
 from parketto.engines.base import Engine, FileFormatName
-from parketto.errors import InvalidArgument, SourceNotFound, quoted
+from parketto.engines.text_types import KnownTypes
+from parketto.errors import DatasetNotFound, IncompatibleTypes, InvalidArgument, SourceNotFound, quoted
+from parketto.operations.context import DatasetContext
+from parketto.operations.read import row_schema
 from parketto.operations.sources import path_rows
 from parketto.parquet.row_source import FileRows, RowSource
 from parketto.parquet.snapshot import read_snapshot
-from parketto.storage.listing import relative
+from parketto.storage.listing import relative, retry_on_vanished_files
 from parketto.storage.opening import open_store
 from parketto.storage.options import GivenOptions
 from parketto.storage.store import FileEntry, Store
@@ -123,14 +127,25 @@ def find_source_files(
     return SourceFiles(store, root, *_of_one_format(path, found, given))
 
 
+def known_types(dataset: DatasetContext, *, evolve: bool = False) -> KnownTypes:
+    """The types of the columns that a dataset has, for files that have none."""
+    with suppress(DatasetNotFound, IncompatibleTypes):
+        schema = row_schema(retry_on_vanished_files(dataset.root, dataset.snapshot))
+        return KnownTypes({item.name: item.type for item in schema}, evolve)
+    return KnownTypes()
+
+
 def source_of(
-    files: SourceFiles, engine: Engine, storage_options: GivenOptions = None
+    files: SourceFiles,
+    engine: Engine,
+    storage_options: GivenOptions = None,
+    known: Callable[[], KnownTypes] = KnownTypes,
 ) -> tuple[RowSource, list[str]]:
-    """The rows of files, and the paths that are read."""
+    """The rows of files, and the paths that are read. `known` gives the types of columns in text files."""
     if files.format == "arrow":
         return arrow_file_rows(files.store, files.entries), files.paths
     if files.format != "parquet":
-        return engine.scan_files(files.store, files.entries, files.format), files.paths
+        return engine.scan_files(files.store, files.entries, files.format, known()), files.paths
     engine.check_store(files.store)
     if files.is_folder:
         rows, _ = path_rows(files.root, engine, files.store.fs, storage_options)

@@ -6,6 +6,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import TypeVar, cast
 
+from parketto.commit.replays import replayed
 from parketto.engines.base import Context, ProgressCallback
 from parketto.errors import DatasetNotFound
 from parketto.expressions.dispatch import predicate
@@ -38,17 +39,14 @@ def plan_write(
     """What a write would do."""
     refuse_foreign(dataset.store, dataset.root, listed=False)
     dataset.engine.check_store(dataset.store)
-    dataset.request(request.mode, commit_id=request.commit_id)  # raises if it is invalid
+    logged = dataset.request(request.mode, request.arguments(output), request.commit_id)  # raises if it is invalid
+    entry = dataset.repeats(logged)
     bound = request.bound(source, dataset.clock()) if request.expect is not None else None
     if bound is not None:
         output = replace(output, checks=replace(bound.checks, fails=False))
-    if request.replace_where is not None:
-        return retry_on_vanished_files(
-            dataset.root, lambda: _plan_replace(dataset, source, output, request, bound, progress)
-        )
-    return retry_on_vanished_files(
-        dataset.root, lambda: _plan_write(dataset, source, output, request, bound, progress)
-    )
+    plan = _plan_write if request.replace_where is None else _plan_replace
+    found = retry_on_vanished_files(dataset.root, lambda: plan(dataset, source, output, request, bound, progress))
+    return found if entry is None else cast("WritePlan", replayed(found, entry))
 
 
 def _plan_write(

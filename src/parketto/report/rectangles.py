@@ -7,8 +7,10 @@ from dataclasses import dataclass
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.types as pat
 
 from parketto.health.examine import Examination
+from parketto.health.text import percent
 from parketto.parquet.bounds import row_group_bounds
 from parketto.parquet.file_info import FileInfo
 from parketto.parquet.row_group_info import RowGroupInfo
@@ -17,6 +19,14 @@ from parketto.planning.skipping import spans
 _MAX_RECTANGLES = 600
 _MAX_TABLE_ROWS = 100
 _MAX_VALUE_CHARACTERS = 40
+# Bounds of these types are shown.
+_SHOWN = (
+    pat.is_boolean,
+    pat.is_integer,
+    pat.is_floating,
+    pat.is_decimal,
+    pat.is_temporal,
+)
 
 
 @dataclass(frozen=True)
@@ -62,8 +72,8 @@ def rectangles(found: Examination) -> Rectangles | None:
                 (float(x.low[at]), float(x.high[at])),
                 (float(y.low[at]), float(y.high[at])),
                 group.num_rows,
-                _texts(file, group, columns[0]),
-                _texts(file, group, columns[1]),
+                _texts(file, group, columns[0], (float(x.low[at]), float(x.high[at]))),
+                _texts(file, group, columns[1], (float(y.low[at]), float(y.high[at]))),
             )
         )
     return Rectangles(columns, shown, found.health["row_groups"]["count"]) if shown else None
@@ -82,13 +92,20 @@ def _two_columns(found: Examination) -> tuple[str, str] | None:
     return (names[0], names[1]) if len(names) == 2 else None
 
 
-def _texts(file: FileInfo, group: RowGroupInfo, column: str) -> tuple[str, str]:
-    """The bounds of a row group as text."""
+def _texts(file: FileInfo, group: RowGroupInfo, column: str, shares: tuple[float, float]) -> tuple[str, str]:
+    """The bounds of a row group as text; those of texts as places in the order of the column.
+
+    Bounds are values of single rows, such as e-mail addresses, and the page can be mailed.
+    """
     if file.schema is None or column not in file.schema.names:
         value = str(dict(file.partition).get(column, ""))
         return value, value
     found = row_group_bounds(file, group, column)
-    return ("", "") if found is None else (_text(found[0]), _text(found[1]))
+    if found is None:
+        return "", ""
+    if not all(any(test(value.type) for test in _SHOWN) for value in found):
+        return percent(shares[0]), percent(shares[1])
+    return _text(found[0]), _text(found[1])
 
 
 def _text(value: pa.Scalar) -> str:

@@ -54,6 +54,26 @@ class ConformFile:
         """The size of the file."""
         return self.file.size_bytes
 
+    def check_types(self) -> None:
+        """Refuse pairs of types without a conversion, whatever the values are."""
+        assert self.file.schema is not None, "files to conform come from a snapshot"
+        own = decoded_schema(self.file.schema)
+        for item in self.output.format.schema:
+            if item.name not in self.origins:
+                continue
+            name = self.origins[item.name]
+            kind, stored = own.field(name).type, self.file.schema.field(name).type
+            try:
+                found = promoted(pa.array([], kind), item.type)
+                if not _is_exact(kind, item.type):
+                    promoted(found, kind)  # values that change are found by casting them back
+            except (pa.ArrowInvalid, pa.ArrowNotImplementedError) as error:
+                raise IncompatibleTypes(
+                    f"column {name!r} of {self.file.path!r} is {stored}, and there is no conversion "
+                    f"to {item.type}. Nothing was changed; choose another type, or add a column and "
+                    "compute its values with update"
+                ) from error
+
     @property
     def files(self) -> tuple[FileInfo, ...]:
         """The files that it reads."""
@@ -173,8 +193,7 @@ class ConformFile:
         name, kind = self.origins[item.name], item.type
         try:
             found = promoted(column, kind)
-            exact = common_type([column.type, kind]) == kind or _is_text(column.type) or _is_text(kind)
-            changed = None if exact else ~equal_values(promoted(found, column.type), column)
+            changed = None if _is_exact(column.type, kind) else ~equal_values(promoted(found, column.type), column)
         except (pa.ArrowInvalid, pa.ArrowNotImplementedError) as error:
             raise IncompatibleTypes(
                 f"column {name!r} of {self.file.path!r} cannot be cast from {column.type} to {kind}: {error}. "
@@ -192,6 +211,11 @@ class ConformFile:
                 "changed"
             )
         return found
+
+
+def _is_exact(own: pa.DataType, kind: pa.DataType) -> bool:
+    """Whether a conversion changes no value that it accepts."""
+    return common_type([own, kind]) == kind or _is_text(own) or _is_text(kind)
 
 
 def _is_text(kind: pa.DataType) -> bool:

@@ -16,6 +16,7 @@ from parketto.engines.duckdb.session import Session, require_duckdb
 from parketto.engines.duckdb.text_files import duckdb_text_rows
 from parketto.engines.merging import broadcast_merge
 from parketto.engines.text_files import TextFormat
+from parketto.engines.text_types import KnownTypes
 from parketto.engines.threads import ThreadEngine
 from parketto.errors import OutOfMemory
 from parketto.merge.target import MergeOutcome, MergeTarget
@@ -66,12 +67,14 @@ class DuckDBEngine(ThreadEngine):
                 found = list(rows.read(worker))
         return pa.Table.from_batches(found, schema).cast(rows.schema)
 
-    def scan_files(self, store: Store, entries: Sequence[FileEntry], format_name: TextFormat) -> RowSource:
+    def scan_files(
+        self, store: Store, entries: Sequence[FileEntry], format_name: TextFormat, known: KnownTypes
+    ) -> RowSource:
         """The rows of CSV or JSON files, read by DuckDB if they are on the local disk."""
         paths = plain_local_paths(store, entries)
         if paths is None:
-            return super().scan_files(store, entries, format_name)
-        return duckdb_text_rows(paths, format_name, self._duckdb_memory, self._threads)
+            return super().scan_files(store, entries, format_name, known)
+        return duckdb_text_rows(paths, format_name, known, self._duckdb_memory, self._threads)
 
     def _scanned(self, rows: FileRows, schema: pa.Schema) -> list[pa.RecordBatch] | None:
         """The rows that DuckDB reads; None if it fails, so that Arrow reads them or names the damaged file."""

@@ -42,6 +42,7 @@ from parketto.engines.spark.tasks import parallelism, results, run_tasks, spark_
 from parketto.engines.spark.text_files import reading_text, text_frame
 from parketto.engines.spark.types import stored_columns, stored_schema
 from parketto.engines.text_files import TextFormat
+from parketto.engines.text_types import KnownTypes, ParsedColumns, named
 from parketto.errors import InvalidArgument, TransformFailed
 from parketto.expressions.derived import DerivedColumns
 from parketto.merge.key_join import WriteAdditions
@@ -287,14 +288,22 @@ class SparkEngine(TaskEngine):
             return super().derived(source, columns)
         return FrameRows(columns.schema, derived_frame(_exchange_frame(source), columns))
 
-    def scan_files(self, store: Store, entries: Sequence[FileEntry], format_name: TextFormat) -> RowSource:
+    def scan_files(
+        self, store: Store, entries: Sequence[FileEntry], format_name: TextFormat, known: KnownTypes
+    ) -> RowSource:
         """The rows of CSV or JSON files, read by Spark if they are on the local disk, which all tasks see."""
         paths = plain_local_paths(store, entries)
         if paths is None:
-            return super().scan_files(store, entries, format_name)
+            return super().scan_files(store, entries, format_name, known)
         with reading_text(paths, format_name):
             frame = text_frame(self.session, paths, format_name)
-            return FrameRows(checked_columns(stored_schema(frame.schema)), frame)
+            types = known.among(stored_schema(frame.schema), has_types=format_name == "json")
+            frame = text_frame(self.session, paths, format_name, frame.schema, types) if types else frame
+            rows = FrameRows(checked_columns(stored_schema(frame.schema)), frame)
+            if not types:
+                return rows
+            parsed = ParsedColumns(rows.schema, types, named(paths))
+            return FrameRows(parsed.schema, derived_frame(_exchange_frame(rows), parsed))
 
     def transformed(self, rows: FileRows, root: str, function: Callable[[Any], Any]) -> RowSource:
         """The result of a function that receives files as a Spark DataFrame."""

@@ -15,6 +15,7 @@ from parketto.engines.spark.session import is_connect
 from parketto.engines.spark.shipping import PickledFunction
 from parketto.engines.spark.tasks import StageProgress, parallelism, raising_typed, results, task_attempt
 from parketto.engines.spark.types import spark_schema
+from parketto.engines.text_types import ParsedColumns
 from parketto.expressions.derived import DerivedColumns
 from parketto.merge.source import as_target
 from parketto.parquet.decoded_types import decoded_schema, recast
@@ -225,7 +226,7 @@ class ScanRows(Generic[Result]):
 class DeriveColumns:
     """Appends computed columns to rows of exchange types."""
 
-    columns: DerivedColumns
+    columns: DerivedColumns | ParsedColumns
     exchanged: pa.Schema
 
     def __call__(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
@@ -236,8 +237,8 @@ class DeriveColumns:
                 yield to_exchange(self.columns.added(from_exchange(batch, schema)), self.exchanged)
 
 
-def derived_frame(frame: DataFrame, columns: DerivedColumns) -> DataFrame:
-    """A DataFrame of exchange columns, followed by computed ones."""
+def derived_frame(frame: DataFrame, columns: DerivedColumns | ParsedColumns) -> DataFrame:
+    """A DataFrame of exchange columns, followed by computed ones, or with parsed ones."""
     exchanged = exchange_schema(decoded_schema(columns.schema))
     return frame.mapInArrow(PickledFunction(DeriveColumns(columns, exchanged)), spark_schema(exchanged))
 
