@@ -35,10 +35,11 @@ def supported(place: Place) -> bool:
 
 
 def count_rows(directory: str) -> int | None:
-    """The rows that a plain reader finds; None if a listed file is gone when it is opened."""
+    """The rows that a plain reader finds; None if the files, or all names, are gone before it gets to them."""
     try:
         names = [name for name in os.listdir(directory) if name.endswith(".parquet")]
-        return sum(pq.read_metadata(f"{directory}/{name}").num_rows for name in names)
+        # A folder that was opened before the swap may be empty by the time it is listed.
+        return sum(pq.read_metadata(f"{directory}/{name}").num_rows for name in names) if names else None
     except FileNotFoundError:
         return None
 
