@@ -280,7 +280,7 @@ class TestSources:
             (7, "not int"),
             (pa.table({}), "without any column"),
             (pa.table([[1], [2]], ["a", "a"]), "distinct"),
-            ([{"id": 1}], "item 0 of the rows is a dict; expected a PyArrow RecordBatch or Table"),
+            ([{"id": 1}], "item 0 of the rows is of type dict; expected a PyArrow RecordBatch or Table"),
         ],
     )
     def test_sources_without_rows_or_columns_are_refused(

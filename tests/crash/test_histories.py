@@ -303,7 +303,10 @@ class History:
             known = [
                 commit for commit in self.commits if commit.commit_id == commit_id and commit.outcome == "complete"
             ]
-            results = [commit.statistics.get("stats", commit.statistics) for commit in known]
+            results = [
+                {**commit.statistics.get("stats", commit.statistics), "repeated_commit": commit.number}
+                for commit in known
+            ]
             assert piece.result in results, f"the result of {piece} differs from those of {known}"
         elif isolation == "serializable":
             assert piece.end_numbers is not None

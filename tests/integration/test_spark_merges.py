@@ -175,9 +175,7 @@ class TestHotKeys:
     def test_refused_duplicates_are_found_before_the_shuffle(self, tmp_path: Path) -> None:
         sent, errors = self.sent(tmp_path, [5] * 45_000 + list(range(10, 5010)), "upsert")
         assert sent.num_rows < 45_000
-        with pytest.raises(
-            InvalidArgument, match=r"at least 1 key\(s\) of 'id' more than once, such as {'id': 5}"
-        ):
+        with pytest.raises(InvalidArgument, match=r"at least 1 key of 'id' more than once, such as {'id': 5}"):
             raise loads(errors[0].as_py())
 
 
