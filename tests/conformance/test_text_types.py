@@ -138,7 +138,7 @@ class TestCommands:
         Dataset(root, engine="pyarrow").write(pa.table({"id": ["001", "002"], "day": ["2026-11-01"] * 2}))
         new.write_text("id,day\n002,2026-11-02\n003,2026-11-03\n")
         lines("merge", str(new), root, "--keys", "id")
-        assert Dataset(root, engine="pyarrow").read().to_pydict() == {
+        assert Dataset(root, engine="pyarrow").read().sort_by("id").to_pydict() == {
             "id": ["001", "002", "003"],
             "day": ["2026-11-01", "2026-11-02", "2026-11-03"],
         }
