@@ -14,6 +14,9 @@ UV_PIN := $(shell sed -n 's/^uv==\([^ ;]*\).*/uv==\1/p' constraints.txt)
 GATEWAY_VERSION := v1.8.0
 GATEWAY := $(VENV)/versitygw-$(GATEWAY_VERSION)/versitygw
 
+# Tests start many processes: without cached bytecode, each of them compiles all modules that it imports.
+unexport PYTHONDONTWRITEBYTECODE
+
 .DEFAULT_GOAL := help
 .PHONY: help demo test test-fast test-all coverage test-s3 test-browser lint format bench bench-targets bench-clustering bench-quick bench-spark bench-driver bench-gate docs cli-reference release-check constraints clean
 

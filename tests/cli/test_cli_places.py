@@ -150,6 +150,9 @@ class TestInterruptedCommits:
     def test_recover_finishes_what_was_killed(self, events: str) -> None:
         rows = oracle.rows(events)
         assert self.interrupted(events, "die").returncode == -signal.SIGKILL
+        planned = result("recover", events, "--dry-run")
+        assert (planned["action"], planned["operation"], planned["dry_run"]) == ("completed", "compact", True)
+        assert "would complete an interrupted compact" in lines("recover", events, "--dry-run")[0]
         done = parketto("recover", events, check=False)
         assert done.returncode == 0
         assert "completed an interrupted compact" in done.stdout

@@ -244,6 +244,25 @@ def test_a_dry_run_sees_the_recovered_dataset(place: Place) -> None:
         outcome.check(place)
 
 
+@pytest.mark.parametrize("operation", ["append", "compact", "overwrite", "upsert"])
+def test_a_dry_run_of_a_recovery_says_what_it_will_do(place: Place, operation: str, share: int) -> None:
+    run = OPERATIONS[operation]
+    kills = [(at, when) for when in ("before", "after") for at in range(1, Outcome(place, run).calls + 1)]
+    seen = set()
+    for at, when in sampled(kills, share):
+        make(place)
+        assert killed(place.dataset(), run, at, when)
+        parent = place.root.rpartition("/")[0]
+        found = {path: place.fs.cat_file(path) for path in place.fs.find(parent)}
+        planned = place.dataset().recover(dry_run=True)
+        assert {path: place.fs.cat_file(path) for path in place.fs.find(parent)} == found, (
+            "a dry run changes nothing"
+        )
+        assert planned == {**place.dataset().recover(), "dry_run": True}
+        seen.add(planned.action)
+    assert seen >= {"none", "completed"}
+
+
 def sweep_on(engine: str, place: Place, operation: str, share: float) -> int:
     """The process is killed at a seeded share of its steps. On Spark that is the driver: tasks only stage."""
     run = OPERATIONS[operation]

@@ -50,9 +50,9 @@ def _undo_state(commit: Mapping[str, Any]) -> str:
     return "possible" if commit["can_undo"] else ""
 
 
-def recover(context: CommandContext, path: options.DatasetPath) -> Result:
+def recover(context: CommandContext, path: options.DatasetPath, dry_run: options.DryRun = False) -> Result:
     """Finish or undo an interrupted operation. Every other operation does this first."""
-    found = context.known_dataset(path).recover()
+    found = context.known_dataset(path).recover(dry_run=dry_run)
     return Result(dict(found), lambda: render.tree(str(found)))
 
 

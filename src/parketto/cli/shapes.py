@@ -61,14 +61,16 @@ class DiffDocument(TypedDict):
 
 
 class RecoveryDocument(TypedDict):
-    """What a recovery did."""
+    """What a recovery did, or would do (`dry_run`)."""
 
     action: Literal["none", "completed", "rolled back"]
     #: The operation that was interrupted; None if there was none.
     operation: str | None
     files_published: int
     files_retired: int
+    #: The interrupted operations of which only staged files were left.
     staging_removed: int
+    dry_run: bool
 
 
 class ErrorDetails(TypedDict):

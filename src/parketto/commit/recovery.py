@@ -9,8 +9,8 @@ import posixpath
 import socket
 import time
 import uuid
-from collections.abc import Mapping, Sequence
-from typing import Any, Literal
+from collections.abc import Collection, Mapping, Sequence
+from typing import Any, Literal, Self
 
 from parketto.commit.appliers import applier_of
 from parketto.commit.identity import is_same
@@ -27,13 +27,17 @@ logger = logging.getLogger(__name__)
 
 
 Action = Literal["none", "completed", "rolled back"]
+_PLANNED = {"completed": "would complete", "rolled back": "would roll back"}
 
 
 class Recovery(Result):
     """The result of a recovery: a mapping, serialisable with `json.dumps`. It is true if there was anything to do.
 
     Keys, which are attributes, too: `action` (`"none"`, `"completed"` or `"rolled back"`), the `operation` that
-    was interrupted, `files_published`, `files_retired` and `staging_removed`.
+    was interrupted, `files_published`, `files_retired`, `staging_removed` and `dry_run`.
+
+    >>> print(Recovery("completed", "delete", files_published=1, files_retired=2, dry_run=True))
+    would complete an interrupted delete (1 new file, 2 replaced)
     """
 
     action: Action
@@ -41,6 +45,7 @@ class Recovery(Result):
     files_published: int
     files_retired: int
     staging_removed: int
+    dry_run: bool
 
     def __init__(
         self,
@@ -49,6 +54,7 @@ class Recovery(Result):
         files_published: int = 0,
         files_retired: int = 0,
         staging_removed: int = 0,
+        dry_run: bool = False,
     ) -> None:
         super().__init__(
             action=action,
@@ -56,6 +62,19 @@ class Recovery(Result):
             files_published=files_published,
             files_retired=files_retired,
             staging_removed=staging_removed,
+            dry_run=dry_run,
+        )
+
+    @classmethod
+    def of(cls, record: Record, completed: bool, staging_removed: int, *, dry_run: bool = False) -> Self:
+        """The recovery of an interrupted commit."""
+        return cls(
+            "completed" if completed else "rolled back",
+            record.operation,
+            len(record.publish),
+            len(record.retire),
+            staging_removed,
+            dry_run,
         )
 
     def __getattr__(self, name: str) -> Any:
@@ -74,12 +93,14 @@ class Recovery(Result):
             return "nothing to recover"
         parts = []
         if self.action != "none":
+            verb = _PLANNED[self.action] if self.dry_run else self.action
             parts.append(
-                f"{self.action} an interrupted {self.operation} "
-                f"({self.files_published} new files, {self.files_retired} replaced)"
+                f"{verb} an interrupted {self.operation} "
+                f"({counted(self.files_published, 'new file')}, {self.files_retired:,} replaced)"
             )
         if self.staging_removed:
-            parts.append(f"removed the staged files of {counted(self.staging_removed, 'interrupted operation')}")
+            verb = "would remove" if self.dry_run else "removed"
+            parts.append(f"{verb} the staged files of {counted(self.staging_removed, 'interrupted operation')}")
         return "; ".join(parts)
 
 
@@ -102,6 +123,46 @@ def recover(workspace: Workspace, *, expire: bool = False) -> Recovery:
     if expire:
         _remove_expired(workspace)
     return recovery
+
+
+def plan_recovery(workspace: Workspace) -> Recovery:
+    """What `recover` would do. Nothing is changed. Where locks show it, work of live processes does not count."""
+    state = workspace.read_state()
+    if state.log.done and not state.staging:
+        return Recovery(dry_run=True)
+    if not workspace.locks:
+        dead = dead_among(state.staging)
+        return workspace.read_log(lambda view: _planned(workspace, view, dead), state.log)
+    try:
+        if state.log.done:
+            return _planned(workspace, state.log, list(workspace.each_dead()))
+        lock = workspace.store.try_lock(f"{workspace.path}/lock")
+        if lock is not None:
+            with held(lock):
+                return _planned(workspace, workspace.read_state().log, list(workspace.each_dead()))
+    except PermissionError as error:
+        logger.debug("cannot lock %s: %s", workspace.path, error)
+    return Recovery(dry_run=True)  # a live process is committing, or this one may only read
+
+
+def _planned(workspace: Workspace, view: LogView, dead: Collection[str]) -> Recovery:
+    if view.done:
+        return Recovery(staging_removed=len(dead), dry_run=True)
+    record = workspace.log.read(view.last)
+    if _is_of_another(workspace, record):
+        logger.warning(
+            "a %s was interrupted on a dataset that is no longer at %s", record.operation, workspace.root
+        )
+        return Recovery(dry_run=True)
+    _refuse_links(workspace, view.last, record)
+    completes = not view.undo and applier_of(workspace, view.last, record).can_complete()
+    others = set(dead) - {record.staging, *record.sweeps}
+    return Recovery.of(record, completes, len(others), dry_run=True)
+
+
+def _is_of_another(workspace: Workspace, record: Record) -> bool:
+    """Whether the record's dataset was moved away, and the one here is another."""
+    return record.operation != SWEEP and not is_same(workspace.store, workspace.root, record)
 
 
 def _remove_expired(workspace: Workspace) -> None:
@@ -164,7 +225,7 @@ def settle(workspace: Workspace, view: LogView) -> tuple[Record, bool] | None:
     if view.done:
         return None
     record = workspace.log.read(view.last)
-    if record.operation != SWEEP and not is_same(workspace.store, workspace.root, record):
+    if _is_of_another(workspace, record):
         _abandon(workspace, view.last, record)
         return None
     _refuse_links(workspace, view.last, record)
@@ -202,7 +263,7 @@ def _refuse_links(workspace: Workspace, number: int, record: Record) -> None:
 
 
 def _abandon(workspace: Workspace, number: int, record: Record) -> None:
-    """Set an unsettled commit aside: its dataset was moved away, and the one here is another."""
+    """Set an unsettled commit aside, and say where."""
     aside = workspace.set_aside(number, record)
     if not workspace.store.atomic_move:
         workspace.log.settle(number, "abandoned")
@@ -292,13 +353,7 @@ def _result(workspace: Workspace, settled: tuple[Record, bool] | None, swept: in
         result = Recovery(staging_removed=swept)
     else:
         record, happened = settled
-        result = Recovery(
-            action="completed" if happened else "rolled back",
-            operation=record.operation,
-            files_published=len(record.publish),
-            files_retired=len(record.retire),
-            staging_removed=swept,
-        )
+        result = Recovery.of(record, happened, swept)
     if result:
         logger.warning("%s: %s", workspace.root, result)
     return result

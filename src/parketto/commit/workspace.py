@@ -276,6 +276,14 @@ class Workspace:
         for folder in (self.log.folder, f"{self.path}/{QUARANTINE}", f"{self.path}/{INDEX}"):
             parts = [name for name in self.store.list_names(folder) if name.endswith(".tmp")]
             self.store.remove_many([f"{folder}/{name}" for name in parts])
+        for name in self.each_dead():
+            self.store.remove_tree(f"{self.path}/{name}")
+            self.store.remove(f"{self.path}/{name}{_ALIVE}")
+            swept += 1
+        return swept
+
+    def each_dead(self) -> Iterator[str]:
+        """The folders of dead operations; each is locked until the next one is asked for. Only where locks are."""
         for name in self.transactions():
             directory = f"{self.path}/{name}"
             if self._is_leased(directory):
@@ -283,12 +291,10 @@ class Workspace:
             alive = self.store.try_lock(f"{directory}{_ALIVE}")
             if alive is not None:
                 with held(alive):
-                    if self._is_leased(directory):
-                        continue  # its process wrote the lease, and then released the lock
-                    self.store.remove_tree(directory)
-                    self.store.remove(f"{directory}{_ALIVE}")
-                    swept += 1
-        return swept
+                    if not self._is_leased(
+                        directory
+                    ):  # its process may write the lease, and then release the lock
+                        yield name
 
     def _is_leased(self, directory: str) -> bool:
         lease = self.store.stat(f"{directory}/{LEASE}")

@@ -166,20 +166,27 @@ class BaseDataset:
         with running(self._context, "check", progress) as run:
             return run.done(check(self._context, partition_filter, run.progress, deep=deep))
 
-    def recover(self) -> Recovery:
+    def recover(self, *, dry_run: bool = False) -> Recovery:
         """Finish or undo an interrupted operation, remove its staged files, and report what was done.
 
         Every operation does this first. Idempotent. It also removes retired files whose retention is over, and
         rows of a quarantine (`write(expect=...)`) whose operation was interrupted before it was committed.
+
+        Args:
+            dry_run: Only report what would be done about interrupted operations: nothing is changed. Operations
+                that are still running are left out, except on object stores, where no lock shows that they are
+                committing.
 
         Example:
             >>> from parketto import Dataset
             >>> str(Dataset("memory://events-example", engine="pyarrow").recover())
             'nothing to recover'
         """
-        from parketto.commit.recovery import recover
+        from parketto.commit.recovery import plan_recovery, recover
         from parketto.operations.expectations import settle_quarantines
 
+        if dry_run:
+            return plan_recovery(self._context.workspace)
         found = recover(self._context.workspace, expire=True)
         settle_quarantines(self._context)
         return found
