@@ -20,7 +20,7 @@ from helpers.exotic import exotic, row_by_row
 from helpers.parquet_files import check_chunks, check_pages
 from parketto import Dataset, sql
 from parketto.engines.base import Engine
-from parketto.merge import file_edits as replacing
+from parketto.merge.known_edits import KnownEdits
 from parketto.parquet.footer import read_footer
 
 ROWS, PER_GROUP = 4000, 1000
@@ -504,13 +504,13 @@ def test_large_new_values_are_not_all_held_in_memory(
 ) -> None:
     """A column of NULLs takes no space, so its size says nothing about that of the new values."""
     held: list[int] = []
-    original = replacing._KnownEdits.of
+    original = KnownEdits.of
 
     def watched(self: Any, start: int, batch: pa.RecordBatch) -> Any:
         held.append(self.edits.rows.nbytes)
         return original(self, start, batch)
 
-    monkeypatch.setattr(replacing._KnownEdits, "of", watched)
+    monkeypatch.setattr(KnownEdits, "of", watched)
     count = 40_000
     table = pa.table(
         {"id": range(count), "a": [1] * count, "note": pa.nulls(count, pa.string()), "b": [2] * count}

@@ -10,7 +10,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from parketto.merge.broadcast import AddRows, FileEdits, MatchFile, RewriteMatches
+from parketto.merge.broadcast import AddRows, FileEdits, Matched, MatchFile, RewriteMatches
 from parketto.merge.decision import FileMatches, MergeDecision, decide
 from parketto.merge.file_edits import Rewritten
 from parketto.merge.keys import may_share_key
@@ -33,11 +33,11 @@ def broadcast_merge(
     prepared = _prepare(engine, source, target, context)
     # Tasks do not need to know which source rows are not inserted.
     prepared, refused = replace(prepared, refused=None), prepared.refused
-    decision, row_groups, scanned = _decide(engine, prepared, refused, target, context)
+    decision, matched, scanned = _decide(engine, prepared, refused, target, context)
     target.refuse_unfilled(decision.inserted)
     if target.dry_run:
         return _planned(prepared, decision, target, scanned, context)
-    outcome = _write(engine, prepared, decision, row_groups, target, context)
+    outcome = _write(engine, prepared, decision, matched, target, context)
     return replace(outcome, scanned=scanned)
 
 
@@ -52,8 +52,8 @@ def _prepare(engine: Engine, source: FileRows | ArrowRows, target: MergeTarget, 
 
 def _decide(
     engine: Engine, prepared: Prepared, refused: Indices | None, target: MergeTarget, context: Context
-) -> tuple[MergeDecision, dict[str, frozenset[int]], int]:
-    """The decision, the row groups with matches by file path, and the number of scanned files."""
+) -> tuple[MergeDecision, dict[str, Matched], int]:
+    """The decision, the matches by file path, and the number of scanned files."""
     rules = target.rules
     files = [file for file in target.files if may_share_key(file, rules.keys, prepared.ranges)]
     clauses = target.clauses if target.judges else None
@@ -66,16 +66,16 @@ def _decide(
         FileMatches(file, found.sources, found.same_folder, found.num_rows, found.matched, found.untouched)
         for file, found in zip(files, results, strict=True)
     ]
-    row_groups = {file.path: found.row_groups for file, found in zip(files, results, strict=True)}
+    matched = {file.path: found for file, found in zip(files, results, strict=True)}
     decision = decide(target.rules, target.change, target.files, matches, prepared.num_rows, refused, target.scope)
-    return decision, row_groups, len(files)
+    return decision, matched, len(files)
 
 
 def _write(
     engine: Engine,
     prepared: Prepared,
     decision: MergeDecision,
-    row_groups: Mapping[str, frozenset[int]],
+    matched: Mapping[str, Matched],
     target: MergeTarget,
     context: Context,
 ) -> MergeOutcome:
@@ -87,7 +87,8 @@ def _write(
                     file,
                     found[file.path].in_place,
                     found[file.path].moves_out,
-                    row_groups.get(file.path, frozenset()),
+                    matched[file.path].row_groups if file.path in matched else frozenset(),
+                    matched[file.path].found if file.path in matched else None,
                 )
                 for file in group
             ),

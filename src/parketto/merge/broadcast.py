@@ -27,6 +27,15 @@ from parketto.tasks.write import write_rows
 _ADDED_ROWS = 64 * 1024  # rows that are taken from the source at once
 # What looking up a row adds to its keys, in bytes: its hash, place, result and row group. Comparing takes copies.
 _LOOKUP_BYTES = 32
+_MOST_MATCHES = 2  # target rows per source row, up to which all matches are remembered
+
+
+@dataclass(frozen=True)
+class RowMatches:
+    """The numbers of the matched rows of a file, sorted, and the source row of each."""
+
+    rows: Indices
+    sources: Indices
 
 
 @dataclass(frozen=True)
@@ -42,6 +51,8 @@ class Matched:
     matched: Indices | None = None
     #: The number of matched rows that stay as they are.
     untouched: int = 0
+    #: None if keys must be looked up again to find them: conditions decide, or many rows have the same key.
+    found: RowMatches | None = None
 
 
 @dataclass(frozen=True)
@@ -76,8 +87,8 @@ class MatchFile:
         if lookup is None and not unknown:
             return Matched(np.empty(0, np.int64), np.empty(0, np.bool_), 0)
         index, start = lookup or (None, 0)
-        matches, edited = [np.empty(0, np.int64)], [np.empty(0, np.int64)]
-        hit, num_rows, untouched = set[int](), 0, 0
+        places, matches, edited = ([np.empty(0, np.int64)] for _ in range(3))
+        num_rows, untouched = 0, 0
         wanted = None if unknown else source.row_groups(self.file)
         for rows, numbers in self._read_keys(worker, wanted):
             refuse_null_keys(rows, self.rules)
@@ -86,7 +97,7 @@ class MatchFile:
                 if self.scope is not None:
                     found[~self.scope.matches(rows)] = -1
                 at = np.flatnonzero(found >= 0)
-                hit.update(distinct_numbers(numbers[at]).tolist())
+                places.append(numbers[at])
                 sources = found[at] + start
                 if self.clauses is not None:
                     matches.append(sources)
@@ -96,26 +107,34 @@ class MatchFile:
                     sources = sources[verdicts.updates]
                 num_rows += len(sources)
                 edited.append(sources)
-        sources = distinct_numbers(np.concatenate(edited))
+        hit, row_sources = np.concatenate(places), np.concatenate(edited)
+        sources = distinct_numbers(row_sources)
         same_folder = self._same_folder(source.rows, sources)
         matched = None if self.clauses is None else distinct_numbers(np.concatenate(matches))
-        return Matched(sources, same_folder, num_rows, frozenset(hit), matched, untouched)
+        ends = np.cumsum([group.num_rows for group in self.file.row_groups])
+        row_groups = frozenset(distinct_numbers(np.searchsorted(ends, hit, side="right")).tolist())
+        keeps = self.clauses is None and self.scope is None and len(hit) <= _MOST_MATCHES * len(sources)
+        found_rows = RowMatches(hit, row_sources) if keeps else None
+        return Matched(sources, same_folder, num_rows, row_groups, matched, untouched, found_rows)
 
     def _inside(self) -> list[str]:
         return [name for name in self.rules.keys if name not in self.spec.path_only]
 
     def _read_keys(self, worker: Worker, wanted: Sequence[int] | None) -> Iterator[tuple[pa.Table, Indices]]:
-        """Keys and their row groups, in large pieces, because the cost of a lookup grows with the source."""
+        """Keys and their row numbers, in large pieces, because the cost of a lookup grows with the source."""
         batches: list[pa.RecordBatch] = []
-        numbers: list[int] = []
+        numbers: list[Indices] = []
         size = 0
+        starts = np.cumsum([0, *(group.num_rows for group in self.file.row_groups)]).tolist()
         reader = logical_reader(
             worker, self.file, compared_columns(self.rules.keys, self.clauses, self.scope), self.spec
         )
         for number, rows in reader.read_row_groups(self.file, wanted):
+            start = starts[number]
             for batch in worker.until_cancelled(rows):
                 batches.append(batch)
-                numbers.append(number)
+                numbers.append(np.arange(start, start + batch.num_rows))
+                start += batch.num_rows
                 size += batch.nbytes + _LOOKUP_BYTES * batch.num_rows
                 if size >= worker.run_bytes:
                     yield _piece(batches, numbers)
@@ -147,8 +166,8 @@ def _with_rows(rows: pa.Table, sources: Indices) -> pa.Table:
     return rows if rows.num_columns else pa.table({"row": sources})
 
 
-def _piece(batches: list[pa.RecordBatch], numbers: list[int]) -> tuple[pa.Table, Indices]:
-    return pa.Table.from_batches(batches), np.repeat(numbers, [batch.num_rows for batch in batches])
+def _piece(batches: list[pa.RecordBatch], numbers: list[Indices]) -> tuple[pa.Table, Indices]:
+    return pa.Table.from_batches(batches), np.concatenate(numbers)
 
 
 @dataclass(frozen=True)
@@ -160,6 +179,7 @@ class FileEdits:
     moves_out: Indices
     #: The numbers of the row groups with matched rows.
     row_groups: frozenset[int]
+    found: RowMatches | None = None
 
 
 @dataclass(frozen=True)
@@ -204,13 +224,14 @@ class RewriteMatches:
                     each.row_groups,
                     self.clauses,
                     self.scope,
+                    each.found,
                 ),
             )
             in_place[each.in_place], moves_out[each.moves_out] = False, False
 
 
 class _Edits:
-    """The edits of a file, found by looking up its keys in the source again."""
+    """The edits of a file. Unless its matches are known, its keys are looked up in the source again."""
 
     def __init__(
         self,
@@ -222,40 +243,51 @@ class _Edits:
         row_groups: frozenset[int],
         clauses: Clauses | None,
         scope: Scope | None,
+        matches: RowMatches | None,
     ) -> None:
+        self._matches = matches
         self._keys, self._clauses, self._scope = keys, clauses, scope
         self._source, self._in_place, self._moves_out, self._row_groups = source, in_place, moves_out, row_groups
         self._index: KeyIndex | None = None
         self._first = 0
-        if (found := source.lookup(file)) is not None:
+        if matches is None and (found := source.lookup(file)) is not None:
             self._index, self._first = found
 
     @property
     def columns(self) -> Sequence[str]:
-        """The keys, and the columns that conditions use."""
-        return compared_columns(self._keys, self._clauses, self._scope)
+        """The keys, and the columns that conditions use; none if the matches are known."""
+        return () if self._matches is not None else compared_columns(self._keys, self._clauses, self._scope)
 
     def touch(self, number: int, _stop: int) -> bool:
         """Whether a row group has matched rows, or may have rows outside of the scope, which stay."""
         return number in self._row_groups or self._scope is not None
 
-    def of(self, _start: int, batch: pa.RecordBatch) -> RowEdits:
+    def of(self, start: int, batch: pa.RecordBatch) -> RowEdits:
         """The edits of a batch."""
+        nothing = np.empty(0, np.int64)
+        if self._matches is not None:
+            first, last = np.searchsorted(self._matches.rows, [start, start + batch.num_rows])
+            at, sources = self._matches.rows[first:last] - start, self._matches.sources[first:last]
+            return self._edits(at, sources, np.ones(len(at), np.bool_), nothing)
         found = np.full(batch.num_rows, -1) if self._index is None else self._index.find(batch)
-        outside = np.empty(0, np.int64)
+        outside = nothing
         if self._scope is not None:
             outside = np.flatnonzero(~self._scope.matches(batch))
             found[outside] = -1
         at = np.flatnonzero(found >= 0)
         sources = found[at] + self._first
-        updates, untouched = np.ones(len(at), np.bool_), at[:0]
+        updates, untouched = np.ones(len(at), np.bool_), nothing
         if self._clauses is not None:
             verdicts = judged(self._clauses, self._source.rows, sources, batch, at)
             untouched, edits = at[~verdicts.edits], verdicts.edits
             at, sources, updates = at[edits], sources[edits], verdicts.updates[edits]
+        return self._edits(at, sources, updates, np.union1d(untouched, outside))
+
+    def _edits(self, at: Indices, sources: Indices, updates: Flags, untouched: Indices) -> RowEdits:
+        """The edits of rows with a source row, which update it or delete it."""
         rows = self._source.rows.take(pa.array(sources))
         in_place, moves_out = (_first(sources, updates, flags) for flags in (self._in_place, self._moves_out))
-        return RowEdits(at, in_place, moves_out, rows, np.union1d(untouched, outside))
+        return RowEdits(at, in_place, moves_out, rows, untouched)
 
 
 def _first(sources: Indices, updates: Flags, pending: Flags) -> Flags:

@@ -8,8 +8,9 @@ from itertools import chain
 
 import pyarrow as pa
 
+from parketto.merge.known_edits import EditsInAdvance, KnownEdits
 from parketto.merge.moved import MovedRows
-from parketto.merge.row_edits import Edits, Rewriting, RowEdits, changes_any, effective_edits, kept_rows, together
+from parketto.merge.row_edits import Edits, Rewriting, changes_any, effective_edits, kept_rows, together
 from parketto.merge.small_files import EditsTogether, SmallFiles
 from parketto.merge.source import prepared_schema
 from parketto.parquet.file_info import FileInfo
@@ -60,21 +61,23 @@ def rewrite_files(
     changed = rewriting.changed(schema.names)
     readers = _Readers(files[0], rewriting.spec, worker)
     moved = MovedRows(rewriting, worker)
-    with (
-        FileRewriter(files, prefix, worker, rewriting.compression, changed, codec) as rewriter,
-        SmallFiles(filter(rewriter.encodes, files), readers.made(readers.whole.schema.names), worker) as small,
-    ):
-        joint = EditsTogether(rewriter, rewriting, readers.names, moved, worker)
-        for file, found in edits:
-            if (rows := small.rows(file)) is not None:
-                joint.add(file, rows, found)
-                continue
+    with FileRewriter(files, prefix, worker, rewriting.compression, changed, codec) as rewriter:
+        in_advance = EditsInAdvance(edits, readers.of, rewriter, rewriting, worker)
+        if rewriter.rewrite_at_once(in_advance.changes):
+            return Rewritten(rewriter.result)
+        small_files = filter(rewriter.encodes, files)
+        with SmallFiles(small_files, readers.made(readers.whole.schema.names), worker) as small:
+            joint = EditsTogether(rewriter, rewriting, readers.names, moved, worker)
+            for file, found in in_advance:
+                if (rows := small.rows(file)) is not None:
+                    joint.add(file, rows, found)
+                    continue
+                joint.apply()
+                with readers.whole.open(file) as opened:
+                    rewriter.next_file(opened)
+                    if not _FileRewrite(opened, readers, rewriter, rewriting, changed, moved).run(found):
+                        rewriter.keep_file()
             joint.apply()
-            with readers.whole.open(file) as opened:
-                rewriter.next_file(opened)
-                if not _FileRewrite(opened, readers, rewriter, rewriting, changed, moved).run(found):
-                    rewriter.keep_file()
-        joint.apply()
     return Rewritten(rewriter.result, moved.write())
 
 
@@ -161,7 +164,7 @@ class _FileRewrite:
                 self._rewriter.write(batch.select(self._names))
 
     def _first_change(
-        self, number: int, start: int, edits: Edits | _KnownEdits, *, all_columns: bool, touched: bool
+        self, number: int, start: int, edits: Edits | KnownEdits, *, all_columns: bool, touched: bool
     ) -> _Changes | None:
         """The edits of a row group that change anything; None if none does.
 
@@ -185,7 +188,7 @@ class _FileRewrite:
                 if size > self._readers.worker.row_group_bytes:
                     held = None
             if changes_any(part, batch.num_rows, rewriting):
-                known = _KnownEdits(start, first, together(found), edits)
+                known = KnownEdits(start, first, together(found), edits)
                 return _Changes(known, None if held is None else chain(held, rows))
         return None
 
@@ -204,7 +207,7 @@ class _FileRewrite:
 class _Changes:
     """The edits of a row group, and its rows, unless these must be read again."""
 
-    edits: _KnownEdits
+    edits: KnownEdits
     rows: Iterator[pa.RecordBatch] | None
 
 
@@ -225,13 +228,10 @@ class _ColumnReplacer:
         self._opened, self._readers, self._rewriter, self._rewriting = opened, readers, rewriter, rewriting
         self._changed, self._names, self._most = changed, readers.names, readers.worker.row_group_bytes
 
-    def find_edits(self, number: int, start: int, edits: Edits) -> _KnownEdits | None:
+    def find_edits(self, number: int, start: int, edits: Edits) -> KnownEdits | None:
         """The edits of a row group, as far as they fit into memory; None if this does not pay off."""
         size = self._opened.file.row_groups[number].total_byte_size
-        changing = len(self._changed.intersection(self._names))
-        # If most columns change, finding edits first takes longer than encoding the few others.
-        worth_it = 0 < changing <= len(self._names) // 2
-        can_replace = worth_it and self._rewriting.keeps_others and self._rewriter.may_copy(number)
+        can_replace = self._rewriting.may_copy_columns(self._names) and self._rewriter.may_copy(number)
         if not (can_replace and size <= self._most):
             return None
         found, first, held = [], start, 0
@@ -242,9 +242,9 @@ class _ColumnReplacer:
             held += part.rows.nbytes
             if held > self._most:  # a small row group may get large values
                 break
-        return _KnownEdits(start, first, together(found), edits)
+        return KnownEdits(start, first, together(found), edits)
 
-    def replace_columns(self, number: int, start: int, known: _KnownEdits) -> bool:
+    def replace_columns(self, number: int, start: int, known: KnownEdits) -> bool:
         """Replace the changed columns if all edits are known and in place; return whether it did."""
         group = self._opened.file.row_groups[number]
         if known.stop < start + group.num_rows or not known.edits.in_place.all():
@@ -252,36 +252,10 @@ class _ColumnReplacer:
         values = self._new_values(number, start, known)
         return self._rewriter.replace_columns(number, self._changed, values, self._rewriting.compression)
 
-    def _new_values(self, number: int, start: int, known: _KnownEdits) -> Iterator[pa.RecordBatch]:
+    def _new_values(self, number: int, start: int, known: KnownEdits) -> Iterator[pa.RecordBatch]:
         for batch in self._readers.rows(self._opened, number, self._changed.intersection(self._names)):
             yield from kept_rows(batch, known.of(start, batch), self._rewriting).to_batches()
             start += batch.num_rows
-
-
-@dataclass(frozen=True)
-class _KnownEdits:
-    """The known edits of the first rows of a row group, mostly of all; `others` has the edits of the rest.
-
-    `start` is the number of the first row, and `stop` of the first row whose edits are not known yet.
-    """
-
-    start: int
-    stop: int
-    edits: RowEdits
-    others: Edits | _KnownEdits
-
-    @property
-    def columns(self) -> Sequence[str]:
-        """The columns that identify rows whose edits are not known yet."""
-        return self.others.columns
-
-    def of(self, start: int, batch: pa.RecordBatch) -> RowEdits:
-        """The edits of a batch, whose first row has the number `start`."""
-        first, known = start - self.start, min(max(self.stop - start, 0), batch.num_rows)
-        found = self.edits.between(first, first + known)
-        if known == batch.num_rows:
-            return found
-        return together([found, self.others.of(start + known, batch.slice(known)).shifted(known)])
 
 
 def logical_reader(worker: Worker, file: FileInfo, names: Sequence[str], spec: PartitionSpec) -> LogicalReader:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Protocol
 
@@ -91,6 +91,12 @@ class Rewriting:
     def changed(self, names: Iterable[str]) -> frozenset[str]:
         """The columns of a file that get new values."""
         return frozenset(names) - self.keys if self.updated is None else self.updated
+
+    def may_copy_columns(self, names: Collection[str]) -> bool:
+        """Whether columns without new values are copied, if all edits of a row group are in place."""
+        changing = len(self.changed(names).intersection(names))
+        # If most columns change, finding edits first takes longer than encoding the few others.
+        return self.keeps_others and 0 < changing <= len(names) // 2
 
     def compared(self, names: Iterable[str]) -> frozenset[str]:
         """The columns of rows that get new values; of the path only those that rows move by."""

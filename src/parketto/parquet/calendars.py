@@ -80,6 +80,11 @@ class CalendarCheck:
             name: limits for name, limits in self._limits.items() if any(limit is not None for limit in limits)
         }
 
+    @property
+    def limits_any(self) -> bool:
+        """Whether the values of any column must be checked."""
+        return bool(self._limits)
+
     def old_column(self, rows: pa.RecordBatch | pa.Table) -> str | None:
         """The first column with a value that differs between the calendars, if any."""
         for name, limits in self._limits.items():

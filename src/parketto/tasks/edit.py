@@ -6,6 +6,7 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
@@ -18,6 +19,8 @@ from parketto.parquet.output import Output, Rewrite, Written
 from parketto.parquet.partition_spec import PartitionSpec
 from parketto.parquet.partitions import folder_codes
 from parketto.parquet.reader import OpenFile
+from parketto.parquet.row_changes import RowChanges
+from parketto.runtime.arrays import Flags
 from parketto.runtime.task import Worker
 from parketto.tasks.file_rewriter import FileRewriter
 from parketto.tasks.write import write_rows
@@ -201,6 +204,8 @@ class EditFiles:
         changed = frozenset[str]() if edit.removes_matches else edit.changed
         codec = self.compression if self.recompress else None
         with FileRewriter(self.files, edit.operation, worker, self.compression, changed, codec) as rewriter:
+            if edit.changes is None and rewriter.rewrite_at_once(lambda: self._deletes(rewriter, worker)):
+                return Edited(rewriter.result)
             for file, found in zip(self.files, self.matches, strict=True):
                 with reader.open(file) as opened:
                     rewriter.next_file(opened)
@@ -213,6 +218,26 @@ class EditFiles:
             for batch in edit.moved(_rows(reader, file, found.row_groups, worker))
         )
         return Edited(rewriter.result, write_rows(moving, edit.elsewhere, worker, at_least_one=False))
+
+    def _deletes(self, rewriter: FileRewriter, worker: Worker) -> RowChanges | None:
+        """The rows that do not match; None if row groups are copied. Row groups without any match are not read."""
+        stays: list[Flags] = []
+        condition = self.edit.condition
+        reader = self.edit.reader(self.files[0], worker, condition.columns)
+        for file, matches in zip(self.files, self.matches, strict=True):
+            groups = list(enumerate(zip(file.row_groups, rewriter.copies_unchanged(file), strict=True)))
+            if any(copied and number not in matches.row_groups for number, (_, copied) in groups):
+                return None
+            with reader.open(file) as opened:
+                for number, (group, _) in groups:
+                    if matches.row_groups.get(number, 0) in (0, group.num_rows):
+                        stays.append(np.full(group.num_rows, number not in matches.row_groups))
+                        continue
+                    stays.extend(
+                        pc.invert(condition.matches(batch)).to_numpy(zero_copy_only=False)
+                        for batch in worker.until_cancelled(reader.rows(opened, number))
+                    )
+        return RowChanges(np.concatenate(stays))
 
     def _rewrite(
         self,

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Sequence
+import math
+from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import replace
+from itertools import accumulate, pairwise
 from types import TracebackType
 
 import pyarrow as pa
@@ -14,11 +16,13 @@ from parketto.parquet.calendars import CalendarCheck
 from parketto.parquet.copy_rules import codec_of, copyable, copyable_footer
 from parketto.parquet.decoded_types import decoded_schema, recast
 from parketto.parquet.encoders.arrow import ENCODED_ROWS
+from parketto.parquet.encoders.polars import encode_changed_rows, suits_changes
 from parketto.parquet.file_info import FileInfo
 from parketto.parquet.file_writer import FileWriter, file_writer, why_not_combined
 from parketto.parquet.footer import Footer
 from parketto.parquet.output import Output, Replaced, Rewrite, Written, output_like
 from parketto.parquet.reader import OpenFile
+from parketto.parquet.row_changes import RowChanges
 from parketto.parquet.row_group_buffer import RowGroupBuffer
 from parketto.parquet.thrift import I32, STRUCT, decode, decode_list, encode_structs, key
 from parketto.planning.copy_policy import is_worth_copying
@@ -93,6 +97,60 @@ class FileRewriter:
     def result(self) -> Rewrite:
         """What became of the files, once all are done."""
         return Rewrite(tuple(self._replaced), tuple(self._emptied))
+
+    def rewrite_at_once(self, find_changes: Callable[[], RowChanges | None]) -> bool:
+        """Rewrite all files as one, if every row group that is worth copying has changes.
+
+        Args:
+            find_changes: Called if that may be possible. Returns the changes of all files; None if they do not
+                fit into memory, or are not all that happens to the rows.
+
+        Returns:
+            False if nothing was written, and each file must be rewritten by itself.
+        """
+        files = [file for file in self._files if file.num_rows]
+        if not files or not self._may_rewrite_at_once(files):
+            return False
+        output = self._output(files[0])
+        changes = find_changes() if suits_changes(files, output, self._worker) else None
+        if changes is None or not self._fit_one_file(files, changes):
+            return False
+        ranges = list(pairwise(accumulate((file.num_rows for file in files), initial=0)))
+        left = [changes.rows_left(*rows) for rows in ranges]
+        kept_groups = 0
+        for file, (start, _) in zip(files, ranges, strict=True):
+            ends = accumulate((group.num_rows for group in file.row_groups), initial=start)
+            for rows, copied in zip(pairwise(ends), self.copies_unchanged(file), strict=True):
+                if copied and not changes.touch(*rows):
+                    return False
+                kept_groups += changes.rows_left(*rows) > 0
+        if not kept_groups:
+            return False
+        if self._keeps_row_groups:
+            output = replace(output, row_group_rows=math.ceil(sum(left) / kept_groups))
+        staged = encode_changed_rows(files, changes, output, self._worker)
+        if staged is None:
+            return False
+        filled = tuple(file for file, rows in zip(files, left, strict=True) if rows)
+        self._replaced.append(Replaced(filled, Written((staged,), sum(left))))
+        self._emptied += [file for file in self._files if file not in filled]
+        return True
+
+    def _may_rewrite_at_once(self, files: Sequence[FileInfo]) -> bool:
+        """Whether no row group must keep its boundaries or its declared order, and values need no check."""
+        return not (
+            self._calendar.limits_any
+            or files[0].clustering is not None
+            or any(group.sorted_by for file in files for group in file.row_groups)
+        )
+
+    def _fit_one_file(self, files: Sequence[FileInfo], changes: RowChanges) -> bool:
+        return self._alone or sum(file.size_bytes for file in files) + changes.values.nbytes <= _MAX_PACKED_BYTES
+
+    def copies_unchanged(self, file: FileInfo) -> list[bool]:
+        """Which row groups of a file are copied if they do not change."""
+        worth = self._worth_copying(file)
+        return [copied and group.num_rows > 0 for copied, group in zip(worth, file.row_groups, strict=True)]
 
     def encodes(self, file: FileInfo) -> bool:
         """Whether none of a file's row groups is copied: they are small, and encoded together with others."""

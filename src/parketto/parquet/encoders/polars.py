@@ -10,25 +10,34 @@ import math
 import threading
 from collections.abc import Sequence
 from contextlib import nullcontext
+from typing import TYPE_CHECKING
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 
 from parketto.errors import FooterError
-from parketto.parquet.codec import WORKLOAD, PolarsFailed, are_plain, may_use_polars, polars_failures
+from parketto.parquet.codec import WORKLOAD, PolarsFailed, are_plain, forced, may_use_polars, polars_failures
 from parketto.parquet.decoders.sound_pages import are_sound
+from parketto.parquet.encoders.changing_stream import ChangingStream
 from parketto.parquet.encoders.row_groups import CODECS, PAGE_BYTES, take_over
 from parketto.parquet.file_info import FileInfo
 from parketto.parquet.output import Output
+from parketto.parquet.row_changes import RowChanges
 from parketto.parquet.unreadable import naming_file
 from parketto.runtime.batches import RowSizes, decoded_bytes, has_fixed_width
 from parketto.runtime.staging import StagedFile
 from parketto.runtime.task import Worker
 from parketto.storage.store import Store
 
-_MAX_ROWS = 128 * 1024  # per row group
+if TYPE_CHECKING:
+    import polars as pl
+
+_MAX_ROWS = 128 * 1024  # per row group, unless the output asks for more
 _MIN_ROWS = 32 * 1024  # enough for a row group, however wide the rows are (see `planning.copy_policy`)
+_MIN_CHANGED_ROWS = 64 * 1024  # for fewer rows, starting a stream takes longer than encoding by Arrow
 _PROBE_ROWS = 512  # rows of a file that are decoded to estimate the row width
+_FLOAT_BYTES = {"FLOAT": 4, "DOUBLE": 8}
+_SMALL_FLOATS = 0.6  # of the size without a dictionary
 # A nullable column that is not nested: Polars writes no other.
 _OPTIONAL = " 1/0"
 # A stream of several row groups uses all cores, and two streams would hold twice as much. A stream of a single row
@@ -41,26 +50,70 @@ def encode_files(files: Sequence[FileInfo], output: Output, worker: Worker) -> S
     filled = [file for file in files if file.num_rows]
     if not filled or not _suits_polars(filled, output, worker):
         return None
+    return _encoded(filled, sum(file.num_rows for file in filled), output, worker)
+
+
+def suits_changes(files: Sequence[FileInfo], output: Output, worker: Worker) -> bool:
+    """Whether `encode_changed_rows` may be used for the rows of files. Arrow changes few rows sooner."""
+    num_rows = sum(file.num_rows for file in files)
+    return (
+        (num_rows >= _MIN_CHANGED_ROWS or forced() == "polars")
+        and num_rows <= worker.row_group_bytes  # what stays takes a byte per row
+        and _suits_polars(files, output, worker)
+    )
+
+
+def encode_changed_rows(
+    files: Sequence[FileInfo], changes: RowChanges, output: Output, worker: Worker
+) -> StagedFile | None:
+    """Write the rows of files as one staged file, with changes.
+
+    Args:
+        files: The files, see `suits_changes`. None of them is empty.
+        changes: The changes. Some rows are left.
+        output: The specification of the new file.
+        worker: The resources of the task.
+
+    Returns:
+        The file; None if Arrow must do it, or if the changes leave all rows of a file as they are.
+    """
+    left = changes.rows_left(0, sum(file.num_rows for file in files))
+    return _encoded(files, left, output, worker, changes)
+
+
+def _encoded(
+    files: Sequence[FileInfo], num_rows: int, output: Output, worker: Worker, changes: RowChanges | None = None
+) -> StagedFile | None:
     staged = worker.new_files(output.prefix, output.directory)()
-    if not _streamed(filled, output, worker, staged):
+    if not _streamed(files, num_rows, output, worker, staged, changes):
         worker.store.remove(staged.path)
         return None
     return staged
 
 
-def _streamed(files: Sequence[FileInfo], output: Output, worker: Worker, staged: StagedFile) -> bool:
+def _streamed(
+    files: Sequence[FileInfo],
+    num_rows: int,
+    output: Output,
+    worker: Worker,
+    staged: StagedFile,
+    changes: RowChanges | None,
+) -> bool:
     """Whether Polars succeeded. If not, Arrow does it again: its errors name the file."""
-    store, num_rows = worker.store, sum(file.num_rows for file in files)
+    store = worker.store
     try:
-        row_group_rows = _row_group_rows(files, output, worker)
-        if row_group_rows is None or not all(_is_sound(store, file) for file in files):
+        row_group_rows = _row_group_rows(files, num_rows, output, worker)
+        if row_group_rows is None or not all(_is_readable(store, file) for file in files):
             return False
         sources = [store.local_path(file.path) or file.path for file in files]
         target = store.local_path(staged.path) or staged.path
         with _ONE_AT_A_TIME if num_rows > row_group_rows else nullcontext():
             worker.check_cancelled()
             with polars_failures():
-                _stream(sources, target, output.format.codec, row_group_rows)
+                rows = _scanned(sources)
+                if changes is not None:
+                    rows = ChangingStream(files, changes, worker.check_cancelled).of(rows)
+                _stream(rows, target, output.format.codec, row_group_rows)
         worker.check_cancelled()
         with store.open_written(staged.path) as file:
             take_over(file, output.format, num_rows)
@@ -69,13 +122,16 @@ def _streamed(files: Sequence[FileInfo], output: Output, worker: Worker, staged:
     return True
 
 
-def _stream(sources: list[str], path: str, codec: str, row_group_rows: int) -> None:
+def _scanned(sources: list[str]) -> pl.LazyFrame:
     import polars as pl
 
-    name, level = CODECS[codec]
-    rows = pl.scan_parquet(
+    return pl.scan_parquet(
         sources, glob=False, hive_partitioning=False, use_statistics=False, cache=False, parallel="none"
     )
+
+
+def _stream(rows: pl.LazyFrame, path: str, codec: str, row_group_rows: int) -> None:
+    name, level = CODECS[codec]
     rows.sink_parquet(
         path,
         compression=name,
@@ -103,13 +159,28 @@ def _suits_polars(files: Sequence[FileInfo], output: Output, worker: Worker) -> 
     )
 
 
-def _is_sound(store: Store, file: FileInfo) -> bool:
+def _is_readable(store: Store, file: FileInfo) -> bool:
+    """Whether Polars may decode a file, and would not write it much larger."""
     with store.open_input(file.path) as source:
         metadata = pq.read_metadata(source)
-        return are_sound(source, metadata, range(metadata.num_row_groups))
+        numbers = range(metadata.num_row_groups)
+        if forced() != "polars" and any(_has_small_floats(metadata.row_group(number)) for number in numbers):
+            return False
+        return are_sound(source, metadata, numbers)
 
 
-def _row_group_rows(files: Sequence[FileInfo], output: Output, worker: Worker) -> int | None:
+def _has_small_floats(group: pq.RowGroupMetaData) -> bool:
+    """Whether a dictionary makes a column of floats much smaller: Polars writes none for them."""
+    for chunk in map(group.column, range(group.num_columns)):
+        if width := _FLOAT_BYTES.get(chunk.physical_type, 0):
+            known = chunk.statistics is not None and chunk.statistics.has_null_count
+            values = chunk.num_values - (chunk.statistics.null_count if known else 0)
+            if chunk.total_uncompressed_size < _SMALL_FLOATS * values * width:
+                return True
+    return False
+
+
+def _row_group_rows(files: Sequence[FileInfo], num_rows: int, output: Output, worker: Worker) -> int | None:
     """The rows per row group: the same for all, and as many as fit into memory. None if too few would fit."""
     row_bytes = _row_bytes(files, output.format.readable_as or output.format.schema, worker)
     fitting = int(worker.row_group_bytes / row_bytes)
@@ -118,8 +189,7 @@ def _row_group_rows(files: Sequence[FileInfo], output: Output, worker: Worker) -
     )
     if longest > fitting or 2 * fitting < _MIN_ROWS:
         return None
-    most = min(output.row_group_rows or _MAX_ROWS, max(_MIN_ROWS, min(fitting, _MAX_ROWS)))
-    num_rows = sum(file.num_rows for file in files)
+    most = min(output.row_group_rows or _MAX_ROWS, max(_MIN_ROWS, fitting))
     return math.ceil(num_rows / math.ceil(num_rows / most))
 
 
