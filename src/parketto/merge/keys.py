@@ -145,8 +145,17 @@ def _bits(column: pa.Array) -> pa.Array:
 
 
 def have_different_values(rows: Rows, column: str) -> bool:
-    """Whether the values of a column are distinct: then all keys that include it are distinct."""
-    return bool(len(pc.unique(matchable(rows.column(column)))) == rows.num_rows)
+    """Whether the values of a column are distinct: then all keys that include it are distinct.
+
+    >>> rows = pa.table({"id": [3, 1, 2], "day": [1, 1, None], "name": ["a", "b", "a"]})
+    >>> [have_different_values(rows, name) for name in rows.column_names]
+    [True, False, False]
+    """
+    values = _one_chunk(matchable(rows.column(column)))
+    if values.null_count or not is_one_word(values.type):
+        return bool(len(pc.unique(values)) == rows.num_rows)
+    ordered = np.sort(words(values))  # takes a fifth of the time
+    return bool((ordered[1:] != ordered[:-1]).all())
 
 
 def _one_chunk(column: pa.Array | pa.ChunkedArray) -> pa.Array:

@@ -18,6 +18,8 @@ from parketto.parquet.variants import cast
 from parketto.runtime.task import Worker
 from parketto.tasks.file_rewriter import FileRewriter
 
+_RUNS = 3  # as many sort runs as the edits of a stream may be large: half of the memory of a task
+
 
 @dataclass(frozen=True)
 class KnownEdits:
@@ -120,7 +122,7 @@ class EditsInAdvance:
                     found.append(edits.of(start, batch).shifted(start))
                     start += batch.num_rows
                     self._bytes += found[-1].rows.nbytes
-                    if found[-1].moves_out.any() or self._bytes > self._worker.run_bytes:
+                    if found[-1].moves_out.any() or self._bytes > _RUNS * self._worker.run_bytes:
                         return start, False
         return start, True
 
@@ -140,7 +142,10 @@ class EditsInAdvance:
         at = np.concatenate([start + each.at[each.in_place] for start, each in zip(starts, found, strict=False)])
         if not len(at):
             return RowChanges(stays)
-        rows = pa.concat_tables(each.rows.filter(pa.array(each.in_place)) for each in found)
+        # Without a copy, if possible.
+        rows = pa.concat_tables(
+            each.rows if each.in_place.all() else each.rows.filter(pa.array(each.in_place)) for each in found
+        )
         assert files[0].schema is not None, "files to rewrite come from a snapshot"
         updated = self._rewriting.updated
         values = {

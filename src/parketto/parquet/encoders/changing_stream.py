@@ -11,16 +11,16 @@ import numpy as np
 from parketto.parquet.codec import PolarsFailed
 from parketto.parquet.file_info import FileInfo
 from parketto.parquet.row_changes import RowChanges
-from parketto.runtime.arrays import Indices
 
 if TYPE_CHECKING:
     import polars as pl
 
 
 class ChangingStream:
-    """Applies changes to the pieces of a stream, which come in any order and from several threads.
+    """Applies changes to the rows that Polars streams from files.
 
-    The stream fails once all rows of a file have passed and none of them has changed: such a file must stay.
+    New values are put into pieces of the stream, which come in any order and from several threads. The stream
+    fails once all rows of a file have passed and none of them has changed: such a file must stay.
 
     Args:
         files: The files that are streamed.
@@ -29,28 +29,44 @@ class ChangingStream:
     """
 
     def __init__(self, files: Sequence[FileInfo], changes: RowChanges, check: Callable[[], None]) -> None:
-        import polars as pl
-
-        self._changes, self._check = changes, check
-        changes.values.validate(full=True)  # Polars trusts text to be UTF-8
-        values = pl.from_arrow(changes.values)
-        assert isinstance(values, pl.DataFrame), "it is made of a table"
-        self._values = values
         assert files[0].schema is not None, "files to rewrite come from a snapshot"
+        self._changes, self._check = changes, check
         self._number = f"{max(files[0].schema.names, key=len)}?"  # no column has this name
-        self._ends = np.cumsum([file.num_rows for file in files])
-        self._unseen = [file.num_rows for file in files]
-        self._has_changed = [False] * len(files)
+        sizes = [file.num_rows for file in files]
+        self._ends = np.cumsum(sizes)
+        self._unseen = list(sizes)
+        self._has_changed = [
+            changes.rows_left(end - rows, end) < rows for end, rows in zip(self._ends, sizes, strict=True)
+        ]
+        self._differing = ""
         self._lock = threading.Lock()
 
     def of(self, rows: pl.LazyFrame) -> pl.LazyFrame:
         """The rows of the files with their changes.
 
         Raises:
-            PolarsFailed: The new values have other types.
+            PolarsFailed: The new values have other types, or rows of a file do not change.
         """
+        import polars as pl
+
+        if len(self._changes.at):
+            rows = self._with_new_values(rows)
+        elif not all(self._has_changed):
+            raise PolarsFailed("nothing changes in a file")
+        if self._changes.stays is None:
+            return rows
+        stays = pl.LazyFrame({self._number: pl.Series(self._changes.stays)})
+        return pl.concat([rows, stays], how="horizontal").filter(pl.col(self._number)).drop(self._number)
+
+    def _with_new_values(self, rows: pl.LazyFrame) -> pl.LazyFrame:
+        import polars as pl
+
+        self._changes.values.validate(full=True)  # Polars trusts text to be UTF-8
+        values = pl.from_arrow(self._changes.values, rechunk=False)
+        assert isinstance(values, pl.DataFrame), "it is made of a table"
+        self._values = values
         schema = rows.collect_schema()
-        if any(schema.get(name) != kind for name, kind in self._values.schema.items()):
+        if any(schema.get(name) != kind for name, kind in values.schema.items()):
             raise PolarsFailed("the new values have other types")
         numbered = rows.with_row_index(self._number)
         changed = numbered.map_batches(
@@ -63,7 +79,8 @@ class ChangingStream:
         return changed.drop(self._number)
 
     def _change(self, piece: pl.DataFrame) -> pl.DataFrame:
-        """A piece with its changes."""
+        """A piece with its new values."""
+        # Without expressions: Polars would start a stream for each.
         import polars as pl
 
         self._check()
@@ -71,44 +88,29 @@ class ChangingStream:
             return piece
         numbers = piece.get_column(self._number)
         start, stop = int(numbers[0]), int(numbers[-1]) + 1
-        if stop - start != piece.height:
-            raise PolarsFailed("a piece of the stream has gaps")
+        file = int(np.searchsorted(self._ends, start, side="right"))
+        if stop - start != piece.height or stop > self._ends[file]:
+            raise PolarsFailed("a piece of the stream is not from one file")
+        first, last = np.searchsorted(self._changes.at, (start, stop)).tolist()
+        at, values = pl.Series(self._changes.at[first:last] - start), self._values.slice(first, last - first)
+        self._note_change(file, piece.height, self._has_changed[file] or self._differ(piece, at, values))
+        new = {column.name: column for column in values.get_columns()}
+        columns = piece.get_columns()
+        return pl.DataFrame([each.scatter(at, new[each.name]) if each.name in new else each for each in columns])
+
+    def _note_change(self, file: int, rows: int, changes: bool) -> None:
+        """Note whether rows of a file change; fail if all of its rows were seen without a change."""
         with self._lock:
-            self._note_changes(piece, start, stop)
-        at, values = self._new_values(start, stop)
-        if len(at):
-            positions = pl.Series(at - start)
-            piece = piece.with_columns(
-                piece.get_column(column.name).scatter(positions, column) for column in values.iter_columns()
-            )
-        if self._changes.stays is None or self._changes.stays[start:stop].all():
-            return piece
-        return piece.filter(pl.Series(self._changes.stays[start:stop]))
-
-    def _new_values(self, start: int, stop: int) -> tuple[Indices, pl.DataFrame]:
-        """The numbers of the rows with new values from `start` to before `stop`, and these values."""
-        first, last = np.searchsorted(self._changes.at, [start, stop]).tolist()
-        return self._changes.at[first:last], self._values.slice(first, last - first)
-
-    def _note_changes(self, piece: pl.DataFrame, start: int, stop: int) -> None:
-        """Note which files change; fail if all of a file was seen without a change."""
-        first, number = start, int(np.searchsorted(self._ends, start, side="right"))
-        while first < stop:
-            end = min(stop, int(self._ends[number]))
-            if not self._has_changed[number]:
-                self._has_changed[number] = self._change_any(piece, start, first, end)
-            self._unseen[number] -= end - first
-            if not (self._unseen[number] or self._has_changed[number]):
+            self._has_changed[file] = self._has_changed[file] or changes
+            self._unseen[file] -= rows
+            if not (self._unseen[file] or self._has_changed[file]):
                 raise PolarsFailed("a file has the new values already")
-            first, number = end, number + 1
 
-    def _change_any(self, piece: pl.DataFrame, start: int, first: int, end: int) -> bool:
-        """Whether some rows of a piece are removed, or get values that surely differ from the old ones."""
-        import polars as pl
-
-        at, values = self._new_values(first, end)
-        positions = pl.Series(at - start)
-        return self._changes.rows_left(first, end) < end - first or any(
-            piece.get_column(column.name).gather(positions).ne_missing(column).any()
-            for column in values.iter_columns()
-        )
+    def _differ(self, piece: pl.DataFrame, at: pl.Series, values: pl.DataFrame) -> bool:
+        """Whether any new value surely differs from the old one."""
+        # A column that differed before probably does so again; keys never do.
+        for column in sorted(values.get_columns(), key=lambda column: column.name != self._differing):
+            if not piece.get_column(column.name)[at].equals(column, null_equal=True):
+                self._differing = column.name
+                return True
+        return False
