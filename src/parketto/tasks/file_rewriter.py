@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import replace
-from itertools import accumulate, pairwise
 from types import TracebackType
 
 import pyarrow as pa
@@ -115,25 +114,28 @@ class FileRewriter:
         changes = find_changes() if suits_changes(files, output, self._worker) else None
         if changes is None or not self._fit_one_file(files, changes):
             return False
-        ranges = list(pairwise(accumulate((file.num_rows for file in files), initial=0)))
-        left = [changes.rows_left(*rows) for rows in ranges]
-        kept_groups = 0
-        for file, (start, _) in zip(files, ranges, strict=True):
-            ends = accumulate((group.num_rows for group in file.row_groups), initial=start)
-            for rows, copied in zip(pairwise(ends), self.copies_unchanged(file), strict=True):
+        filled, kept_groups, start = [], 0, 0
+        for file, copies in zip(files, map(self.copies_unchanged, files), strict=True):
+            first = start
+            for group, copied in zip(file.row_groups, copies, strict=True):
+                rows = start, start + group.num_rows
                 if copied and not changes.touch(*rows):
                     return False
                 kept_groups += changes.rows_left(*rows) > 0
-        if not kept_groups:
+                start += group.num_rows
+            if changes.rows_left(first, start):
+                filled.append(file)
+        left = changes.rows_left(0, start)
+        if not left:
             return False
         if self._keeps_row_groups:
-            output = replace(output, row_group_rows=math.ceil(sum(left) / kept_groups))
+            output = replace(output, row_group_rows=math.ceil(left / kept_groups))
         staged = encode_changed_rows(files, changes, output, self._worker)
         if staged is None:
             return False
-        filled = tuple(file for file, rows in zip(files, left, strict=True) if rows)
-        self._replaced.append(Replaced(filled, Written((staged,), sum(left))))
-        self._emptied += [file for file in self._files if file not in filled]
+        self._replaced.append(Replaced(tuple(filled), Written((staged,), left)))
+        paths = {file.path for file in filled}
+        self._emptied += [file for file in self._files if file.path not in paths]
         return True
 
     def _may_rewrite_at_once(self, files: Sequence[FileInfo]) -> bool:
