@@ -192,14 +192,14 @@ class TaskEngine:
     def write(self, source: RowSource, output: Output, context: Context) -> Written:
         """Write rows as new files; at least one, even without rows."""
         from parketto.parquet.row_source import FileRows, FrameRows
-        from parketto.tasks.write import write_rows
+        from parketto.tasks.write import copy_rows, write_rows
 
         assert not isinstance(source, FrameRows), "only the Spark engine adopts DataFrames"
         with self.worker(context) as worker:
             if isinstance(source, FileRows):
                 worker.file_read = context.reporter(source.files)
-            ours = isinstance(source, FileRows) and source.transform is None
-            return write_rows(source.read(worker), output, worker, prefetch=ours)
+                return copy_rows(source, output, worker)
+            return write_rows(source.read(worker), output, worker, prefetch=False)
 
     def count_partitions(self, source: RowSource, columns: tuple[str, ...], context: Context) -> Counter[str]:
         """Row counts by partition folder, from footers where they suffice."""

@@ -62,7 +62,7 @@ def rewrite_files(
     readers = _Readers(files[0], rewriting.spec, worker)
     moved = MovedRows(rewriting, worker)
     with FileRewriter(files, prefix, worker, rewriting.compression, changed, codec) as rewriter:
-        in_advance = EditsInAdvance(edits, readers.of, rewriter, rewriting, worker)
+        in_advance = EditsInAdvance(files, edits, readers.of, rewriter, rewriting, worker)
         if rewriter.rewrite_at_once(in_advance.changes):
             return Rewritten(rewriter.result)
         small_files = filter(rewriter.encodes, files)

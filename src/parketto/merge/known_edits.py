@@ -59,7 +59,8 @@ class EditsInAdvance:
     """Finds the edits of neighbouring files before they are rewritten. Iterating returns all edits, found or not.
 
     Args:
-        edits: Files, each with its edits.
+        files: The files.
+        edits: Files, in the same order, each with its edits.
         reader_of: Returns a reader of some columns.
         rewriter: The rewriter of the files.
         rewriting: How to rewrite them.
@@ -68,13 +69,14 @@ class EditsInAdvance:
 
     def __init__(
         self,
+        files: Sequence[FileInfo],
         edits: Iterable[tuple[FileInfo, Edits]],
         reader_of: Callable[[Sequence[str]], LogicalReader],
         rewriter: FileRewriter,
         rewriting: Rewriting,
         worker: Worker,
     ) -> None:
-        self._edits, self._reader_of = iter(edits), reader_of
+        self._files, self._edits, self._reader_of = files, iter(edits), reader_of
         self._rewriter, self._rewriting, self._worker = rewriter, rewriting, worker
         self._found: list[tuple[FileInfo, Edits]] = []
         self._bytes = 0
@@ -84,8 +86,8 @@ class EditsInAdvance:
         yield from self._edits
 
     def changes(self) -> RowChanges | None:
-        """The edits of all files; None if they need too much memory, move rows, or let row groups be copied."""
-        files, found = [], []
+        """The edits of all files; None if they need too much memory, move rows, or let files stay or be copied."""
+        paths, found = [], []
         for file, edits in self._edits:
             touched: list[bool] = []
             parts: list[RowEdits] = []
@@ -93,12 +95,13 @@ class EditsInAdvance:
             if not parts:  # the file stays
                 self._found.append((file, KnownEdits(0, 0, _NO_EDITS, edits, tuple(touched))))
                 return None
-            files.append(file)
+            paths.append(file.path)
             found.append(together(parts))
             self._found.append((file, KnownEdits(0, stop, found[-1], edits, tuple(touched))))
             if not is_useful:
                 return None
-        return self._row_changes(files, found) if files else None
+        # Row numbers count through all files, so that none may be missing.
+        return self._row_changes(found) if paths == [file.path for file in self._files] else None
 
     def _find(self, file: FileInfo, edits: Edits, touched: list[bool], found: list[RowEdits]) -> tuple[int, bool]:
         """Add what is found to the lists, up to the first reason to give up.
@@ -121,7 +124,7 @@ class EditsInAdvance:
                 for batch in self._identifying(opened, number, edits.columns):
                     found.append(edits.of(start, batch).shifted(start))
                     start += batch.num_rows
-                    self._bytes += found[-1].rows.nbytes
+                    self._bytes += found[-1].at.nbytes + found[-1].rows.nbytes
                     if found[-1].moves_out.any() or self._bytes > _RUNS * self._worker.run_bytes:
                         return start, False
         return start, True
@@ -133,8 +136,11 @@ class EditsInAdvance:
             return
         yield from self._worker.until_cancelled(self._reader_of(columns).rows(opened, number))
 
-    def _row_changes(self, files: Sequence[FileInfo], found: Sequence[RowEdits]) -> RowChanges:
-        starts = np.cumsum([0, *(file.num_rows for file in files)])
+    def _row_changes(self, found: Sequence[RowEdits]) -> RowChanges:
+        """The edits, one of each file."""
+        schema = self._files[0].schema
+        assert schema is not None, "files to rewrite come from a snapshot"
+        starts = np.cumsum([0, *(file.num_rows for file in self._files)])
         stays = np.full(starts[-1], self._rewriting.keeps_others)
         for start, edits in zip(starts, found, strict=False):
             stays[start + edits.at] = edits.in_place
@@ -146,11 +152,10 @@ class EditsInAdvance:
         rows = pa.concat_tables(
             each.rows if each.in_place.all() else each.rows.filter(pa.array(each.in_place)) for each in found
         )
-        assert files[0].schema is not None, "files to rewrite come from a snapshot"
         updated = self._rewriting.updated
         values = {
             field.name: cast(rows.column(field.name), field.type)
-            for field in decoded_schema(files[0].schema)
+            for field in decoded_schema(schema)
             if updated is None or field.name in updated
         }
         return RowChanges(None if stays.all() else stays, at, pa.table(values))

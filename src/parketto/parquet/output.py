@@ -43,6 +43,10 @@ class Output:
     #: Decides which rows are written; None: all.
     checks: RowChecks | None = None
 
+    def directory_of(self, folder: str) -> str:
+        """The directory of a partition, by its canonical name."""
+        return f"{self.directory}/{self.folders.get(folder, folder)}"
+
 
 @dataclass(frozen=True)
 class Written:

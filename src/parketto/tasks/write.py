@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 import pyarrow as pa
 
 from parketto.parquet.decoded_types import cast_rows, decoded_schema
+from parketto.parquet.encoders.partition_stream import encode_partitions
 from parketto.parquet.file_info import FileInfo
 from parketto.parquet.output import Output, Written
 from parketto.parquet.partitions import by_partition
@@ -79,8 +80,17 @@ class CopyRows:
 
     def run(self, worker: Worker) -> Written:
         """Read and write the rows."""
-        rows = self.source.read(worker)
-        return write_rows(rows, self.output, worker, at_least_one=False, prefetch=self.source.transform is None)
+        return copy_rows(self.source, self.output, worker, at_least_one=False)
+
+
+def copy_rows(source: FileRows, output: Output, worker: Worker, *, at_least_one: bool = True) -> Written:
+    """Write the rows of files as new files; without any, one file with the schema if `at_least_one`."""
+    ours = source.transform is None
+    if ours and output.partition_by and not source.spec.path_only:
+        found = encode_partitions(source.files, output, worker)
+        if found is not None:
+            return found
+    return write_rows(source.read(worker), output, worker, at_least_one=at_least_one, prefetch=ours)
 
 
 @dataclass(frozen=True)

@@ -22,16 +22,12 @@ from parketto.storage.hive import NULL_PARTITION
 
 def write_folder(batches: Iterable[pa.RecordBatch], output: Output, folder: str, worker: Worker) -> Written:
     """Write the rows of one partition."""
-    return write_directory(iter(batches), output, _directory(output, folder), worker, at_least_one=False)
+    return write_directory(iter(batches), output, output.directory_of(folder), worker, at_least_one=False)
 
 
 def folder_writer(output: Output, folder: str, worker: Worker, encoders: ThreadPoolExecutor) -> FileWriter:
     """A writer for the rows of one partition; several writers share the encoders."""
-    return file_writer(output, worker, directory=_directory(output, folder), encoders=encoders)
-
-
-def _directory(output: Output, folder: str) -> str:
-    return f"{output.directory}/{output.folders.get(folder, folder)}"
+    return file_writer(output, worker, directory=output.directory_of(folder), encoders=encoders)
 
 
 def write_directory(

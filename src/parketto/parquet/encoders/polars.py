@@ -42,13 +42,13 @@ _SMALL_FLOATS = 0.6  # of the size without a dictionary
 _OPTIONAL = " 1/0"
 # A stream of several row groups uses all cores, and two streams would hold twice as much. A stream of a single row
 # group uses one core.
-_ONE_AT_A_TIME = threading.Lock()
+ONE_AT_A_TIME = threading.Lock()
 
 
 def encode_files(files: Sequence[FileInfo], output: Output, worker: Worker) -> StagedFile | None:
     """Write all rows of the files as one staged file; None if Arrow must do it."""
     filled = [file for file in files if file.num_rows]
-    if not filled or not _suits_polars(filled, output, worker):
+    if not filled or not suits_polars(filled, output, worker):
         return None
     return _encoded(filled, sum(file.num_rows for file in filled), output, worker)
 
@@ -59,7 +59,7 @@ def suits_changes(files: Sequence[FileInfo], output: Output, worker: Worker) -> 
     return (
         (num_rows >= _MIN_CHANGED_ROWS or forced() == "polars")
         and num_rows <= worker.row_group_bytes  # what stays takes a byte per row
-        and _suits_polars(files, output, worker)
+        and suits_polars(files, output, worker)
     )
 
 
@@ -103,14 +103,13 @@ def _streamed(
     store = worker.store
     try:
         row_group_rows = _row_group_rows(files, num_rows, output, worker)
-        if row_group_rows is None or not all(_is_readable(store, file) for file in files):
+        if row_group_rows is None or not all(is_readable(store, file) for file in files):
             return False
-        sources = [store.local_path(file.path) or file.path for file in files]
         target = store.local_path(staged.path) or staged.path
-        with _ONE_AT_A_TIME if num_rows > row_group_rows else nullcontext():
+        with ONE_AT_A_TIME if num_rows > row_group_rows else nullcontext():
             worker.check_cancelled()
             with polars_failures():
-                rows = _scanned(sources)
+                rows = scanned(sources_of(store, files))
                 if changes is not None:
                     rows = ChangingStream(files, changes, worker.check_cancelled).of(rows)
                 _stream(rows, target, output.format.codec, row_group_rows)
@@ -122,7 +121,13 @@ def _streamed(
     return True
 
 
-def _scanned(sources: list[str]) -> pl.LazyFrame:
+def sources_of(store: Store, files: Sequence[FileInfo]) -> list[str]:
+    """The local paths of files."""
+    return [store.local_path(file.path) or file.path for file in files]
+
+
+def scanned(sources: list[str]) -> pl.LazyFrame:
+    """The rows of files, in order."""
     import polars as pl
 
     return pl.scan_parquet(
@@ -142,7 +147,7 @@ def _stream(rows: pl.LazyFrame, path: str, codec: str, row_group_rows: int) -> N
     )
 
 
-def _suits_polars(files: Sequence[FileInfo], output: Output, worker: Worker) -> bool:
+def suits_polars(files: Sequence[FileInfo], output: Output, worker: Worker) -> bool:
     """Whether Polars writes the same as Arrow, within the memory of the task, and pays off."""
     wanted = output.format
     return (
@@ -159,7 +164,7 @@ def _suits_polars(files: Sequence[FileInfo], output: Output, worker: Worker) -> 
     )
 
 
-def _is_readable(store: Store, file: FileInfo) -> bool:
+def is_readable(store: Store, file: FileInfo) -> bool:
     """Whether Polars may decode a file, and would not write it much larger."""
     with store.open_input(file.path) as source:
         metadata = pq.read_metadata(source)
@@ -182,8 +187,7 @@ def _has_small_floats(group: pq.RowGroupMetaData) -> bool:
 
 def _row_group_rows(files: Sequence[FileInfo], num_rows: int, output: Output, worker: Worker) -> int | None:
     """The rows per row group: the same for all, and as many as fit into memory. None if too few would fit."""
-    row_bytes = _row_bytes(files, output.format.readable_as or output.format.schema, worker)
-    fitting = int(worker.row_group_bytes / row_bytes)
+    fitting = int(worker.row_group_bytes / row_bytes(files, output, worker))
     longest = max(
         max(part.num_rows for part in file.row_groups) if file.num_rows > fitting else 0 for file in files
     )
@@ -193,8 +197,9 @@ def _row_group_rows(files: Sequence[FileInfo], num_rows: int, output: Output, wo
     return math.ceil(num_rows / math.ceil(num_rows / most))
 
 
-def _row_bytes(files: Sequence[FileInfo], schema: pa.Schema, worker: Worker) -> float:
+def row_bytes(files: Sequence[FileInfo], output: Output, worker: Worker) -> float:
     """The estimated decoded size of a row. Footers do not record it, so some rows are decoded."""
+    schema = output.format.readable_as or output.format.schema
     fixed = pa.schema([field for field in schema if has_fixed_width(field.type)])
     others = [field.name for field in schema if not has_fixed_width(field.type)]
     found = max(1.0, RowSizes(fixed).fixed or 0.0)
