@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import datetime
+import datetime as dt
 import shutil
 from pathlib import Path
 from typing import Any
@@ -21,7 +21,7 @@ from parketto.parquet.encoders import partition_stream
 from parketto.tasks import write
 
 KEYS: dict[str, tuple[pa.DataType, list[Any]]] = {
-    "day": (pa.date32(), [datetime.date(2025, 1, 1), datetime.date(1969, 12, 31), None]),
+    "day": (pa.date32(), [dt.date(2025, 1, 1), dt.date(1969, 12, 31), None]),
     "shop": (pa.string(), ["a/b", "ä", "..", "x=y", " ", "A", "a", None]),
     "maybe": (pa.string(), ["", None, "__HIVE_DEFAULT_PARTITION__", "b"]),
     "number": (pa.int8(), [-128, 0, 1, 127]),
@@ -50,7 +50,7 @@ def cases(draw: st.DrawFn) -> tuple[list[pa.Table], list[str]]:
 
 
 def test_the_same_by_either_codec(local: Place) -> None:
-    """At least a quarter of the repartitions are streamed; those by floats or many values are not."""
+    """At least a quarter of the repartitions are streamed; those by floats are not."""
     attempts: list[bool] = []
 
     def counted(*args: Any) -> Any:
@@ -71,7 +71,7 @@ def test_the_same_by_either_codec(local: Place) -> None:
             assert by_polars[folder].equals(rows), folder
             assert by_polars[folder].schema.equals(rows.schema, check_metadata=True)
         if attempts[-1]:
-            assert not {"real", "many"}.intersection(keys)
+            assert "real" not in keys
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(write, "encode_partitions", counted)

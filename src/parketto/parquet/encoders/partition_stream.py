@@ -66,10 +66,14 @@ def encode_partitions(files: Sequence[FileInfo], output: Output, worker: Worker)
                 worker.check_cancelled()
                 stream.run()
         worker.check_cancelled()
-        return stream.finished()
+        written = stream.finished()
     except (PolarsFailed, FooterError, OSError, pa.ArrowInvalid):
         stream.remove()
         return None
+    if worker.file_read is not None:
+        for file in files:
+            worker.file_read(file)
+    return written
 
 
 def _suits_stream(files: Sequence[FileInfo], output: Output, worker: Worker) -> bool:
@@ -103,7 +107,7 @@ class _PartitionStream:
         self._sources = sources_of(worker.store, files)
         self._rows: Counter[str] = Counter()
         self._folders: dict[tuple[Any, ...], str] = {}
-        self._staged: dict[str, list[StagedFile]] = {}
+        self._staged: dict[tuple[str, int], StagedFile] = {}  # by folder, and number in the folder
 
     def has_few_partitions(self) -> bool:
         """Count the rows of each partition; return whether they are few enough, each with a folder of its own."""
@@ -131,9 +135,8 @@ class _PartitionStream:
         """Write all files."""
         import polars as pl
 
-        fitting = (
-            2 * self._worker.run_bytes / (len(self._rows) * row_bytes(self._files, self._output, self._worker))
-        )
+        row_group_bytes = 2 * self._worker.run_bytes / len(self._rows)  # a third of the memory for all of them
+        fitting = row_group_bytes / row_bytes(self._files, self._output, self._worker)
         if fitting < _MIN_ROWS:
             raise PolarsFailed("row groups of all partitions do not fit into memory")
         name, level = CODECS[self._output.format.codec]
@@ -164,7 +167,7 @@ class _PartitionStream:
         folder = self._folders[args.partition_keys.row(0)]
         directory = self._output.directory_of(folder)
         staged = self._worker.new_files(self._output.prefix, directory)()
-        self._staged.setdefault(folder, []).append(staged)
+        self._staged[folder, args.index_in_partition] = staged  # called in any order
         return self._worker.store.local_path(staged.path) or staged.path
 
     def finished(self) -> Written:
@@ -173,23 +176,19 @@ class _PartitionStream:
         Raises:
             FooterError: Rows are missing.
         """
-        store = self._worker.store
-        for folder, rows in self._rows.items():
-            found = 0
-            for staged in self._staged[folder]:
-                with store.open_written(staged.path) as file:
-                    written = pq.read_metadata(file).num_rows
-                    file.seek(0)
-                    take_over(file, self._output.format, written)
-                found += written
-            if found != rows:
-                raise FooterError(f"{found} rows of {rows} were written to {folder}")
-        for each in self._files:
-            if self._worker.file_read is not None:
-                self._worker.file_read(each)
-        return Written(tuple(staged for folder in self._rows for staged in self._staged[folder]), self._num_rows)
+        in_order = sorted(self._staged.items())
+        found = Counter[str]()
+        for (folder, _), staged in in_order:
+            with self._worker.store.open_written(staged.path) as file:
+                rows = pq.read_metadata(file).num_rows
+                file.seek(0)
+                take_over(file, self._output.format, rows)
+            found[folder] += rows
+        if found != self._rows:
+            raise FooterError("partitions have other numbers of rows than were counted")
+        return Written(tuple(staged for _, staged in in_order), self._num_rows)
 
     def remove(self) -> None:
         """Remove what was written: Arrow writes all rows again."""
-        for staged in (each for files in self._staged.values() for each in files):
+        for staged in self._staged.values():
             self._worker.store.remove(staged.path)
