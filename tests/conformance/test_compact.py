@@ -316,13 +316,13 @@ def test_every_file_is_read_only_once(place: Place, monkeypatch: pytest.MonkeyPa
     stats = dataset.compact(target_rows_per_file=2000, dry_run=True)
     # Footers are read separately; only opens for data count here.
     monkeypatch.setattr(BatchReader, "open", counting)
-    scanned = streaming._scanned
+    scanned = streaming.scanned
 
     def counting_scan(sources: list[str]) -> Any:
         opened.extend(sources)
         return scanned(sources)
 
-    monkeypatch.setattr(streaming, "_scanned", counting_scan)
+    monkeypatch.setattr(streaming, "scanned", counting_scan)
     dataset.compact(target_rows_per_file=2000)
     assert stats["planned_groups"] is not None
     grouped = sorted(path for group in stats["planned_groups"] for path in group)

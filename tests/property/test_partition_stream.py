@@ -58,7 +58,7 @@ def test_the_same_by_either_codec(local: Place) -> None:
         attempts.append(written is not None)
         return written
 
-    @settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+    @settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.too_slow])
     @given(case=cases())
     def run(case: tuple[list[pa.Table], list[str]]) -> None:
         files, keys = case
