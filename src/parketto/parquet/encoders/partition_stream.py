@@ -38,6 +38,8 @@ if TYPE_CHECKING:
 _MAX_PARTITIONS = 64  # with more, each row group would be too small
 _MAX_BYTES = 2 * 1024**3  # a stream reports no progress, and cannot be cancelled
 _MIN_ROWS, _MAX_ROWS = 32 * 1024, 128 * 1024  # per row group
+# Python has no such date; or another version of Polars has other parameters, because these are declared unstable.
+_UNSUITABLE = (ValueError, OverflowError, TypeError, AttributeError)
 _ROLLED = 0.9  # files are limited by rows; this part of the wanted bytes leaves room for rows that are larger
 
 
@@ -67,7 +69,7 @@ def encode_partitions(files: Sequence[FileInfo], output: Output, worker: Worker)
                 stream.run()
         worker.check_cancelled()
         written = stream.finished()
-    except (PolarsFailed, FooterError, OSError, pa.ArrowInvalid):
+    except (PolarsFailed, FooterError, OSError, *_UNSUITABLE):
         stream.remove()
         return None
     if worker.file_read is not None:
