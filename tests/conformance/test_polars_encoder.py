@@ -390,7 +390,7 @@ def test_only_one_long_stream_at_a_time(
     local: Place, rows_of_a_group: int, monkeypatch: pytest.MonkeyPatch, streamed: list[int]
 ) -> None:
     """A stream of several row groups needs the memory of a task and all cores; of one row group, it does not."""
-    monkeypatch.setattr(streaming, "_row_group_rows", lambda *_: rows_of_a_group)
+    monkeypatch.setattr(streaming, "rows_per_group", lambda *_: rows_of_a_group)
     for day in range(4):
         local.write_files({f"day={day}/f{n}.parquet": pa.table({"x": range(10)}) for n in range(2)})
     stream, at_once, most = streaming._stream, 0, 0

@@ -214,7 +214,10 @@ def test_duckdb_spills(local: Place) -> None:
     ["encode", "delete", *(pytest.param(name, marks=pytest.mark.sweep) for name in ("update", "repartition"))],
 )
 def test_values_as_large_as_the_memory(local: Place, operation: str, name: str) -> None:
-    """The bound is the setting, and a few times the largest row group: here 64 MB, of two values."""
+    """The bound is the setting, and a few times the largest row group: here 64 MB, of two values.
+
+    A repartition also holds values of both partitions.
+    """
     os.makedirs(local.root)
     rng = np.random.default_rng(6)
     for number in range(6):
@@ -225,7 +228,8 @@ def test_values_as_large_as_the_memory(local: Place, operation: str, name: str) 
         }
         pq.write_table(pa.table(rows), f"{local.root}/{number}.parquet", compression="none")
     found = measure(local.root, operation, memory_mb=64, engine=name)
-    assert found["peak"] - found["before"] < 64 + 8 * 64, found
+    copies = 12 if operation == "repartition" else 8
+    assert found["peak"] - found["before"] < 64 + copies * 64, found
     left = sorted(pq.read_table(local.root, columns=["n"], partitioning=None)["n"].to_pylist())
     assert left == [number for number in range(12) if operation != "delete" or number % 2]
 

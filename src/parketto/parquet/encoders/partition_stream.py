@@ -21,6 +21,7 @@ from parketto.parquet.encoders.polars import (
     ONE_AT_A_TIME,
     is_readable,
     row_bytes,
+    rows_per_group,
     scanned,
     sources_of,
     suits_polars,
@@ -82,6 +83,7 @@ def _suits_stream(files: Sequence[FileInfo], output: Output, worker: Worker) -> 
     schema = output.format.schema
     return (
         sum(file.size_bytes for file in files) <= _MAX_BYTES
+        and _may_fit(files, worker)
         and not output.sort_by
         and output.checks is None
         and output.max_rows is None
@@ -95,6 +97,12 @@ def _suits_stream(files: Sequence[FileInfo], output: Output, worker: Worker) -> 
             CalendarCheck(schema, file.stored.metadata, file.stored.traits.int96).limits_any for file in files
         )
     )
+
+
+def _may_fit(files: Sequence[FileInfo], worker: Worker) -> bool:
+    """Whether a row group of one partition may fit into memory, by the footers: values expand when decoded."""
+    size = sum(group.total_byte_size for file in files for group in file.row_groups)
+    return _MIN_ROWS * size <= 2 * worker.run_bytes * sum(file.num_rows for file in files)
 
 
 def _is_exact(kind: pa.DataType) -> bool:
@@ -139,7 +147,8 @@ class _PartitionStream:
 
         row_group_bytes = 2 * self._worker.run_bytes / len(self._rows)  # a third of the memory for all of them
         fitting = row_group_bytes / row_bytes(self._files, self._output, self._worker)
-        if fitting < _MIN_ROWS:
+        readable = rows_per_group(self._files, self._num_rows, self._output, self._worker)
+        if readable is None or fitting < _MIN_ROWS:
             raise PolarsFailed("row groups of all partitions do not fit into memory")
         name, level = CODECS[self._output.format.codec]
         target = pl.PartitionBy(

@@ -102,7 +102,7 @@ def _streamed(
     """Whether Polars succeeded. If not, Arrow does it again: its errors name the file."""
     store = worker.store
     try:
-        row_group_rows = _row_group_rows(files, num_rows, output, worker)
+        row_group_rows = rows_per_group(files, num_rows, output, worker)
         if row_group_rows is None or not all(is_readable(store, file) for file in files):
             return False
         target = store.local_path(staged.path) or staged.path
@@ -185,7 +185,7 @@ def _has_small_floats(group: pq.RowGroupMetaData) -> bool:
     return False
 
 
-def _row_group_rows(files: Sequence[FileInfo], num_rows: int, output: Output, worker: Worker) -> int | None:
+def rows_per_group(files: Sequence[FileInfo], num_rows: int, output: Output, worker: Worker) -> int | None:
     """The rows per row group: the same for all, and as many as fit into memory. None if too few would fit."""
     fitting = int(worker.row_group_bytes / row_bytes(files, output, worker))
     longest = max(
