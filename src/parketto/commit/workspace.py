@@ -291,9 +291,8 @@ class Workspace:
             alive = self.store.try_lock(f"{directory}{_ALIVE}")
             if alive is not None:
                 with held(alive):
-                    if not self._is_leased(
-                        directory
-                    ):  # its process may write the lease, and then release the lock
+                    # Its process may have written the lease since, and then released the lock.
+                    if not self._is_leased(directory):
                         yield name
 
     def _is_leased(self, directory: str) -> bool:

@@ -88,7 +88,7 @@ def _write(
                     found[file.path].in_place,
                     found[file.path].moves_out,
                     matched[file.path].row_groups if file.path in matched else frozenset(),
-                    matched[file.path].found if file.path in matched else None,
+                    matched[file.path].matches if file.path in matched else None,
                 )
                 for file in group
             ),

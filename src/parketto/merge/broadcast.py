@@ -51,8 +51,8 @@ class Matched:
     matched: Indices | None = None
     #: The number of matched rows that stay as they are.
     untouched: int = 0
-    #: None if keys must be looked up again to find them: conditions decide, or many rows have the same key.
-    found: RowMatches | None = None
+    #: The matched rows. None: keys are looked up again, because conditions decide, or many rows have the same key.
+    matches: RowMatches | None = None
 
 
 @dataclass(frozen=True)
@@ -114,8 +114,8 @@ class MatchFile:
         ends = np.cumsum([group.num_rows for group in self.file.row_groups])
         row_groups = frozenset(distinct_numbers(np.searchsorted(ends, hit, side="right")).tolist())
         keeps = self.clauses is None and self.scope is None and len(hit) <= _MOST_MATCHES * len(sources)
-        found_rows = RowMatches(hit, row_sources) if keeps else None
-        return Matched(sources, same_folder, num_rows, row_groups, matched, untouched, found_rows)
+        row_matches = RowMatches(hit, row_sources) if keeps else None
+        return Matched(sources, same_folder, num_rows, row_groups, matched, untouched, row_matches)
 
     def _inside(self) -> list[str]:
         return [name for name in self.rules.keys if name not in self.spec.path_only]
@@ -179,7 +179,8 @@ class FileEdits:
     moves_out: Indices
     #: The numbers of the row groups with matched rows.
     row_groups: frozenset[int]
-    found: RowMatches | None = None
+    #: See `Matched`.
+    matches: RowMatches | None = None
 
 
 @dataclass(frozen=True)
@@ -224,7 +225,7 @@ class RewriteMatches:
                     each.row_groups,
                     self.clauses,
                     self.scope,
-                    each.found,
+                    each.matches,
                 ),
             )
             in_place[each.in_place], moves_out[each.moves_out] = False, False
